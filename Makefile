@@ -1,0 +1,81 @@
+# Everything a developer or a CI runner does here. Each target first makes what it needs,
+# so that on a fresh machine any one of them is the only command.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The first of these that is recent enough and can make environments; `make PYTHON=… setup`
+# names another. Plain python3 comes last, because it may be newer than the locked wheels.
+PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
+
+# How many processes share the tests.
+JOBS := 2
+
+# The least share of dlcore's branches that the tests must take, in percent.
+BRANCHES := 95
+
+.PHONY: help
+help:  ## say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: setup
+setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to date)
+
+# Made anew when the lock changes, so that nothing stays behind that it no longer names.
+$(VENV)/.locked: requirements.lock
+	@python=$$(scripts/find-python $(PYTHONS)) && \
+		echo "making $(VENV) with $$("$$python" --version)" >&2 && \
+		"$$python" -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+# Without isolation, because an isolated build would fetch the build backend past the lock.
+$(VENV)/.installed: pyproject.toml $(VENV)/.locked
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: demo
+demo: setup  ## show what it does: the SideCar paper's evaluation, with plots
+	$(BIN)/dljob reproduce sidecar --plot
+
+.PHONY: lint
+lint: setup  ## formatting, style, types and the arrows between packages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: check
+check: lint  ## lint and the fast tests, in under two minutes
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+# The linters come first and the floor is held inside pytest, so that pytest's own summary is
+# the last line.
+.PHONY: test
+test: lint  ## lint and all tests, with the floor on the branches of dlcore
+	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --min-branches=$(BRANCHES)
+
+.PHONY: bench
+bench: setup  ## every benchmark in its quick form, which is the one without options
+	@shopt -s nullglob; for script in benchmarks/[a-z]*.py; do \
+		echo "== $$script"; $(BIN)/python "$$script"; done
+
+.PHONY: format
+format: setup  ## put the code into its form and mend what a tool can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock:  ## renew requirements.lock from pyproject.toml
+	@scripts/lock
+
+.PHONY: clean
+clean:  ## remove what was made here, .venv too
+	rm -rf $(VENV) build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
+		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

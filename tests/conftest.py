@@ -1,0 +1,79 @@
+"""
+What holds for all tests: how hypothesis draws, and the floor under the coverage.
+
+Hypothesis draws the same examples every time, because a check that fails by chance is soon
+ignored. To look for new ones: ``HYPOTHESIS_PROFILE=thorough pytest tests``.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import coverage
+import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast the machine is today is no law of ours: neither profile has a deadline.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=2000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--min-branches",
+        type=float,
+        metavar="PERCENT",
+        help="fail if a smaller share of the measured branches was taken (needs --cov)",
+    )
+
+
+# pytest-cov's own floor counts lines and branches together, which hides a branch never taken
+# behind many lines that were. It is held here, and not after pytest, because whoever runs
+# the tests reads the last line.
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    floor = session.config.getoption("--min-branches")
+    # With several processes this runs in each of them; only the first one has the sum.
+    if floor is None or hasattr(session.config, "workerinput"):
+        return
+    if not session.config.pluginmanager.hasplugin("_cov"):
+        raise pytest.UsageError("--min-branches: nothing was measured; add --cov")
+    taken = measured_branches()
+    session.config.stash[TAKEN] = taken
+    if taken < floor and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if (taken := config.stash.get(TAKEN, None)) is not None:
+        floor = config.getoption("--min-branches")
+        verdict = "enough" if taken >= floor else "FAILED, too few"
+        terminalreporter.write_line(f"branches taken: {taken:.2f} % of {floor:g} %, {verdict}")
+
+
+TAKEN = pytest.StashKey[float]()
+
+
+def measured_branches() -> float:
+    """Return the share of branches taken, in percent, from the data that pytest-cov saved."""
+    measurement = coverage.Coverage()
+    measurement.load()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "coverage.json"
+        measurement.json_report(outfile=str(report))
+        totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
+    return 100.0 * float(totals["covered_branches"]) / float(totals["num_branches"] or 1)
