@@ -1,0 +1,187 @@
+"""
+What the future looks like for a job in a shape: its speed, its times, the cost of changing it.
+
+Policies ask, through :attr:`dlcore.policies.contract.View.predictor`; a :class:`Predictor` is
+made for each decision from the snapshot. Speeds come from :mod:`dlcore.interpolating`; the terms
+of the times are those of the SideCar paper, section III.C. All times are seconds from now.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dlcore.interpolating import ITERATION_TIME, Estimate, atlas_of, iteration_time
+from dlcore.model import Cluster, Job, JobState, Mechanism
+from dlcore.profiles import Costs, JobType, Profile
+from dlwire.messages import Shape
+
+__all__ = ["Estimate", "Predictor"]
+
+
+class Predictor:
+    """
+    Predictions for one decision. Cheap to make: what was concluded from a profile stays with it.
+
+    Speeds of a *type* come from its profile alone (:meth:`speed`). Times of a *job* that trains
+    also heed the speed observed of it now: what it makes of its present shape, compared with what
+    was predicted for it, corrects the prediction for its other shapes by the same factor.
+    """
+
+    __slots__ = ("_atlas", "_cluster", "_costs", "_profiles", "_recreates")
+
+    def __init__(
+        self,
+        *,
+        profiles: Mapping[JobType, Profile],
+        costs: Costs,
+        mechanism: Mechanism,
+        cluster: Cluster,
+    ) -> None:
+        self._profiles = profiles
+        self._atlas = atlas_of(profiles)
+        self._costs = costs
+        self._recreates = mechanism is Mechanism.RECREATE
+        self._cluster = cluster
+
+    # --- speeds
+
+    def speed(self, job: Job, shape: Shape) -> float:
+        """Iterations per second; 0 if nothing at all is known that could tell."""
+        return self.estimate(job, shape)[0]
+
+    def estimate(self, job: Job, shape: Shape) -> Estimate:
+        """The speed, and how far it can be trusted."""
+        profile = self._profiles.get(job.type)
+        if profile is not None:
+            known: Estimate | None = profile.memo.get(shape)
+            if known is not None:
+                return known
+        return self._atlas.estimate(job.type, shape)
+
+    def shape(self, gpus: int, gpu_type: str) -> Shape:
+        """So many GPUs of a type at best: on the fewest nodes of this cluster."""
+        sizes = self._cluster.sizes.get(gpu_type)
+        if sizes is not None:
+            return Shape(gpus, _fewest_nodes(sizes, gpus), gpu_type)
+        kinds = gpu_type.split("+")
+        nodes = _fewest_nodes(_merge_sizes(self._cluster, kinds), gpus)
+        return Shape(gpus, max(nodes, len(kinds)), gpu_type)
+
+    def best_type(self, job: Job, gpus: int) -> str:
+        """
+        The acceptable type of this cluster on which the job is fastest with so many GPUs.
+
+        A type with fewer GPUs than that counts only if none has enough; ties go to what the user
+        named first.
+        """
+        there = self._cluster.types
+        wanted = job.gpus.types
+        types = [kind for kind in wanted if kind in there] if wanted else there
+        if len(types) == 1:
+            return types[0]
+        totals = self._cluster.totals
+        enough = [kind for kind in types if totals[kind] >= gpus]
+        if not enough and job.gpus.mixed and types:
+            return "+".join(sorted(types))
+        # max() keeps the first of equals, which is the order of the user's liking.
+        return max(
+            enough or types or wanted or ("",),
+            key=lambda kind: self.speed(job, self.shape(gpus, kind)),
+        )
+
+    def _speed_of(self, state: JobState, shape: Shape) -> float:
+        predicted = self.speed(state.job, shape)
+        observed, placement = state.speed, state.placement
+        if observed <= 0.0 or state.adjusting or placement is None:
+            return predicted
+        present = placement.shape
+        if present == shape:
+            return observed
+        here = self.speed(state.job, present)
+        if here > 0.0:
+            return predicted * (observed / here)
+        # Nothing is known but what is seen: scale it like the usual job.
+        return observed * (
+            iteration_time(ITERATION_TIME, present.gpus)
+            / iteration_time(ITERATION_TIME, shape.gpus)
+        )
+
+    # --- times, in seconds from now
+
+    def costs_of(self, job: Job) -> Costs:
+        """What starting and stopping costs this job: as measured, or as set for all."""
+        profile = self._profiles.get(job.type)
+        if profile is None or profile.costs is None:
+            return self._costs
+        return profile.costs
+
+    def training_time(self, state: JobState, shape: Shape, now: float) -> float:
+        """For the iterations that are left, in that shape; infinite where it does not train."""
+        left = state.remaining_at(now)
+        if left <= 0.0:
+            return 0.0
+        speed = self._speed_of(state, shape)
+        return left / speed if speed > 0.0 else math.inf
+
+    def completion(self, state: JobState, shape: Shape, now: float) -> float:
+        """Until a job that starts now in that shape is done and gone: all six terms."""
+        costs = self.costs_of(state.job)
+        return (
+            costs.pod_start(shape.gpus)
+            + costs.process_start(shape.gpus)
+            + self.training_time(state, shape, now)
+            + costs.process_stop
+            + costs.pod_termination
+        )
+
+    def remaining(self, state: JobState, now: float) -> float:
+        """Until a job with GPUs is done and gone if it is left as it is."""
+        if state.placement is None:
+            return math.inf
+        shape = state.placement.shape
+        costs = self.costs_of(state.job)
+        # A change under way still has its process to start.
+        ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
+        return (
+            ahead
+            + self.training_time(state, shape, now)
+            + costs.process_stop
+            + costs.pod_termination
+        )
+
+    def remaining_after(
+        self, state: JobState, shape: Shape, now: float, *, moves: bool = False
+    ) -> float:
+        """Until a job with GPUs is done and gone if it is changed to that shape now."""
+        costs = self.costs_of(state.job)
+        return (
+            self.change_cost(state.job, shape, moves=moves)
+            + self.training_time(state, shape, now)
+            + costs.process_stop
+            + costs.pod_termination
+        )
+
+    def change_cost(self, job: Job, shape: Shape, *, moves: bool = False) -> float:
+        """
+        How long a change to that shape keeps the job from training.
+
+        ``moves`` says that it needs nodes where no pod of it can be made ready in advance; then,
+        as always where the mechanism recreates pods, the pods' own times are paid too.
+        """
+        costs = self.costs_of(job)
+        if moves or self._recreates:
+            return costs.pod_restart(shape.gpus)
+        return costs.process_restart(shape.gpus)
+
+
+def _fewest_nodes(sizes: Sequence[int], gpus: int) -> int:
+    """How many of the largest nodes hold so many; where all are too few, all of them."""
+    for count, size in enumerate(sizes, start=1):
+        gpus -= size
+        if gpus <= 0:
+            return count
+    return max(1, len(sizes))
+
+
+def _merge_sizes(cluster: Cluster, kinds: Sequence[str]) -> Sequence[int]:
+    sizes = (size for kind in kinds for size in cluster.sizes.get(kind, ()))
+    return sorted(sizes, reverse=True)
