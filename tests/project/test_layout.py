@@ -154,6 +154,13 @@ def test_every_package_is_held_by_the_contracts_and_put_into_the_wheel(package: 
     assert str(package.relative_to(ROOT)) in wheel["only-include"]
 
 
+def test_the_types_of_benchmarks_are_checked_as_soon_as_there_are_any():
+    # mypy refuses to look into a folder without Python files, so it cannot be named before.
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    is_checked = "benchmarks" in settings["tool"]["mypy"]["files"]
+    assert is_checked == any((ROOT / "benchmarks").glob("*.py"))
+
+
 def test_no_file_names_a_place_on_somebodys_machine():
     assert lines_with(HOME_PATHS) == []
 
