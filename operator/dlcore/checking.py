@@ -1,0 +1,219 @@
+"""
+The laws of a plan. Every plan of every policy passes through here, simulated or real.
+
+The check knows nothing of how a plan was made: it replays the steps over the snapshot and refuses
+the first thing that must never happen. A plan that breaks a law is a bug of ours or of a policy,
+never of the user, so it ends the cycle with :class:`BrokenLaw` and nothing is carried out.
+
+A baseline whose point is to show what happens without a law declares it in its ``breaks``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from dlcore.model import CauseCode, GpuRef, JobId, JobState, Placement, Snapshot
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+
+
+class Law(StrEnum):
+    """What a plan must never do."""
+
+    ONE_MASTER = "one-master"
+    """A GPU belongs to one job."""
+    REAL_GPUS = "real-gpus"
+    """Only GPUs that exist, are healthy and of the told type are given."""
+    ALLOWED_SHAPE = "allowed-shape"
+    """A job gets a number, a type and a spread of GPUs that it said it can run on."""
+    WHOLE_GANG = "whole-gang"
+    """A job gets all the GPUs it needs to make progress, or none."""
+    RELEASED_FIRST = "released-first"
+    """What somebody holds is given only after a step that takes it from him, which is named."""
+    CHECKPOINT_IN_REACH = "checkpoint-in-reach"
+    """A job whose checkpoints only one node can read stays on that node."""
+    PURPOSE = "purpose"
+    """Every step changes something, is the only one of its job, and nobody loses for nothing."""
+
+
+class BrokenLaw(Exception):
+    """A plan that must not be carried out."""
+
+    def __init__(self, law: Law, job: JobId, message: str) -> None:
+        super().__init__(f"{law}: {job}: {message}")
+        self.law = law
+        self.job = job
+
+
+# Reasons to take GPUs from a job although no other job gets them in the same plan.
+_OWN_REASONS = frozenset(
+    {
+        CauseCode.SUSPENDED,
+        CauseCode.NODE_LOST,
+        CauseCode.FASTER_WITH_FEWER,
+        CauseCode.TOO_LARGE,
+        CauseCode.EXPLORING,
+    }
+)
+
+
+def check(plan: Plan, snapshot: Snapshot, *, breaks: frozenset[Law] = frozenset()) -> None:
+    """Raise :class:`BrokenLaw` at the first law that the plan breaks and ``breaks`` does not allow."""
+    if all(isinstance(step, Wait) for step in plan.steps):
+        _check_waits(plan.steps, snapshot)
+        return
+    _Replay(plan, snapshot, breaks).run()
+
+
+def _check_waits(steps: Sequence[Step], snapshot: Snapshot) -> None:
+    if not steps:
+        return
+    named = {step.job for step in steps}
+    told = {s.job.id: s.waiting for s in snapshot.pending if s.job.id in named}
+    seen: set[JobId] = set()
+    for step in steps:
+        _check_wait(step, told, seen)
+
+
+def _check_wait(step: Step, told: Mapping[JobId, object], seen: set[JobId]) -> None:
+    if step.job not in told:
+        raise BrokenLaw(Law.PURPOSE, step.job, "is told to wait but is not pending")
+    if told[step.job] == step.cause:
+        raise BrokenLaw(Law.PURPOSE, step.job, "is told again why it waits")
+    if step.job in seen:
+        raise BrokenLaw(Law.PURPOSE, step.job, "has more than one step")
+    seen.add(step.job)
+
+
+class _Replay:
+    """One pass over the steps, keeping book of who has which GPU."""
+
+    def __init__(self, plan: Plan, snapshot: Snapshot, breaks: frozenset[Law]) -> None:
+        self.plan = plan
+        self.cluster = snapshot.cluster
+        self.breaks = breaks
+        self.running = {state.job.id: state for state in snapshot.running}
+        named = {step.job for step in plan.steps}
+        self.pending = {s.job.id: s for s in snapshot.pending if s.job.id in named}
+        self.told = {job: state.waiting for job, state in self.pending.items()}
+        self.owner: dict[GpuRef, JobId] = {}
+        self.released: dict[GpuRef, JobId] = {}
+        self.losses: list[Step] = []
+        self.gained: set[JobId] = set()
+        self.seen: set[JobId] = set()
+
+    def run(self) -> None:
+        for job, state in self.running.items():
+            if state.placement is not None:
+                self._own(job, state.placement.refs())
+        for step in self.plan.steps:
+            if isinstance(step, Wait):
+                _check_wait(step, self.told, self.seen)
+                continue
+            if step.job in self.seen:
+                raise BrokenLaw(Law.PURPOSE, step.job, "has more than one step")
+            self.seen.add(step.job)
+            self._take(step)
+        for loss in self.losses:
+            self._check_loss(loss)
+
+    def _own(self, job: JobId, refs: Iterable[GpuRef]) -> None:
+        for ref in refs:
+            other = self.owner.setdefault(ref, job)
+            if other != job:
+                raise BrokenLaw(Law.ONE_MASTER, job, f"GPU {ref} belongs to {other} already")
+
+    def _take(self, step: Start | Reshape | Move | Stop) -> None:
+        if isinstance(step, Start):
+            state = self.pending.get(step.job)
+            if state is None:
+                raise BrokenLaw(Law.PURPOSE, step.job, "is started but is not pending")
+            self._give(step, state, set(step.placement.refs()), step.placement)
+            return
+        state = self.running.get(step.job)
+        if state is None or state.placement != step.old:
+            raise BrokenLaw(Law.PURPOSE, step.job, "does not hold what the step takes from it")
+        old = set(step.old.refs())
+        if isinstance(step, Stop):
+            self._release(step.job, old)
+            self.losses.append(step)
+            return
+        self._change(step, state, old)
+
+    def _change(self, step: Reshape | Move, state: JobState, old: set[GpuRef]) -> None:
+        new = set(step.new.refs())
+        same_batch = step.batch_size is None or step.batch_size == state.batch_size
+        if old == new and same_batch:
+            raise BrokenLaw(Law.PURPOSE, step.job, "is changed into what it is")
+        stays = bool(set(step.old.nodes) & set(step.new.nodes))
+        if stays != isinstance(step, Reshape):
+            raise BrokenLaw(Law.PURPOSE, step.job, "a move keeps no node, a reshape keeps one")
+        # What it gives up is free for later steps only: a job cannot wait for itself.
+        self._give(step, state, new - old, step.new)
+        self._release(step.job, old - new)
+        if old - new and len(new) <= len(old):
+            self.losses.append(step)
+
+    def _give(
+        self, step: Start | Reshape | Move, state: JobState, refs: set[GpuRef], whole: Placement
+    ) -> None:
+        self._check_gpus(step.job, refs, whole)
+        for ref in sorted(refs):
+            self._check_released(step, ref)
+        self._own(step.job, refs)
+        if refs:
+            self.gained.add(step.job)
+        self._check_shape(step, state, whole)
+
+    def _check_gpus(self, job: JobId, refs: Iterable[GpuRef], whole: Placement) -> None:
+        kinds = set(whole.gpu_type.split("+"))
+        for ref in refs:
+            if ref.index not in self.cluster.usable.get(ref.node, ()):
+                raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} does not exist or may not be given")
+            if self.cluster.by_name[ref.node].gpu_type not in kinds:
+                raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} is not a {whole.gpu_type}")
+
+    def _check_released(self, step: Start | Reshape | Move, ref: GpuRef) -> None:
+        former = self.released.get(ref)
+        if former is not None:
+            if former not in step.after:
+                raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
+        elif ref in self.owner:
+            raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"GPU {ref} is {self.owner[ref]}'s still")
+
+    def _release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
+        for ref in refs:
+            del self.owner[ref]
+            self.released[ref] = job
+
+    def _check_shape(self, step: Start | Reshape | Move, state: JobState, whole: Placement) -> None:
+        demand, shape = state.job.gpus, whole.shape
+        if not whole.slices:
+            raise BrokenLaw(Law.ALLOWED_SHAPE, step.job, "is given no GPU at all")
+        complete = shape.gpus in demand.options and step.gang in (0, shape.gpus)
+        if not complete and Law.WHOLE_GANG not in self.breaks:
+            law = Law.WHOLE_GANG if step.gang > shape.gpus else Law.ALLOWED_SHAPE
+            raise BrokenLaw(law, step.job, f"cannot run on {shape.gpus} GPUs")
+        if not complete and (step.gang not in demand.options or shape.gpus > step.gang):
+            raise BrokenLaw(Law.ALLOWED_SHAPE, step.job, f"cannot run on {step.gang} GPUs")
+        self._check_kind(step.job, state, whole)
+
+    def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
+        demand = state.job.gpus
+        kinds = whole.gpu_type.split("+")
+        if len(kinds) > 1 and not demand.mixed:
+            raise BrokenLaw(Law.ALLOWED_SHAPE, job, f"may not mix {whole.gpu_type}")
+        if demand.types and not set(kinds) <= set(demand.types):
+            raise BrokenLaw(Law.ALLOWED_SHAPE, job, f"cannot run on {whole.gpu_type}")
+        if demand.max_nodes is not None and whole.shape.nodes > demand.max_nodes:
+            raise BrokenLaw(
+                Law.ALLOWED_SHAPE, job, f"may not spread over {whole.shape.nodes} nodes"
+            )
+        if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
+            raise BrokenLaw(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
+
+    def _check_loss(self, step: Step) -> None:
+        if step.cause.code in _OWN_REASONS:
+            return
+        if isinstance(step, Move | Reshape) and len(set(step.new.refs())) >= step.old.gpus:
+            return
+        if step.cause.job is None or step.cause.job not in self.gained:
+            raise BrokenLaw(Law.PURPOSE, step.job, "loses GPUs and nobody in the plan gains")

@@ -1,0 +1,264 @@
+"""
+The difference between what runs and what should run, as a list of steps.
+
+Called by :func:`dlcore.cycle.schedule` after placing, in production and in the simulator alike.
+Nothing here touches a cluster: the steps are values, and whoever carries them out sees to it that
+GPUs are released before they are given and that a newcomer is initialised before its victim is
+stopped. What those two need to know – who waits for whom – is in the steps.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    GpuRef,
+    JobId,
+    JobState,
+    Placement,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Give a pending job its GPUs."""
+
+    job: JobId
+    placement: Placement
+    cause: Cause
+    after: tuple[JobId, ...] = ()
+    """The jobs whose release it waits for. Its pods are initialised meanwhile."""
+    gang: int = 0
+    """More than the placement holds where a baseline starts gangs piece by piece."""
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Change a job's GPUs while it keeps a node: its process restarts, that pod stays."""
+
+    job: JobId
+    old: Placement
+    new: Placement
+    cause: Cause
+    after: tuple[JobId, ...] = ()
+    gang: int = 0
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Change a job's nodes altogether: new pods are needed before it can go on."""
+
+    job: JobId
+    old: Placement
+    new: Placement
+    cause: Cause
+    after: tuple[JobId, ...] = ()
+    gang: int = 0
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Take all GPUs from a job. It checkpoints, and waits for its next turn."""
+
+    job: JobId
+    old: Placement
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Tell a pending job why it waits: a step only when the reason is not the one told before."""
+
+    job: JobId
+    cause: Cause
+
+
+Change = Reshape | Move
+Step = Start | Reshape | Move | Stop | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, in an order in which GPUs are released before they are given."""
+
+    steps: tuple[Step, ...] = ()
+    considered: int = 0
+    """How many pending jobs the policy looked at."""
+    wake_at: float | None = None
+    """When the policy wants to be asked again at the latest."""
+    policy_state: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What placing made of one share: where the job shall be, and why."""
+
+    placement: Placement
+    cause: Cause
+    gang: int = 0
+    batch_size: int | None = None
+
+
+def diff(
+    snapshot: Snapshot,
+    wanted: Mapping[JobId, Wanted],
+    *,
+    waits: Mapping[JobId, Cause],
+    wait: Cause,
+    stop: Mapping[JobId, Cause],
+) -> tuple[Step, ...]:
+    """
+    Return the steps that turn what is decided now into ``wanted``.
+
+    The order of ``wanted`` is the order in which placing gave GPUs away; it is kept, because a job
+    may have been given what an earlier one left. Equal inputs yield no steps.
+    """
+    stopped = [state for state in snapshot.running if state.job.id not in wanted]
+    changed = [
+        state
+        for state in snapshot.running
+        if state.job.id in wanted and _differs(state, wanted[state.job.id])
+    ]
+    started = [state for state in snapshot.pending if state.job.id in wanted]
+    steps: list[Step] = []
+    if stopped or changed or started:
+        steps.extend(_iter_changes(snapshot, wanted, stopped, changed, started, stop))
+    steps.extend(_iter_waits(snapshot.pending, wanted, waits=waits, wait=wait))
+    return tuple(steps)
+
+
+def _differs(state: JobState, wanted: Wanted) -> bool:
+    if wanted.batch_size is not None and wanted.batch_size != state.batch_size:
+        return True
+    return wanted.placement is not state.placement and wanted.placement != state.placement
+
+
+def _iter_changes(
+    snapshot: Snapshot,
+    wanted: Mapping[JobId, Wanted],
+    stopped: list[JobState],
+    changed: list[JobState],
+    started: list[JobState],
+    stop: Mapping[JobId, Cause],
+) -> Iterator[Step]:
+    receivers = _find_receivers(wanted, changed, started)
+    holders = _find_holders(stopped, changed)
+    for state in stopped:
+        assert state.placement is not None
+        cause = stop.get(state.job.id, Cause(CauseCode.OUTRANKED))
+        yield Stop(
+            state.job.id, state.placement, _name_receiver(cause, state.placement, None, receivers)
+        )
+    # Shrinking comes before growing: on a full cluster the growing job gets the shrinking one's GPUs.
+    growing: list[JobState] = []
+    for state in changed:
+        assert state.placement is not None
+        if _only_shrinks(state.placement, wanted[state.job.id].placement):
+            yield _make_change(state, wanted[state.job.id], holders, receivers)
+        else:
+            growing.append(state)
+    by_id = {state.job.id: state for state in (*growing, *started)}
+    for job, want in wanted.items():
+        taker = by_id.get(job)
+        if taker is None:
+            continue
+        if taker.placement is not None:
+            yield _make_change(taker, want, holders, receivers)
+        else:
+            after = _find_waited_for(job, want.placement, None, holders)
+            yield Start(job, want.placement, want.cause, after, want.gang, want.batch_size)
+
+
+def _make_change(
+    state: JobState,
+    want: Wanted,
+    holders: Mapping[GpuRef, JobId],
+    receivers: Mapping[GpuRef, JobId],
+) -> Change:
+    old, new = state.placement, want.placement
+    assert old is not None
+    kind = Reshape if set(old.nodes) & set(new.nodes) else Move
+    return kind(
+        job=state.job.id,
+        old=old,
+        new=new,
+        cause=_name_receiver(want.cause, old, new, receivers),
+        after=_find_waited_for(state.job.id, new, old, holders),
+        gang=want.gang,
+        batch_size=want.batch_size,
+    )
+
+
+def _only_shrinks(old: Placement, new: Placement) -> bool:
+    return new.gpus < old.gpus and set(new.refs()) <= set(old.refs())
+
+
+def _find_receivers(
+    wanted: Mapping[JobId, Wanted], changed: list[JobState], started: list[JobState]
+) -> dict[GpuRef, JobId]:
+    """Tell for every GPU that somebody is newly given who that is."""
+    receivers: dict[GpuRef, JobId] = {}
+    for state in (*changed, *started):
+        job = state.job.id
+        new = wanted[job].placement.refs()
+        if state.placement is None:
+            receivers.update(dict.fromkeys(new, job))
+        else:
+            old = set(state.placement.refs())
+            receivers.update((ref, job) for ref in new if ref not in old)
+    return receivers
+
+
+def _find_holders(stopped: list[JobState], changed: list[JobState]) -> dict[GpuRef, JobId]:
+    """Tell for every GPU of a job that is stopped or changed whose it is now."""
+    holders: dict[GpuRef, JobId] = {}
+    for state in (*stopped, *changed):
+        assert state.placement is not None
+        holders.update(dict.fromkeys(state.placement.refs(), state.job.id))
+    return holders
+
+
+def _find_waited_for(
+    job: JobId, new: Placement, old: Placement | None, holders: Mapping[GpuRef, JobId]
+) -> tuple[JobId, ...]:
+    kept = set(old.refs()) if old is not None else set()
+    others = (holders.get(ref) for ref in new.refs() if ref not in kept)
+    return tuple(dict.fromkeys(other for other in others if other is not None and other != job))
+
+
+def _name_receiver(
+    cause: Cause, old: Placement, new: Placement | None, receivers: Mapping[GpuRef, JobId]
+) -> Cause:
+    """Name the job that profits, where GPUs are taken away for another's sake."""
+    if cause.code not in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED, CauseCode.FAIR_SHARE):
+        return cause
+    kept = set(new.refs()) if new is not None else set()
+    for ref in old.refs():
+        if ref not in kept and ref in receivers:
+            return cause._replace(job=receivers[ref])
+    return cause
+
+
+def _iter_waits(
+    pending: Iterable[JobState],
+    wanted: Mapping[JobId, Wanted],
+    *,
+    waits: Mapping[JobId, Cause],
+    wait: Cause,
+) -> Iterator[Wait]:
+    if not waits:
+        # The usual case is on the hot path of every replay: thousands wait, for one shared reason.
+        for state in [s for s in pending if s.waiting is not wait]:
+            if state.waiting != wait and state.job.id not in wanted:
+                yield Wait(state.job.id, wait)
+        return
+    for state in pending:
+        job = state.job.id
+        cause = waits.get(job, wait)
+        if state.waiting != cause and job not in wanted:
+            yield Wait(job, cause)

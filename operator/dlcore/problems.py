@@ -1,0 +1,157 @@
+"""
+What is wrong with a document, in one line a problem, and the words to say it.
+
+:mod:`dlcore.schemas` finds the problems and :mod:`dlcore.jobfile` raises them, all of them at once;
+the platforms print their lines or put them into a condition. Every line stays one line, whatever a
+document holds.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_DEPTH = 64
+MAX_VALUES = 200_000
+"""Beyond what etcd would store; a few YAML anchors can make millions of values out of nothing."""
+
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a document, and what to do about it."""
+
+    path: str
+    value: object
+    message: str
+    remedy: str
+
+    def line(self, source: str = "") -> str:
+        """Tell it in one line, beginning with the file (if given) and the path in it."""
+        where = "".join(f"{part}: " for part in (source, self.path) if part)
+        return f"{where}{self.message}; {self.remedy}"
+
+    def __str__(self) -> str:
+        return self.line()
+
+
+def shown(value: object) -> str:
+    """Show a value as the subject of a sentence: short, on one line, and as a file would have it."""
+    if value is None or isinstance(value, Mapping | list | tuple):
+        return "it"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        # Python refuses to print a really long one.
+        return f"a number of {value.bit_length()} bits"
+    return _printable(str(value))
+
+
+def kind_of(value: object) -> str:
+    """Name the type of a value as people do who write YAML."""
+    if value is None:
+        return "empty"
+    for types, name in _KINDS:
+        if isinstance(value, types):
+            return name
+    return f"a {type(value).__name__}"
+
+
+_KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "a boolean"),
+    ((int, float), "a number"),
+    ((str,), "a string"),
+    ((Mapping,), "a mapping"),
+    ((list, tuple), "a list"),
+)
+
+
+def join(path: str, key: object) -> str:
+    """Extend a path by a field; names that are no plain words stand in brackets."""
+    if isinstance(key, str) and key.replace("-", "").replace("_", "").isalnum():
+        return f"{path}.{key}" if path else key
+    return f"{path}[{shown(key)}]"
+
+
+def listed(words: Iterable[object], conjunction: str) -> str:
+    """List words as a sentence does: ``a, b or c``."""
+    *most, last = (str(word) for word in words)
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Guess which of the known words was meant; the empty string if none is near."""
+    # Written in another style (max_nodes, MAXNODES) a word has no letter in common with itself.
+    plain = {name.replace("-", "").lower(): name for name in known}
+    flat = word.replace("_", "").replace("-", "").lower()
+    found = difflib.get_close_matches(flat, plain, n=1, cutoff=0.6)
+    return plain[found[0]] if found else ""
+
+
+def foreign_values(value: Any, path: str) -> Iterator[Problem]:
+    """Yield what cannot be JSON in a value that is otherwise not looked into."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            where = join(path, key)
+            if isinstance(key, str):
+                yield from foreign_values(inner, where)
+            else:
+                wrong = f"{shown(key)} is {kind_of(key)}, not a field name"
+                yield Problem(where, key, wrong, "write it in quotes")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from foreign_values(inner, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, value, f"{shown(value)} is not a finite number", "give a finite one")
+    elif not isinstance(value, bool | int | float | str | None):
+        wrong = f"{shown(value)} is {kind_of(value)}, which Kubernetes does not know"
+        yield Problem(path, value, wrong, "write it in quotes")
+
+
+def too_large(document: object) -> Problem | None:
+    """
+    Refuse what nobody could walk through: a document that contains itself, or is huge.
+
+    It is asked before anything else, with a stack of its own, because all that follows recurses.
+    """
+    stack = [(document, 0)]
+    seen = 0
+    while stack:
+        value, depth = stack.pop()
+        seen += 1
+        if depth > MAX_DEPTH:
+            deep = f"it is nested more than {MAX_DEPTH} levels deep"
+            return Problem("", document, deep, "look for a YAML anchor that contains itself")
+        if seen > MAX_VALUES:
+            huge = f"it holds more than {MAX_VALUES:,} values"
+            return Problem("", document, huge, "look for YAML anchors that repeat each other")
+        if isinstance(value, Mapping):
+            stack.extend((inner, depth + 1) for inner in value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend((inner, depth + 1) for inner in value)
+    return None
+
+
+def plain(value: Any) -> Any:
+    """Copy a document into dicts and lists of its own, so that no caller can change it later."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _quoted(text: str) -> str:
+    short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+    return f'"{_printable(short)}"'
+
+
+def _printable(text: str) -> str:
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -1,0 +1,74 @@
+"""
+A job inside the simulated world: what it was told, and what it physically does.
+
+A decision only sets a run's ``target``. :mod:`dlsim.coordinator` brings the run there as fast as
+the mechanism allows, whatever it is in the middle of.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dlcore.model import GpuRef, JobState, NodeName, Placement
+from dlcore.profiles import AccuracyPoint
+from dlsim.records import JobRecord
+from dlsim.workloads import TracedJob
+
+
+class Activity(Enum):
+    """What the training process does."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    TRAINING = "training"
+    STOPPING = "stopping"
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job in the world. Mutable, and nobody's but the world's."""
+
+    traced: TracedJob
+    record: JobRecord
+    state: JobState
+    target: Placement | None = None
+    """Where it shall be."""
+    serving: Placement | None = None
+    """Where its process trains or starts."""
+    activity: Activity = Activity.DOWN
+    holds: set[GpuRef] = field(default_factory=set)
+    """The GPUs that it physically has: released only when its process is gone."""
+    pods: dict[NodeName, bool] = field(default_factory=dict)
+    """Its pods by node, and whether each is ready."""
+    stamp: int = 0
+    """Raised whenever what its process does is overtaken; events of older stamps are void."""
+    pod_stamp: int = 0
+    pending_since: float = 0.0
+    waited: float = 0.0
+    """Seconds spent pending before that."""
+    idle_since: float | None = None
+    """Since when it has GPUs, has trained before, and does not train."""
+    trained: bool = False
+    safe_iterations: float = 0.0
+    """What its last checkpoint holds."""
+    training_since: float = 0.0
+    efficiency: float = 0.0
+    finished: bool = False
+    alone_s: float = 0.0
+    """Its remaining time with one GPU when it became pending."""
+    points: list[AccuracyPoint] = field(default_factory=list)
+    """The accuracies that it has reported, by iteration."""
+
+    def serves(self, placement: Placement) -> bool:
+        """Whether it trains at that placement already."""
+        return self.activity is Activity.TRAINING and self.serving == placement
+
+    @property
+    def pods_ready(self) -> bool:
+        """Whether every node of its target has a pod that waits to be told to run."""
+        target = self.target
+        return target is not None and all(self.pods.get(node, False) for node in target.nodes)
+
+    @property
+    def gang_complete(self) -> bool:
+        """Whether its target is all it needs to make progress."""
+        return self.target is not None and self.state.gang in (0, self.target.gpus)

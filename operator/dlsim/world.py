@@ -1,0 +1,451 @@
+"""
+A world to schedule in: jobs arrive, train at their true speeds, are reshaped, complete; nodes fail.
+
+Every event goes through the very same :func:`dlcore.cycle.schedule` as in production. All events
+of one instant are taken together – completions first, arrivals after them – and one decision is
+made for all of them. What the decision costs is the business of :mod:`dlsim.coordinator`.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from dlcore import cycle, fitting, placing
+from dlcore.model import (
+    Cluster,
+    JobId,
+    JobState,
+    Mechanism,
+    Node,
+    NodeName,
+    Snapshot,
+)
+from dlcore.planning import Move, Plan, Reshape, Start, Stop
+from dlcore.policies.contract import Policy
+from dlcore.predicting import Predictor
+from dlcore.profiles import AccuracyPoint, Costs
+from dlsim.coordinator import Coordinator
+from dlsim.kernel import Kernel, Order
+from dlsim.records import Entry, Happening, JobRecord, Record
+from dlsim.rosters import Roster
+from dlsim.runs import Activity, Run
+from dlsim.workloads import Learning, TracedJob, Workload
+
+EVALUATIONS = 20
+"""How often a job that trains to a target evaluates its metric, from its start to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node that fails, and when it comes back."""
+
+    node: NodeName
+    lost_at: float
+    back_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a world is like, apart from its jobs."""
+
+    nodes: tuple[Node, ...]
+    mechanism: Mechanism = Mechanism.IN_PLACE
+    costs: Costs = Costs()
+    """For jobs whose profile holds no measured costs."""
+    seed: int = 0
+    outages: tuple[Outage, ...] = ()
+    checkpoint_every_s: float = 600.0
+    """How much training a failing node destroys at most. Checkpoints before stops come besides."""
+
+
+class World:
+    """One replay. Build it, :meth:`play` it once, read the record."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        setting: Setting,
+        policy: Policy,
+        *,
+        watch: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._workload = workload
+        self._setting = setting
+        self._policy = policy
+        self._watch = watch  # Told (jobs done, jobs in all) for a progress bar.
+        self._alive = {node.name: node for node in setting.nodes}
+        self._whole = self._cluster = Cluster(setting.nodes)
+        self._kernel: Kernel[Callable[[], None]] = Kernel()
+        self._coordinator = Coordinator(self, self._costs_of, setting.mechanism)
+        self._runs: dict[JobId, Run] = {}
+        self._running = Roster()
+        self._pending = Roster()
+        self._policy_state: object = None
+        self._wake_stamp = 0
+        self._done = 0
+        self._due = False
+        self.record = Record(
+            workload=workload.name,
+            policy=policy.name,
+            mechanism=setting.mechanism.value,
+            seed=setting.seed,
+            gpus=self._cluster.total,
+        )
+        self._truth = self._make_predictor()
+
+    def play(self) -> Record:
+        """Let everything happen until nothing does any more."""
+        for order, traced in enumerate(self._workload.jobs):
+            self._kernel.at(
+                traced.job.submitted_at, Order.ARRIVAL, _bind(self._arrive, order, traced)
+            )
+        for outage in self._setting.outages:
+            self._kernel.at(outage.lost_at, Order.FAILURE, _bind(self._lose, outage.node))
+            if outage.back_at is not None:
+                self._kernel.at(outage.back_at, Order.FAILURE, _bind(self._regain, outage.node))
+        while self._kernel and self._done < len(self._workload.jobs):
+            self._handle_instant()
+            if self._due:
+                self._decide()
+            self._note_levels()
+        self.record.ended_at = self._kernel.now
+        return self.record
+
+    def _handle_instant(self) -> None:
+        """Handle all events of the next instant; whichever of them calls for a decision says so."""
+        instant = self._kernel.next_time()
+        self._due = False
+        while self._kernel and self._kernel.next_time() <= instant:
+            self._kernel.pop()()
+
+    # Deciding.
+
+    def _decide(self) -> None:
+        self._observe_metrics()
+        snapshot = self._take_snapshot()
+        began = time.perf_counter()
+        plan = cycle.schedule(snapshot, self._policy)
+        self.record.decision_s.append(time.perf_counter() - began)
+        self.record.decisions += 1
+        self._policy_state = plan.policy_state
+        self._apply(plan)
+        if plan.wake_at is not None:
+            self._wake_stamp += 1
+            self._kernel.at(plan.wake_at, Order.WAKE, _bind(self._wake, self._wake_stamp))
+
+    def _take_snapshot(self) -> Snapshot:
+        return Snapshot(
+            now=self._kernel.now,
+            cluster=self._cluster,
+            running=self._running.states(),
+            pending=self._pending.states(),
+            profiles=self._workload.known,
+            costs=self._setting.costs,
+            mechanism=self._setting.mechanism,
+            seed=self._setting.seed,
+            policy_state=self._policy_state,
+        )
+
+    def _apply(self, plan: Plan) -> None:
+        for step in plan.steps:
+            run = self._runs[step.job]
+            if isinstance(step, Start):
+                self._start(run, step)
+            elif isinstance(step, Reshape | Move):
+                self._change(run, step)
+            elif isinstance(step, Stop):
+                self._stop(run)
+            else:
+                self._note(run, waiting=step.cause)
+        self._coordinator.settle()
+
+    def _start(self, run: Run, step: Start) -> None:
+        now = self._kernel.now
+        self._pending.drop(run.state)
+        self._leave_queue(run)
+        if run.record.started_at is None:
+            run.record.started_at = now
+        if run.trained and run.activity is not Activity.TRAINING:
+            run.idle_since = now
+        self._note(
+            run,
+            placement=step.placement,
+            gang=step.gang,
+            batch_size=step.batch_size or run.state.batch_size,
+            adjusting=not run.serves(step.placement),
+            waiting=None,
+            started_at=run.record.started_at,
+        )
+        self._log(run, Happening.GRANTED, step.placement.gpus)
+        self._coordinator.retarget(run, step.placement)
+
+    def _change(self, run: Run, step: Reshape | Move) -> None:
+        growth = step.new.gpus - step.old.gpus
+        what = Happening.ADDING if growth > 0 else Happening.REMOVING
+        run.record.reshapes += 1
+        self._note(
+            run,
+            placement=step.new,
+            gang=step.gang,
+            batch_size=step.batch_size or run.state.batch_size,
+            adjusting=not run.serves(step.new),
+        )
+        self._log(run, what if growth else Happening.MOVING, step.new.gpus)
+        self._coordinator.retarget(run, step.new)
+
+    def _stop(self, run: Run) -> None:
+        run.record.stops += 1
+        self._running.drop(run.state)
+        self._note(run, placement=None, gang=0, adjusting=False, waiting=None)
+        self._enter_queue(run)
+        self._log(run, Happening.STOPPED)
+        self._coordinator.retarget(run, None)
+
+    # Events.
+
+    def _arrive(self, order: int, traced: TracedJob) -> bool:
+        job = traced.job
+        record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
+        now = self._kernel.now
+        state = JobState(
+            job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
+        )
+        # Judged by what was asked for, so that every policy is given the same jobs.
+        if job.gpus.requested > placing.largest_possible(state, self._whole):
+            self._done += 1
+            self.record.dropped.append(job.id)
+            self.record.log.append(Entry(now, job.id, Happening.DROPPED))
+            return
+        self.record.jobs.append(record)
+        run = Run(traced=traced, record=record, state=state)
+        self._runs[job.id] = run
+        self._pending.put(state)
+        self._enter_queue(run)
+        self._log(run, Happening.SUBMITTED, job.gpus.requested)
+        self._due = True
+
+    def _complete(self, run: Run, stamp: int) -> None:
+        if run.stamp != stamp:
+            return
+        now = self._kernel.now
+        self._note(run)
+        in_queue = run.state.placement is None
+        (self._pending if in_queue else self._running).drop(run.state)
+        if in_queue:
+            self._leave_queue(run)
+        run.finished = True
+        self._done += 1
+        run.record.completed_at = now
+        self._log(run, Happening.COMPLETED)
+        self._coordinator.finish(run)
+        self._coordinator.settle()
+        run.record.iterations = run.traced.iterations + run.record.redone
+        if self._watch is not None:
+            self._watch(self._done, len(self._workload.jobs))
+        self._due = True
+
+    def _wake(self, stamp: int) -> None:
+        self._due = self._due or stamp == self._wake_stamp
+
+    def _lose(self, name: NodeName) -> None:
+        if name not in self._alive:
+            return
+        del self._alive[name]
+        self._cluster = Cluster(self._alive.values())
+        for run in self._runs.values():
+            if not run.finished or run.holds:
+                self._break_down(run, name)
+        self._coordinator.settle()
+        self._due = True
+
+    def _break_down(self, run: Run, node: NodeName) -> None:
+        """Take a dead node from the run: if its process was there, the whole gang ends with it."""
+        dies = run.serving is not None and node in run.serving.nodes
+        if dies and run.activity is Activity.TRAINING:
+            self._fall_back(run)
+            self.training_halts(run, saves=False)
+        self._coordinator.lose_node(run, node)
+        if run.target is not None and node in run.target.nodes:
+            self._running.drop(run.state)
+            self._note(run, placement=None, gang=0, adjusting=False, waiting=None)
+            self._enter_queue(run)
+            self._log(run, Happening.LOST)
+            self._coordinator.retarget(run, None)
+        if dies and run.activity in (Activity.TRAINING, Activity.STARTING):
+            # Its processes on other nodes hang in a collective and are killed.
+            self._coordinator.end_process(run, self._costs_of(run).process_termination)
+
+    def _fall_back(self, run: Run) -> None:
+        now = self._kernel.now
+        every = self._setting.checkpoint_every_s
+        unsaved_s = (now - run.training_since) % every if every > 0 else 0.0
+        done = run.state.iterations_at(now)
+        kept = max(run.safe_iterations, done - unsaved_s * run.state.speed)
+        run.record.redone += done - kept
+        self._note(run, iterations_done=kept)
+
+    def _regain(self, name: NodeName) -> None:
+        if name in self._alive:
+            return
+        self._alive[name] = next(node for node in self._setting.nodes if node.name == name)
+        self._cluster = Cluster(self._alive.values())
+        self._due = True
+
+    # What the coordinator tells.
+
+    def later(self, delay: float, act: Callable[[], None]) -> None:
+        """Do ``act`` after a while; changes that cost nothing happen at once, without an event."""
+        if delay <= 0:
+            act()
+            return
+        self._kernel.at(self._kernel.now + delay, Order.CHANGE, act)
+
+    def training_starts(self, run: Run) -> None:
+        """Count the run as training from now on, and foresee its end."""
+        assert run.serving is not None
+        now = self._kernel.now
+        job, shape = run.state.job, run.serving.shape
+        speed = self._truth.speed(job, shape)
+        if speed <= 0:
+            raise ValueError(f"job {job.id} has no true speed on {shape}")
+        if run.idle_since is not None:
+            run.record.lost_s += now - run.idle_since
+            run.idle_since = None
+        run.trained = True
+        run.training_since = now
+        bound = () if job.checkpoint.shared else run.serving.nodes
+        self._note(run, speed=speed, adjusting=False, bound_to=bound)
+        run.efficiency = speed / self._one_gpu_speed(run)
+        self.record.efficiency.add(run.efficiency, now)
+        self._log(run, Happening.TRAINS, shape.gpus)
+        self._due = True
+        left = run.traced.iterations - run.state.iterations_done
+        done_at = now + max(0.0, left) / speed
+        self._kernel.at(done_at, Order.COMPLETION, _bind(self._complete, run, run.stamp))
+
+    def training_halts(self, run: Run, *, saves: bool) -> None:
+        """Count the run as not training from now on."""
+        now = self._kernel.now
+        self.record.efficiency.add(-run.efficiency, now)
+        if run.finished:
+            return
+        if run.state.placement is not None:
+            run.idle_since = now
+        self._note(run, speed=0.0)
+        if saves:
+            run.safe_iterations = run.state.iterations_done
+        self._log(run, Happening.HALTS)
+
+    def held_changes(self, by: int) -> None:
+        """Count the GPUs that are in somebody's hands."""
+        self.record.used.add(by, self._kernel.now)
+
+    # Bookkeeping.
+
+    def _note(self, run: Run, **changes: object) -> None:
+        """Give the run a new state that is true now, and let the next snapshot show it."""
+        now = self._kernel.now
+        old = run.state
+        known: dict[str, object] = {
+            "iterations_done": min(old.iterations_at(now), run.traced.iterations),
+            "service": old.service_at(now),
+            "observed_at": now,
+        }
+        if old.placement is not None:
+            run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
+        run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
+        if not run.finished:
+            home = self._pending if run.state.placement is None else self._running
+            home.put(run.state)
+
+    def _log(self, run: Run, what: Happening, gpus: int = 0) -> None:
+        self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
+
+    def _note_levels(self) -> None:
+        self.record.series.add(
+            self._kernel.now,
+            used=self.record.used.value,
+            running=len(self._running),
+            pending=len(self._pending),
+        )
+
+    def _enter_queue(self, run: Run) -> None:
+        now = self._kernel.now
+        run.pending_since = now
+        self.record.queue.add(1, now)
+        # Kept, because a job whose stop is put off trains on while it is in the queue already.
+        run.alone_s = self._time_alone(run)
+        self.record.blocking.enter(now, waited=run.waited, remaining=run.alone_s)
+
+    def _leave_queue(self, run: Run) -> None:
+        now = self._kernel.now
+        self.record.queue.add(-1, now)
+        self.record.blocking.leave(run.pending_since, now, waited=run.waited, remaining=run.alone_s)
+        run.waited += now - run.pending_since
+
+    def _time_alone(self, run: Run) -> float:
+        """Its remaining time with one GPU."""
+        left = run.traced.iterations - run.state.iterations_done
+        return max(0.0, left) / self._one_gpu_speed(run)
+
+    def _one_gpu_speed(self, run: Run) -> float:
+        """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
+        job = run.state.job
+        kind = run.serving.gpu_type if run.serving is not None else self._setting.nodes[0].gpu_type
+        options = job.gpus.options
+        if len(options) == 1:
+            return self._truth.speed(job, self._truth.shape(options[0], kind)) / options[0]
+        return self._truth.speed(job, self._truth.shape(1, kind))
+
+    def _costs_of(self, run: Run) -> Costs:
+        return self._truth.costs_of(run.state.job)
+
+    def _make_predictor(self) -> Predictor:
+        return Predictor(
+            profiles=self._workload.truths,
+            costs=self._setting.costs,
+            mechanism=self._setting.mechanism,
+            cluster=Cluster(self._setting.nodes),
+        )
+
+    # Jobs that end at a target: what the controller believes of them.
+
+    def _first_guess(self, traced: TracedJob) -> float:
+        return traced.iterations if traced.learning is None else self._forecast(traced, ())
+
+    def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
+        """How many iterations the job will need, by what it has shown so far."""
+        job = traced.job
+        assert job.training.target is not None
+        profile = self._workload.known.get(job.type)
+        forecast = fitting.predict_iterations(
+            profile.accuracy if profile is not None else (),
+            tuple(points),
+            job.training.target,
+            asked=job.training.iterations,
+        )
+        return forecast.iterations
+
+    def _observe_metrics(self) -> None:
+        """Let jobs report the accuracies reached since the last decision, and predict anew."""
+        for state in self._running.states():
+            run = self._runs[state.job.id]
+            learning = run.traced.learning
+            if learning is None or not self._report(run, learning):
+                continue
+            total = self._forecast(run.traced, run.points)
+            done = state.iterations_at(self._kernel.now) / run.traced.iterations
+            run.record.predictions.append((done, total / run.traced.iterations))
+            self._note(run, iterations_total=total)
+
+    def _report(self, run: Run, learning: Learning) -> bool:
+        """Add the points of the evaluations since the last one; tell whether there were any."""
+        every = run.traced.iterations / EVALUATIONS
+        due = int(run.state.iterations_at(self._kernel.now) / every)
+        news = range(len(run.points) + 1, due + 1)
+        run.points.extend(AccuracyPoint(n * every, learning.accuracy_at(n * every)) for n in news)
+        return len(news) > 0
+
+
+def _bind(act: Callable[..., None], *args: object) -> Callable[[], None]:
+    return lambda: act(*args)

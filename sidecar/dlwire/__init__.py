@@ -1,0 +1,1 @@
+"""The words that the controller and the SideCar both speak: values only, standard library only."""
