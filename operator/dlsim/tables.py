@@ -1,16 +1,18 @@
 """
 CSV files that people wrote, read row by row with errors that name file, line, field and remedy.
 
-:mod:`dlsim.shipped` reads speeds with it.
+:mod:`dlsim.shipped` reads speeds with it, :mod:`dlsim.traces` jobs.
 """
 
 import csv
 import difflib
+import gzip
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from dlsim.errors import BadInput
 
@@ -91,7 +93,18 @@ class Table:
     @classmethod
     def read(cls, path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Self:
         """Read it whole, or say in one line why not."""
-        lines = _read_lines(path)
+        return cls.of(path, read_lines(path), required=required, optional=optional)
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        lines: Sequence[tuple[int, list[str]]],
+        *,
+        required: Sequence[str],
+        optional: Sequence[str] = (),
+    ) -> Self:
+        """Make it of lines that were read before, by somebody who had to see the header first."""
         if not lines:
             raise BadInput(path, "is empty", remedy=f"begin with the line {','.join(required)}")
         (line, header), *body = lines
@@ -101,17 +114,26 @@ class Table:
         return cls([_make_row(path, line, header, fields) for line, fields in body])
 
 
-def _read_lines(path: Path) -> list[tuple[int, list[str]]]:
+def open_text(path: Path) -> IO[str]:
+    """Open a text that may be gzipped, and may begin with the mark that some editors write."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def read_lines(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that hold anything, with their numbers."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_text(path) as file:
             reader = csv.reader(file, strict=True)
             lines = [(reader.line_num, [each.strip() for each in fields]) for fields in reader]
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(path, "is not a whole gzip file", remedy="compress it again") from error
     except OSError as error:
         message = f"cannot be read ({error.strerror or error})"
         raise BadInput(path, message, remedy="check the path and its permissions") from error
     except UnicodeDecodeError as error:
-        raise BadInput(path, "is not UTF-8 text", remedy="save it as UTF-8 CSV") from error
+        raise BadInput(path, "is not UTF-8 text", remedy="save it as UTF-8") from error
     except csv.Error as error:
         raise BadInput(
             path, f"is not CSV ({error})", line=reader.line_num, remedy="check its quotes"
