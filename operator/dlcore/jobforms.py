@@ -12,11 +12,13 @@ from dlcore.problems import nearest, shown
 from dlcore.schemas import Complaint, Form
 
 # Signals that a process can handle, by the names of Linux.
-SIGNALS: Final = (
-    "SIGHUP SIGINT SIGQUIT SIGUSR1 SIGUSR2 SIGALRM SIGTERM SIGCONT SIGTSTP SIGTTIN SIGTTOU SIGURG"
-    " SIGXCPU SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGTRAP SIGABRT"
-).split()
-
+SIGNALS: Final = tuple(
+    f"SIG{name}"
+    for name in (
+        *("ABRT", "ALRM", "CONT", "HUP", "INT", "IO", "PROF", "PWR", "QUIT", "TERM", "TRAP"),
+        *("TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH", "XCPU", "XFSZ"),
+    )
+)
 
 
 def _as_label(text: str) -> str:
@@ -58,12 +60,17 @@ MODULE: Final = Form(
 FOLDER: Final = Form(
     r"/[^\x00-\x1f]*",
     "is not an absolute path",
-    lambda text: "begin it with /, as the training process sees it",
+    lambda _: "begin it with /, as the training process sees it",
 )
 URL_PATH: Final = Form(
     r"(:[1-9][0-9]{0,4})?/[!-~]*",
     "is not a path of HTTP",
     lambda _: "begin it with /, or with a port: :8080/checkpoint",
+)
+SIGNAL: Final = Form(
+    "|".join(SIGNALS),
+    "is not a signal that a process can handle",
+    lambda _: "write it like SIGUSR1",
 )
 TYPE_PART: Final = Form(
     r"[!-~]([ -~]*[!-~])?",

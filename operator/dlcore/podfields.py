@@ -7,7 +7,7 @@ schema in :mod:`dlcore.jobfields`.
 
 from typing import Final
 
-from dlcore import jobforms, jobrules
+from dlcore import jobforms, podrules
 from dlcore.records import Many, Record
 from dlcore.schemas import Flag, Node, Number, Quantity, Text
 
@@ -75,14 +75,14 @@ _ANY_CONTAINER = Record(
     description="A container beside the training, unchanged as in any pod.",
     noun="the container",
     open=True,
-    rules=jobrules.CONTAINER_RULES,
+    rules=podrules.CONTAINER_RULES,
     fields={"name": _NAME, "env": _ENV, "resources": _RESOURCES},
 )
 _TRAINING_CONTAINER = Record(
     description="A container of the pod; the one named trainer runs the training.",
     noun="the container",
     open=True,
-    rules=(*jobrules.CONTAINER_RULES, *jobrules.TRAINER_RULES),
+    rules=(*podrules.CONTAINER_RULES, *podrules.TRAINER_RULES),
     fields={
         "name": _NAME,
         "command": _COMMAND,
@@ -112,7 +112,7 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
         required=True,
         remedy="give the pod, with its containers",
         open=True,
-        rules=jobrules.POD_RULES if trains else jobrules.AUXILIARY_POD_RULES,
+        rules=podrules.POD_RULES if trains else podrules.AUXILIARY_POD_RULES,
         fields={
             "containers": _containers(
                 _TRAINING_CONTAINER if trains else _ANY_CONTAINER,
@@ -155,7 +155,7 @@ def auxiliaries(*, runs: bool) -> Many:
         items=Record(
             description="A role beside the training.",
             noun="the auxiliary",
-            rules=jobrules.AUXILIARY_RULES,
+            rules=podrules.AUXILIARY_RULES,
             fields={
                 "name": Text(
                     description="The name of the role, such as ps.",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dlcore.problems import Problem, kind_of, listed, nearest, shown
+from dlcore.problems import Problem, foreign_values, kind_of, listed, nearest, shown
 
 Json = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Node(ABC):
 class Text(Node):
     """A string."""
 
-    max_length: int
+    max_length: int = 253
     min_length: int = 1
     form: Form | None = None
     choices: tuple[str, ...] = ()
@@ -107,7 +107,9 @@ class Text(Node):
         if self.choices:
             return None if value in self.choices else self._not_a_choice(value)
         if len(value) < self.min_length:
-            return Complaint("the string is empty", self.remedy or "write something or leave it out")
+            return Complaint(
+                "the string is empty", self.remedy or "write something or leave it out"
+            )
         if len(value) > self.max_length:
             too_long = f"the string has {len(value)} characters, more than {self.max_length}"
             return Complaint(too_long, "shorten it")
@@ -170,14 +172,14 @@ class Number(Node):
         return "" if self._complaint(number) else f"write {number} without quotes"
 
     def _complaint(self, value: float) -> Complaint | None:
-        # Only a float can be infinite, and a really long int cannot become one.
-        if isinstance(value, float) and not math.isfinite(value):
+        # Compared rather than asked math.isfinite, which a really long int breaks.
+        if not -math.inf < value < math.inf:
             return Complaint(f"{shown(value)} is not a finite number", self._in_bounds)
         if value < self.minimum:
             return Complaint(f"{shown(value)} {self._too_small()}", self._in_bounds)
         if value > self.maximum:
             return Complaint(f"{shown(value)} is more than {self.maximum:,}", self._in_bounds)
-        if self.whole and isinstance(value, float):
+        if self.whole and not isinstance(value, int):
             remedy = f"write {int(value)}" if value.is_integer() else self._in_bounds
             return Complaint(f"{shown(value)} is not a whole number", remedy)
         return None
@@ -220,3 +222,14 @@ class Quantity(Node):
 
     def keywords(self) -> Json:
         return {"x-kubernetes-int-or-string": True, "maxLength": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign(Node):
+    """Whatever somebody else has put there: any JSON."""
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        yield from foreign_values(value, path)
+
+    def keywords(self) -> Json:
+        return {"x-kubernetes-preserve-unknown-fields": True}

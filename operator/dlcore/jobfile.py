@@ -1,0 +1,345 @@
+"""
+A DLJob document to a :class:`~dlcore.model.Job`, and back.
+
+Every platform comes through here: the operator with what Kubernetes sent, the one-machine platform
+and the simulator with what they read from YAML. What a document may hold says the one schema,
+:mod:`dlcore.jobschema`; this module only walks between it and the model. A wrong document is
+refused with everything that is wrong with it, not with the first thing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlcore.jobrules import options_of
+from dlcore.jobschema import (
+    API_VERSION,
+    FIXED_FIELDS,
+    KIND,
+    RUNNABLE,
+    SIMULATED,
+    SUBMIT_AT,
+)
+from dlcore.model import (
+    BatchRange,
+    Checkpoint,
+    Direction,
+    Framework,
+    GpuDemand,
+    Job,
+    JobId,
+    Limits,
+    Progress,
+    Role,
+    Target,
+    Training,
+)
+from dlcore.problems import Problem, join, kind_of, plain, shown, too_large
+from dlcore.profiles import JobType
+
+Fields = Mapping[str, Any]
+
+
+class JobFileError(Exception):
+    """A document is not a DLJob that can be run, for all the reasons it holds."""
+
+    def __init__(self, problems: tuple[Problem, ...], source: str = "") -> None:
+        self.problems = problems
+        self.source = source
+        """The file, as its reader names it; may be empty."""
+        super().__init__("\n".join(self.lines()))
+
+    def lines(self) -> tuple[str, ...]:
+        """Tell each problem in one line."""
+        return tuple(problem.line(self.source) for problem in self.problems)
+
+
+def parse(document: object, *, source: str = "", require_template: bool = False) -> Job:
+    """
+    Turn a document into a job, with all defaults filled in.
+
+    ``source`` names the file in the lines of a :class:`JobFileError`. With ``require_template``
+    the job must bring its pods, as it must wherever it is run for real.
+    """
+    # A document that nobody can walk through is refused before anybody tries.
+    problem = too_large(document) or _not_a_document(document)
+    if problem is not None:
+        raise JobFileError((problem,), source)
+    schema = RUNNABLE if require_template else SIMULATED
+    # The status is ours: whatever stands there, it is no fault of the user's.
+    given = {key: value for key, value in plain(document).items() if key != "status"}
+    completed = schema.completed(given)
+    problems = tuple(schema.problems(completed, ""))
+    if problems:
+        raise JobFileError(problems, source)
+    return _job(completed)
+
+
+def render(job: Job) -> dict[str, Any]:
+    """Write a job as the shortest document that :func:`parse` turns into it again."""
+    namespace, _, name = job.id.rpartition("/")
+    submit_at = {SUBMIT_AT: str(_plainest(job.submitted_at))} if job.submitted_at else None
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": _given(
+            name=name,
+            namespace=namespace,
+            labels=dict(job.labels),
+            annotations=submit_at,
+        ),
+        "spec": _rendered_spec(job),
+    }
+    return dict(SIMULATED.without_defaults(document))
+
+
+def change_problems(old: Job, new: Job) -> list[Problem]:
+    """
+    Say what of the change from ``old`` to ``new`` is not possible while the job runs, and why.
+
+    The numbers of GPUs, the priority, being suspended and the limits may change at any time.
+    """
+    if old.id != new.id:
+        renamed = f"{shown(old.id)} cannot become {shown(new.id)}, which is another job"
+        return [Problem("metadata.name", new.id, renamed, "submit that one too, and cancel this")]
+    before, after = render(old)["spec"], render(new)["spec"]
+    return [
+        Problem(
+            path,
+            value,
+            f"it cannot change while the job runs, because {because}",
+            "change it back, or cancel the job and submit it anew",
+        )
+        for name, because in FIXED_FIELDS.items()
+        for path, value in _differences(before.get(name), after.get(name), f"spec.{name}")
+    ]
+
+
+# --- from a checked document to a job -----------------------------------------------------
+
+
+def _not_a_document(document: object) -> Problem | None:
+    if isinstance(document, Mapping):
+        return None
+    remedy = f"begin with apiVersion: {API_VERSION} and kind: {KIND}"
+    return Problem("", document, f"the document is {kind_of(document)}, not a {KIND}", remedy)
+
+
+def _job(document: Fields) -> Job:
+    metadata, spec = document["metadata"], document["spec"]
+    training = _training(spec["training"])
+    return Job(
+        id=JobId("/".join((*_optional(metadata.get("namespace")), metadata["name"]))),
+        gpus=_gpus(spec["gpus"], Framework(spec["framework"])),
+        training=training,
+        type=_type(spec.get("profile"), training.batch_size),
+        submitted_at=float(metadata.get("annotations", {}).get(SUBMIT_AT, 0.0)),
+        priority=spec["priority"],
+        suspend=spec["suspend"],
+        framework=Framework(spec["framework"]),
+        processes=spec["processes"],
+        progress=_progress(spec.get("progress")),
+        checkpoint=_checkpoint(spec["checkpoint"]),
+        batch=_batch(spec.get("batch", {})),
+        limits=Limits(
+            ttl_seconds_after_finished=spec.get("ttlSecondsAfterFinished"),
+            active_deadline_seconds=spec.get("activeDeadlineSeconds"),
+            backoff_limit=spec["backoffLimit"],
+        ),
+        preload=tuple(spec.get("warmStart", {}).get("preload", ())),
+        roles=tuple(_role(auxiliary) for auxiliary in spec.get("auxiliaries", ())),
+        labels=metadata.get("labels", {}),
+        template=spec.get("template", {}),
+    )
+
+
+def _optional(value: str | None) -> tuple[str, ...]:
+    return () if value is None else (value,)
+
+
+def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
+    options = options_of(gpus)
+    return GpuDemand(
+        options=options,
+        requested=gpus.get("requested", options[-1]),
+        types=tuple(gpus.get("types", ())),
+        mixed=gpus["mixed"],
+        max_nodes=gpus.get("maxNodes", _default_max_nodes(framework)),
+        ids=gpus["ids"],
+    )
+
+
+def _default_max_nodes(framework: Framework) -> int | None:
+    # Nothing would tell the processes on one node of those on another.
+    return 1 if framework is Framework.NONE else None
+
+
+def _training(training: Fields) -> Training:
+    iterations, epochs = training.get("iterations"), training.get("epochs")
+    if epochs is not None:
+        iterations = epochs * training["iterationsPerEpoch"]
+    return Training(
+        iterations=iterations,
+        epochs=epochs,
+        iterations_per_epoch=training.get("iterationsPerEpoch"),
+        batch_size=training.get("batchSize", 0),
+        target=_target(training.get("target")),
+    )
+
+
+def _target(target: Fields | None) -> Target | None:
+    if target is None:
+        return None
+    return Target(
+        metric=target["metric"],
+        value=float(target["value"]),
+        patience=target["patience"],
+        direction=Direction(target["direction"]),
+    )
+
+
+def _type(profile: Fields | None, batch_size: int) -> JobType:
+    if profile is None:
+        return JobType("")
+    return JobType(profile["model"], profile.get("dataset", ""), batch_size)
+
+
+def _progress(progress: Fields | None) -> Progress:
+    if progress is None:
+        return Progress()
+    return Progress(
+        log=progress.get("log", ""),
+        file=progress.get("file", ""),
+        http=progress["http"],
+        stall_seconds=float(progress["stallSeconds"]),
+    )
+
+
+def _checkpoint(checkpoint: Fields) -> Checkpoint:
+    return Checkpoint(
+        signal=checkpoint.get("signal", ""),
+        command=tuple(checkpoint.get("command", ())),
+        http=checkpoint.get("http", ""),
+        to=checkpoint["to"],
+        confirm=checkpoint["confirm"],
+        confirm_log=checkpoint.get("confirmLog", ""),
+        path=checkpoint.get("path", ""),
+        shared=checkpoint["shared"],
+        timeout_seconds=float(checkpoint["timeoutSeconds"]),
+        grace_seconds=float(checkpoint["graceSeconds"]),
+    )
+
+
+def _batch(batch: Fields) -> BatchRange:
+    return BatchRange(elastic=batch.get("elastic", False), maximum=batch.get("max", 0))
+
+
+def _role(auxiliary: Fields) -> Role:
+    return Role(
+        name=auxiliary["name"],
+        replicas=auxiliary["replicas"],
+        template=auxiliary.get("template", {}),
+    )
+
+
+# --- from a job to a document -------------------------------------------------------------
+
+
+def _given(**fields: object) -> dict[str, Any]:
+    """Keep the fields that say anything. What is zero or false has that for its default."""
+    return {name: value for name, value in fields.items() if value or value == 0}
+
+
+def _plainest(number: float) -> int | float:
+    """Write 60 rather than 60.0, as people do."""
+    return int(number) if number.is_integer() else number
+
+
+def _rendered_spec(job: Job) -> Fields:
+    return _given(
+        gpus=_rendered_gpus(job),
+        framework=job.framework.value,
+        processes=job.processes,
+        training=_rendered_training(job.training),
+        profile=_given(model=job.type.model, dataset=job.type.dataset),
+        progress=_rendered_progress(job.progress),
+        checkpoint=_rendered_checkpoint(job.checkpoint),
+        warmStart=_given(preload=list(job.preload)),
+        batch=_given(elastic=job.batch.elastic, max=job.batch.maximum or None),
+        priority=job.priority,
+        suspend=job.suspend,
+        ttlSecondsAfterFinished=job.limits.ttl_seconds_after_finished,
+        activeDeadlineSeconds=job.limits.active_deadline_seconds,
+        backoffLimit=job.limits.backoff_limit,
+        auxiliaries=[
+            _given(name=role.name, replicas=role.replicas, template=plain(role.template))
+            for role in job.roles
+        ],
+        template=plain(job.template),
+    )
+
+
+def _rendered_gpus(job: Job) -> Fields:
+    gpus = job.gpus
+    options = list(gpus.options)
+    # Three or more in a row are more readable as a range, and there may be too many for a list.
+    is_range = len(options) > 2 and options == list(range(options[0], options[-1] + 1))
+    counts = {"min": options[0], "max": options[-1]} if is_range else {"options": options}
+    return counts | _given(
+        requested=None if gpus.requested == options[-1] else gpus.requested,
+        types=list(gpus.types),
+        mixed=gpus.mixed,
+        maxNodes=None if gpus.max_nodes == _default_max_nodes(job.framework) else gpus.max_nodes,
+        ids=gpus.ids,
+    )
+
+
+def _rendered_training(training: Training) -> Fields:
+    target = training.target
+    return _given(
+        iterations=training.iterations if training.epochs is None else None,
+        epochs=training.epochs,
+        iterationsPerEpoch=training.iterations_per_epoch,
+        batchSize=training.batch_size or None,
+        target=target
+        and _given(
+            metric=target.metric,
+            value=_plainest(target.value),
+            patience=target.patience,
+            direction=target.direction.value,
+        ),
+    )
+
+
+def _rendered_progress(progress: Progress) -> Fields:
+    sources = _given(log=progress.log, file=progress.file, http=progress.http or None)
+    return sources and {**sources, "stallSeconds": _plainest(progress.stall_seconds)}
+
+
+def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
+    return _given(
+        signal=checkpoint.signal,
+        command=list(checkpoint.command),
+        http=checkpoint.http,
+        to=checkpoint.to,
+        confirm=checkpoint.confirm,
+        confirmLog=checkpoint.confirm_log,
+        path=checkpoint.path,
+        shared=checkpoint.shared,
+        timeoutSeconds=_plainest(checkpoint.timeout_seconds),
+        graceSeconds=_plainest(checkpoint.grace_seconds),
+    )
+
+
+# --- from one job to another --------------------------------------------------------------
+
+
+def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what differs, as deep inside as it can be told, with its new value."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {**old, **new}:
+            yield from _differences(old.get(name), new.get(name), join(path, name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, f"{path}[{index}]")
+    elif old != new:
+        yield path, new

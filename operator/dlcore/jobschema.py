@@ -1,0 +1,180 @@
+"""
+A DLJob as a document: metadata, spec and status put together to one schema.
+
+:data:`RUNNABLE` is what can be run for real and what the custom resource is made from.
+:data:`SIMULATED` is the same without the duty to bring a pod template, for which a simulation has
+no use. The fields themselves are in :mod:`dlcore.jobfields` and :mod:`dlcore.podfields`;
+:mod:`dlcore.jobfile` is who asks.
+"""
+
+from typing import Final
+
+from dlcore import jobforms, jobrules, podfields
+from dlcore.jobfields import FIELDS
+from dlcore.model import Phase
+from dlcore.records import Record, Words
+from dlcore.schemas import Foreign, Json, Text
+
+API_VERSION: Final = "dljob.io/v1alpha1"
+KIND: Final = "DLJob"
+
+OUR_ANNOTATIONS: Final = "dljob.io/"
+SUBMIT_AT: Final = "dljob.io/submit-at"
+
+
+def _spec(*, runs: bool) -> Record:
+    return Record(
+        description="What the user wants of the job.",
+        required=True,
+        remedy="say what to run, beginning with gpus and training",
+        rules=jobrules.SPEC_RULES,
+        fields={
+            **FIELDS,
+            "auxiliaries": podfields.auxiliaries(runs=runs),
+            "template": podfields.template(
+                "The pod that trains, as in any other workload. Its container named trainer gets"
+                " the GPUs and is supervised; the rest of it is used as it is.",
+                trains=True,
+                required=runs,
+            ),
+        },
+    )
+
+
+_KEPT_BY_KUBERNETES: Final = {
+    name: Foreign(description="Kept by Kubernetes.")
+    for name in (
+        *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+        *("generateName", "generation", "managedFields", "ownerReferences", "resourceVersion"),
+        *("selfLink", "uid"),
+    )
+}
+
+NAME: Final = Text(
+    description="The name of the job, also of its pods.",
+    required=True,
+    remedy="give the job a name, such as resnet18-imagenet",
+    max_length=253,
+    form=jobforms.LABEL,
+)
+
+
+def _metadata() -> Record:
+    return Record(
+        description="The name of the job and what else is attached to it.",
+        required=True,
+        remedy="give the job a name: metadata: {name: resnet18-imagenet}",
+        fields={
+            "name": NAME,
+            "namespace": Text(
+                description="The namespace that the job belongs to.",
+                max_length=253,
+                form=jobforms.LABEL,
+            ),
+            "labels": Words(
+                description="Names by which jobs are selected.",
+                keys=jobforms.LABEL_KEY,
+                max_items=256,
+                values=Text(
+                    description="The value of a label.",
+                    min_length=0,
+                    max_length=253,
+                    form=jobforms.LABEL_VALUE,
+                ),
+            ),
+            "annotations": Words(
+                description="Notes to the job, for people and programs.",
+                keys=jobforms.LABEL_KEY,
+                max_items=256,
+                values=Text(description="A note.", min_length=0, max_length=262_144),
+                own=OUR_ANNOTATIONS,
+                known={
+                    SUBMIT_AT: Text(
+                        description="In a simulation: when the job is submitted, in seconds.",
+                        max_length=32,
+                        form=jobforms.SECONDS,
+                    ),
+                },
+            ),
+            **_KEPT_BY_KUBERNETES,
+        },
+    )
+
+
+def build(*, runs: bool) -> Record:
+    """Build the schema of a document; where it ``runs`` for real, it must have a pod template."""
+    return Record(
+        description=(
+            "A training job that can run on several numbers of GPUs. DLJob gives it GPUs when it"
+            " arrives, takes some away when others profit more from them, and gives more when they"
+            " are idle."
+        ),
+        fields={
+            "apiVersion": Text(
+                description="The version of this schema.",
+                required=True,
+                remedy=f"write apiVersion: {API_VERSION}",
+                max_length=32,
+                choices=(API_VERSION,),
+            ),
+            "kind": Text(
+                description="What the document is.",
+                required=True,
+                remedy=f"write kind: {KIND}",
+                max_length=16,
+                choices=(KIND,),
+            ),
+            "metadata": _metadata(),
+            "spec": _spec(runs=runs),
+            "status": Record(
+                description="How the job is doing. Written by DLJob, and by nobody else.",
+                open=True,
+                fields={
+                    "phase": Text(
+                        description="Where in its life the job is.",
+                        max_length=16,
+                        choices=tuple(phase.value for phase in Phase),
+                    )
+                },
+            ),
+        },
+    )
+
+
+SIMULATED: Final = build(runs=False)
+RUNNABLE: Final = build(runs=True)
+
+
+FIXED_FIELDS: Final = {
+    name: node.fixed_because for name, node in _spec(runs=True).fields.items() if node.fixed_because
+}
+"""The fields of spec that may not change while a job runs, and why each may not."""
+
+
+def openapi() -> Json:
+    """
+    Describe a DLJob as ``openAPIV3Schema`` of its custom resource.
+
+    Of metadata Kubernetes lets a custom resource restrict the name only.
+    """
+    schema = RUNNABLE.openapi()
+    schema["properties"]["metadata"] = {"type": "object", "properties": {"name": NAME.openapi()}}
+    schema["x-kubernetes-validations"] = [_validation_of_change(name) for name in FIXED_FIELDS]
+    return schema
+
+
+def _validation_of_change(field: str) -> Json:
+    """Refuse a change of a field while the job runs. Only the root sees spec and status alike."""
+    active = [phase.value for phase in (Phase.INITIALIZED, Phase.RUNNING, Phase.ADJUSTING)]
+    mine, theirs = f"self.spec.{field}", f"oldSelf.spec.{field}"
+    return {
+        "rule": (
+            f"!has(self.status) || !has(self.status.phase) || !(self.status.phase in {active})"
+            f" || (has({mine}) == has({theirs}) && (!has({mine}) || {mine} == {theirs}))"
+        ),
+        "message": (
+            f"{field} cannot change while the job runs, because {FIXED_FIELDS[field]};"
+            " change it back, or cancel the job and submit it anew"
+        ),
+        "fieldPath": f".spec.{field}",
+    }
