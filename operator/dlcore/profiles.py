@@ -2,12 +2,20 @@
 What is known of a type of job: how fast it trains, how it learns, what a change costs it.
 
 The paper's offline profile (Tables IV and V), which online observations go on refining through
-:func:`fold`. :mod:`dlcore.predicting` reads it.
+:func:`fold`. :mod:`dlcore.predicting` reads it, and :mod:`dlcore.fitting` its learning curve.
+
+What is kept of observations is the median of the latest few. So a straggler or a hiccup changes
+nothing, a machine that becomes slower for good is believed after half as many, and nothing grows.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dlwire.messages import Shape
 
@@ -72,6 +80,10 @@ class Speed(NamedTuple):
     iterations_per_s: float
     weight: float = 1.0
     """The number of observations it stands for; interpolation trusts heavier points more."""
+    recent: tuple[float, ...] = ()
+    """The latest observations, of which it is the median; empty before the first."""
+    seen_at: float = 0.0
+    """When the latest was made."""
 
 
 class AccuracyPoint(NamedTuple):
@@ -90,5 +102,145 @@ class Profile:
     accuracy: tuple[AccuracyPoint, ...] = ()
     costs: Costs | None = None
     """Measured costs; ``None`` leaves the snapshot's defaults in force."""
+    cost_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """The latest observations of each term of ``costs``."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What :mod:`dlcore.interpolating` already concluded from this very object; nobody else's."""
+
+
+# --- observations -------------------------------------------------------------------------
+
+
+class CostTerm(StrEnum):
+    """What can be observed of a start or a stop: the fields of :class:`Costs` that are not rates."""
+
+    POD_INITIALIZATION = "pod_initialization"
+    PROCESS_INITIALIZATION = "process_initialization"
+    CHECKPOINT = "checkpoint"
+    PROCESS_TERMINATION = "process_termination"
+    POD_TERMINATION = "pod_termination"
+
+
+class SpeedSeen(NamedTuple):
+    """So fast a job trained for a while, its shape unchanged."""
+
+    shape: Shape
+    iterations_per_s: float
+    duration_s: float
+    at: float
+    warming_up: bool = False
+    """Soon after a (re)start, when caches and clocks are cold: not counted."""
+
+
+class AccuracySeen(NamedTuple):
+    """A job reported its metric."""
+
+    iteration: float
+    value: float
+
+
+class CostSeen(NamedTuple):
+    """A start or a stop took so long."""
+
+    term: CostTerm
+    seconds: float
+    gpus: int = 0
+
+
+Observation = SpeedSeen | AccuracySeen | CostSeen
+
+RECENT = 9
+"""So many observations of a speed or a cost are kept; four of them may be wrong."""
+
+FEWEST_ITERATIONS = 2.0
+"""Over less than that a speed is a matter of where the stop watch was pressed."""
+
+STALE_AFTER_S = 7 * 86400.0
+"""What was seen before a pause this long stays as one observation, because machines change."""
+
+MOST_ACCURACY_POINTS = 64
+
+
+def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs()) -> Profile:
+    """
+    Take an observation into a profile; the same object comes back if there is nothing to learn.
+
+    ``defaults`` are the costs in force for types without measured ones: they stay in force for
+    the terms that were not observed yet.
+    """
+    match observation:
+        case SpeedSeen():
+            return _fold_speed(profile, observation)
+        case AccuracySeen():
+            return _fold_accuracy(profile, observation)
+        case CostSeen():
+            return _fold_cost(profile, observation, defaults)
+
+
+def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
+    speed = seen.iterations_per_s
+    if seen.warming_up or not 0.0 < speed < math.inf:
+        return profile
+    if speed * seen.duration_s < FEWEST_ITERATIONS:
+        return profile
+    old = profile.speeds.get(seen.shape)
+    recent, weight = _recall(old, seen.at)
+    recent = (*recent, speed)[-RECENT:]
+    new = Speed(
+        median(recent),
+        min(weight + 1.0, float(RECENT)),
+        recent,
+        max(seen.at, old.seen_at if old is not None else seen.at),
+    )
+    return replace(profile, speeds={**profile.speeds, seen.shape: new})
+
+
+def _recall(old: Speed | None, now: float) -> tuple[tuple[float, ...], float]:
+    """What was observed so far; a profile made offline, or an old one, counts as one observation."""
+    if old is None or not 0.0 < old.iterations_per_s < math.inf:
+        return (), 0.0
+    if not old.recent or now - old.seen_at > STALE_AFTER_S:
+        return (old.iterations_per_s,), 1.0
+    return old.recent, old.weight
+
+
+def _fold_accuracy(profile: Profile, seen: AccuracySeen) -> Profile:
+    if not (0.0 <= seen.iteration < math.inf and math.isfinite(seen.value)):
+        return profile
+    values = dict(profile.accuracy)
+    # Another job of the type was as far before: the profile is about what they have in common.
+    known = values.get(seen.iteration, seen.value)
+    values[seen.iteration] = known + (seen.value - known) / 2.0
+    points = [AccuracyPoint(iteration, values[iteration]) for iteration in sorted(values)]
+    if len(points) > MOST_ACCURACY_POINTS:
+        del points[_find_dispensable(points)]
+    return replace(profile, accuracy=tuple(points))
+
+
+def _find_dispensable(points: Sequence[AccuracyPoint]) -> int:
+    """
+    The point without which the curve changes least.
+
+    That is the one that spans the smallest triangle with its two neighbours; the ends stay.
+    """
+    k = np.array([point.iteration for point in points])
+    v = np.array([point.value for point in points])
+    # Only their order matters, and without units nothing can overflow.
+    k, v = (each / max(float(np.abs(each).max()), 1e-300) for each in (k, v))
+    areas = np.abs((k[1:-1] - k[:-2]) * (v[2:] - v[:-2]) - (v[1:-1] - v[:-2]) * (k[2:] - k[:-2]))
+    return 1 + int(np.argmin(areas))
+
+
+def _fold_cost(profile: Profile, seen: CostSeen, defaults: Costs) -> Profile:
+    if not 0.0 <= seen.seconds < math.inf:
+        return profile
+    costs = profile.costs or defaults
+    # The part that every GPU adds is not learnt here; what it does not explain is the base.
+    rate = float(getattr(costs, f"{seen.term}_per_gpu", 0.0))
+    base = max(0.0, seen.seconds - rate * seen.gpus)
+    samples = (*profile.cost_samples.get(seen.term, ()), base)[-RECENT:]
+    return replace(
+        profile,
+        costs=replace(costs, **{seen.term.value: median(samples)}),
+        cost_samples={**profile.cost_samples, seen.term.value: samples},
+    )

@@ -1,0 +1,303 @@
+"""
+How many iterations a job needs whose user said only what it shall reach.
+
+Whoever builds a snapshot calls :func:`predict_iterations` with the points of the profile and those
+the job reported so far, and puts the answer into ``JobState.iterations_total``.
+
+The curves are those of Optimus: a loss that falls as ``1/(b0*k + b1) + b2``, and turned upside
+down an accuracy that rises as ``c - 1/(b0*k + b1)``. No b is negative. For a given limit (b2 or c)
+the reciprocal is a straight line in k, which non-negative least squares finds; the limit is
+searched over a grid, and the one that leaves the least error in the metric itself wins.
+
+Learning curves are often none of these: a lower learning rate makes a step that no curve foresees.
+So the fit is repeated with the earlier and with the later points only, and where the answers
+disagree the forecast says a wide range and a low confidence.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from dlcore.model import Direction, Target
+from dlcore.profiles import AccuracyPoint
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST_POINTS = 3
+"""With fewer, three unknowns could be anything."""
+
+MOST_POINTS = 200
+"""More are thinned out: they would cost time and tell nothing new."""
+
+OFFLINE_WEIGHT = 4.0
+"""The points of the profile together weigh no more than so many of the job's own."""
+
+LIMITS = 32
+"""How many limits are tried."""
+
+
+class Forecast(NamedTuple):
+    """How many iterations a job needs in all, and how sure that is."""
+
+    iterations: float
+    """Infinite when the target seems out of reach."""
+    low: float
+    high: float
+    confidence: float
+    """1 is certain; 0 is a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """``z(k) = 1/(b0*k + b1) + limit``, fitted to points that fall."""
+
+    b0: float
+    b1: float
+    limit: float
+    error: float
+    """The weighted root mean square of what it misses."""
+
+    def iterations_to(self, value: float) -> float:
+        """When it comes down to ``value``; infinite when it never does."""
+        if value <= self.limit:
+            return math.inf
+        missing = 1.0 / (value - self.limit) - self.b1
+        if missing <= 0.0:
+            return 0.0
+        return missing / self.b0 if self.b0 > 0.0 else math.inf
+
+    def slope_at(self, value: float) -> float:
+        """How fast it still falls where it comes down to ``value``."""
+        return self.b0 * (value - self.limit) ** 2
+
+
+def predict_iterations(
+    profile_points: Sequence[AccuracyPoint],
+    online_points: Sequence[AccuracyPoint],
+    target: Target,
+    *,
+    asked: int | None,
+) -> Forecast:
+    """
+    Say at which iteration the target will be reached, ``patience`` times in a row.
+
+    The points of the profile, from earlier jobs of the type, count for less and less as the job
+    reports its own. ``asked`` is the number of iterations after which the job ends in any case.
+    """
+    offline, online = _tidy(profile_points), _tidy(online_points)
+    reached = _find_reached(online, target)
+    if reached is not None:
+        return Forecast(reached, reached, reached, 1.0)
+    most = math.inf if asked is None else float(asked)
+    if len(offline) + len(online) < FEWEST_POINTS:
+        return Forecast(most, min(most, _last(online)), most, 0.0)
+    forecast = _fit_and_read(_Sample.of(offline, online, target))
+    # It was not reached so far, and the last of the required points in a row comes later still.
+    wait = (target.patience - 1) * _interval(online or offline)
+    soonest = _last(online) + _interval(online)
+    low, likely, high = (
+        min(max(iterations + wait, soonest), most)
+        for iterations in (forecast.low, forecast.iterations, forecast.high)
+    )
+    trust = 1.0 if online else 0.5
+    return Forecast(likely, low, high, trust * forecast.confidence)
+
+
+# --- points -------------------------------------------------------------------------------
+
+
+def _tidy(points: Iterable[AccuracyPoint]) -> list[AccuracyPoint]:
+    """Those that say anything, in order of iteration, and not too many of them."""
+    sound = sorted(
+        point
+        for point in points
+        # Beyond these a metric has diverged, and its square would be infinite.
+        if 0.0 <= point.iteration < 1e18 and abs(point.value) < 1e100
+    )
+    if len(sound) <= MOST_POINTS:
+        return sound
+    step = (len(sound) - 1) / (MOST_POINTS - 1)
+    return [sound[round(index * step)] for index in range(MOST_POINTS)]
+
+
+def _find_reached(points: Sequence[AccuracyPoint], target: Target) -> float | None:
+    in_a_row = 0
+    for point in points:
+        rises = target.direction is Direction.RISES
+        good = point.value >= target.value if rises else point.value <= target.value
+        in_a_row = in_a_row + 1 if good else 0
+        if in_a_row >= target.patience:
+            return point.iteration
+    return None
+
+
+def _last(points: Sequence[AccuracyPoint]) -> float:
+    return points[-1].iteration if points else 0.0
+
+
+def _interval(points: Sequence[AccuracyPoint]) -> float:
+    """How many iterations lie between two reports, lately."""
+    recent = points[-5:]
+    if len(recent) < 2:
+        return 0.0
+    return (recent[-1].iteration - recent[0].iteration) / (len(recent) - 1)
+
+
+class _Sample(NamedTuple):
+    """What is fitted: numbers that fall and are not negative."""
+
+    iterations: Floats
+    values: Floats
+    weights: Floats
+    target: float
+
+    @classmethod
+    def of(
+        cls, offline: Sequence[AccuracyPoint], online: Sequence[AccuracyPoint], target: Target
+    ) -> "_Sample":
+        points = [*offline, *online]
+        flip = _Flip.of(points, target)
+        # Outliers are told from their neighbours, which another run's points are not.
+        values = np.concatenate(
+            [_smooth(flip.apply([point.value for point in part])) for part in (offline, online)]
+        )
+        weights = np.concatenate([_offline_weights(len(offline)), _online_weights(len(online))])
+        iterations = np.array([point.iteration for point in points])
+        order = np.argsort(iterations, kind="stable")
+        unit = float(values.max()) or 1.0
+        goal = float(flip.apply([target.value])[0])
+        return cls(iterations[order], values[order] / unit, weights[order], goal / unit)
+
+    def part(self, start: int, stop: int) -> "_Sample":
+        """The points from one index to another."""
+        return _Sample(
+            self.iterations[start:stop],
+            self.values[start:stop],
+            self.weights[start:stop],
+            self.target,
+        )
+
+
+class _Flip(NamedTuple):
+    """The bound of a metric, from which what is left to learn is counted."""
+
+    bound: float
+    sign: float
+
+    @classmethod
+    def of(cls, points: Sequence[AccuracyPoint], target: Target) -> "_Flip":
+        values = [target.value, *(point.value for point in points)]
+        low, high = min(values), max(values)
+        if target.direction is Direction.FALLS:
+            # A loss is rarely negative; where it is, nothing is known of its bound.
+            return cls(0.0 if low >= 0.0 else low - 2.0 * (high - low), 1.0)
+        # A share, or a percentage; anything else may rise for long.
+        known = [bound for bound in (1.0, 100.0) if high <= bound]
+        return cls(known[0] if known else high + 2.0 * (high - low), -1.0)
+
+    def apply(self, values: Sequence[float]) -> Floats:
+        return self.sign * (np.array(values, dtype=np.float64) - self.bound)
+
+
+def _smooth(values: Floats) -> Floats:
+    """Put the median of the neighbours in the place of outliers, as Optimus does before it fits."""
+    if len(values) < 5:
+        return values
+    medians = np.array([np.median(values[max(0, i - 2) : i + 3]) for i in range(len(values))])
+    off = np.abs(values - medians)
+    usual = 1.4826 * float(np.median(off))
+    return np.where(off > 4.0 * usual, medians, values)
+
+
+def _offline_weights(count: int) -> Floats:
+    return np.full(count, min(1.0, OFFLINE_WEIGHT / max(count, 1)))
+
+
+def _online_weights(count: int) -> Floats:
+    """The later the heavier: how a curve ends tells more about how it goes on than its start."""
+    return 0.2 + np.arange(1, count + 1) / max(count, 1)
+
+
+# --- curves -------------------------------------------------------------------------------
+
+
+def _fit_and_read(sample: _Sample) -> Forecast:
+    """Fit all points; and some of them, to see how much the answer hangs on which."""
+    curve = fit_curve(sample.iterations, sample.values, sample.weights)
+    likely = curve.iterations_to(sample.target)
+    count = len(sample.iterations)
+    most, some = max(FEWEST_POINTS, count * 3 // 4), max(FEWEST_POINTS, count * 3 // 5)
+    others = [
+        fit_curve(sample.iterations, sample.values, np.ones(count)),
+        *(
+            fit_curve(part.iterations, part.values, part.weights)
+            for part in (sample.part(0, most), sample.part(count - some, count))
+        ),
+    ]
+    answers = [likely, *(other.iterations_to(sample.target) for other in others)]
+    low, high = min(answers), max(answers)
+    blur = _blur(curve, sample.target, likely)
+    reach = float(sample.iterations[-1])
+    return Forecast(
+        likely,
+        low * math.exp(-blur) if low < math.inf else reach,
+        high * math.exp(blur),
+        _confidence(low, likely, high, reach) / (1.0 + blur),
+    )
+
+
+def _blur(curve: Curve, target: float, likely: float) -> float:
+    """By what share the noise of the metric moves the crossing; at most threefold."""
+    if not 0.0 < likely < math.inf:
+        return 1.0
+    shift = curve.error / curve.slope_at(target) / likely
+    return min(shift, math.log(3.0))
+
+
+def _confidence(low: float, likely: float, high: float, reach: float) -> float:
+    if high == math.inf:
+        return 0.05 if likely < math.inf else 0.0
+    agreement = (low + 1.0) / (high + 1.0)
+    return agreement * math.sqrt(min(1.0, reach / max(likely, 1.0)))
+
+
+def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
+    """
+    Fit a falling curve to values that are not negative.
+
+    Where nothing falls, the best curve is a constant, which never reaches anything.
+    """
+    low, high = float(values.min()), float(values.max())
+    span = max(high - low, 1e-9 * max(high, 1e-9))
+    # The mean of the lowest tenth, because a single low one may be noise.
+    base = float(np.sort(values)[: max(1, len(values) // 10)].mean())
+    scale = max(float(iterations.max()), 1.0)
+    nearest = min(1.0, 1e-3 * span / base) if base > 0.0 else 1.0
+    best = Curve(0.0, 1.0 / max(high - base, span), base, math.inf)
+    for share in np.geomspace(nearest, 1.0, LIMITS):
+        limit = base * (1.0 - float(share))
+        curve = _fit_to_limit(iterations / scale, values, weights, limit, 1e-3 * span)
+        if curve is not None and curve.error < best.error:
+            best = curve
+    return Curve(best.b0 / scale, best.b1, best.limit, best.error)
+
+
+def _fit_to_limit(
+    x: Floats, values: Floats, weights: Floats, limit: float, least: float
+) -> Curve | None:
+    above = np.maximum(values - limit, least)
+    # An error of the metric grows as the square of its reciprocal; this undoes it.
+    trust = np.sqrt(weights) * above * above
+    solution = nnls(np.stack([x * trust, trust], axis=1), trust / above)[0]
+    b0, b1 = float(solution[0]), float(solution[1])
+    denominators = b0 * x + b1
+    if denominators.min() <= 0.0:
+        return None
+    misses = limit + 1.0 / denominators - values
+    error = math.sqrt(float((weights * misses * misses).sum() / weights.sum()))
+    return Curve(b0, b1, limit, error)
