@@ -5,47 +5,28 @@ A workload: jobs with the truth about them that no policy is told.
 and ``dljob reproduce`` call both.
 """
 
-import random
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcore.model import Job
+from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Training
 from dlcore.profiles import JobType, Profile
+from dlsim.curves import Ground, Pool
+from dlsim.documents import (
+    Described,
+    Document,
+    count_iterations,
+    find_learning,
+    is_document,
+    read_documents,
+)
+from dlsim.learning import Learning
+from dlsim.scaling import Scaling, load_standard_curves, make_scaler
+from dlsim.shipped import load_shipped
+from dlsim.traces import Request, read_trace
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """
-    The synthetic truth of an accuracy that rises: ``c - 1 / (b0 k + b1)`` after ``k`` iterations.
-
-    It is Optimus's curve of a falling loss turned upside down. What a job reports is the truth
-    plus noise, which depends on the seed and the iteration alone: whoever asks twice hears the same.
-    """
-
-    b0: float
-    b1: float
-    c: float
-    sigma: float = 0.0
-    seed: int = 0
-
-    def truth_at(self, iteration: float) -> float:
-        """The accuracy without noise."""
-        return self.c - 1.0 / (self.b0 * iteration + self.b1)
-
-    def accuracy_at(self, iteration: float) -> float:
-        """What the job reports at this iteration."""
-        if self.sigma == 0.0:
-            return self.truth_at(iteration)
-        # A string, because Python seeds with those alike in every process.
-        noise = random.Random(f"{self.seed}/{iteration!r}").gauss(0.0, self.sigma)
-        return self.truth_at(iteration) + noise
-
-    def iterations_to(self, value: float) -> float:
-        """When the truth reaches ``value``; infinite when it never does."""
-        if value >= self.c:
-            return float("inf")
-        return max(0.0, (1.0 / (self.c - value) - self.b1) / self.b0)
+__all__ = ["Learning", "TracedJob", "Workload", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +50,8 @@ class Workload:
     """The true speeds, which a policy need not know."""
     known: Mapping[JobType, Profile]
     """What policies may look at."""
+    notes: tuple[str, ...] = ()
+    """What had to be assumed, in sentences for people."""
 
 
 def read(
@@ -79,6 +62,68 @@ def read(
     seed: int,
     gpu_types: tuple[str, ...],
     largest: int,
+    node_gpus: int = 8,
 ) -> Workload:
-    """Read a trace or DLJob files; a job larger than ``largest`` GPUs is kept, and dropped by the world."""
-    raise NotImplementedError
+    """
+    Read a trace, a DLJob file, or a folder of them.
+
+    ``gpu_types`` are those of the cluster; a trace is about the first of them. ``largest`` is how
+    many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
+    more than ``largest`` is in the workload all the same: the world drops it, and says so.
+    """
+    ground = Ground(
+        gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
+    )
+    table = {**load_shipped(), **(speeds or {})}
+    if is_document(path):
+        return _read_documents(path, table, speeds, ground, seed=seed, rigid=rigid)
+    trace = read_trace(path)
+    scaler = make_scaler(trace.kind, table, speeds, ground, seed=seed, rigid=rigid)
+    jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
+    profiles = scaler.profiles()
+    return Workload(name_of(path), jobs, profiles, profiles, tuple(scaler.notes()))
+
+
+def name_of(path: Path) -> str:
+    """The name of a file without what says its format; ``philly_2869ce.csv.gz`` has two of it."""
+    return path.resolve().name.removesuffix(".gz").rsplit(".", 1)[0]
+
+
+def _make_job(request: Request, scaling: Scaling) -> TracedJob:
+    job = Job(
+        id=JobId(request.id),
+        gpus=GpuDemand(options=scaling.options, requested=request.gpus),
+        training=Training(
+            iterations=math.ceil(scaling.iterations), batch_size=scaling.type.batch_size
+        ),
+        type=scaling.type,
+        submitted_at=request.submitted_at,
+        # Nothing keeps jobs of a trace on the nodes where they began.
+        checkpoint=Checkpoint(shared=True),
+    )
+    return TracedJob(job, scaling.iterations)
+
+
+def _read_documents(
+    path: Path,
+    table: Mapping[JobType, Profile],
+    own: Mapping[JobType, Profile] | None,
+    ground: Ground,
+    *,
+    seed: int,
+    rigid: bool,
+) -> Workload:
+    speeds = Described(table, Pool(own or load_standard_curves(), ground), ground, seed=seed)
+    jobs = tuple(
+        _describe(document, speeds, seed=seed, rigid=rigid) for document in read_documents(path)
+    )
+    profiles = speeds.profiles()
+    return Workload(name_of(path), jobs, profiles, profiles, tuple(speeds.notes()))
+
+
+def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) -> TracedJob:
+    job = document.job
+    if rigid:
+        job = replace(job, gpus=replace(job.gpus, options=(job.gpus.requested,)))
+    learning = find_learning(document, seed)
+    return TracedJob(speeds.add(job), count_iterations(document, learning), learning)

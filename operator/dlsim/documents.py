@@ -1,0 +1,252 @@
+"""
+DLJob files as a workload: the same files that run on a cluster, played in a simulation.
+
+Called by :mod:`dlsim.workloads`. What a document says is :mod:`dlcore.jobfile`'s business; here
+is what a simulation must know besides. When a job is submitted stands in its annotation
+``dljob.io/submit-at``. How fast it trains is looked up by its ``spec.profile``. How its metric
+moves, if it trains for a target, stands in the annotation ``sim.dljob.io/learning``, as in
+``b0=0.002 b1=1.5 c=0.93 sigma=0.004``: see :class:`~dlsim.learning.Learning`.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dlcore import jobfile
+from dlcore.interpolating import Atlas
+from dlcore.model import Direction, Job
+from dlcore.profiles import JobType, Profile
+from dlsim.curves import Curve, Ground, Pool, lay_out
+from dlsim.errors import BadInput
+from dlsim.learning import Learning
+from dlsim.tables import open_text
+
+SUFFIXES = (".yaml", ".yml", ".json")
+LEARNING = "sim.dljob.io/learning"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A job as its file has it."""
+
+    file: Path
+    line: int
+    job: Job
+    annotations: Mapping[str, str]
+
+    def error(self, message: str, *, field: str, remedy: str) -> BadInput:
+        """Make the error that says so of this document."""
+        return BadInput(self.file, message, line=self.line, field=field, remedy=remedy)
+
+
+def is_document(path: Path) -> bool:
+    """Whether this is a DLJob file, or a folder of them, rather than a trace."""
+    return path.is_dir() or path.suffix in SUFFIXES
+
+
+def read_documents(path: Path) -> tuple[Document, ...]:
+    """Read a file or a folder; by submission, and those of one instant in the order they stand."""
+    documents: dict[str, Document] = {}
+    for document in _iter_documents(path):
+        twin = documents.setdefault(document.job.id, document)
+        if twin is not document:
+            raise document.error(
+                f"{document.job.id!r} is the job of {twin.file}:{twin.line} already",
+                field="metadata.name",
+                remedy="give every job a name of its own",
+            )
+    if not documents:
+        raise BadInput(path, "holds no DLJob", remedy="put at least one DLJob into it")
+    return tuple(sorted(documents.values(), key=lambda document: document.job.submitted_at))
+
+
+def _iter_documents(path: Path) -> Iterator[Document]:
+    for file in _files(path):
+        for line, content in _load(file):
+            if content is not None:
+                yield Document(file, line, _parse(file, line, content), _annotations(content))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    try:
+        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    except OSError as error:
+        message = f"cannot be read ({error.strerror or error})"
+        raise BadInput(path, message, remedy="check the path and its permissions") from error
+    if not files:
+        raise BadInput(path, "is a folder without YAML files", remedy="put DLJob files into it")
+    return files
+
+
+def _load(file: Path) -> list[tuple[int, Any]]:
+    """The documents of a file with the lines on which they begin."""
+    try:
+        with open_text(file) as text:
+            return list(_construct(yaml.SafeLoader(text)))
+    except OSError as error:
+        message = f"cannot be read ({error.strerror or error})"
+        raise BadInput(file, message, remedy="check the path and its permissions") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(file, "is not UTF-8 text", remedy="save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        problem = getattr(error, "problem", None) or str(error)
+        remedy = "check the indentation and quotes there"
+        raise BadInput(file, f"is not YAML ({problem})", line=line, remedy=remedy) from error
+    except (RecursionError, ValueError) as error:
+        # PyYAML lets these through: too deep a nesting, a date such as 2020-02-30.
+        message = f"is not YAML that can be read ({error})"
+        raise BadInput(file, message, remedy="write dates in quotes, and nest less") from error
+
+
+def _construct(loader: yaml.SafeLoader) -> Iterator[tuple[int, Any]]:
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            yield node.start_mark.line + 1, loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _parse(file: Path, line: int, content: object) -> Job:
+    try:
+        return jobfile.parse(content)
+    except jobfile.JobFileError as error:
+        first, *others = error.problems
+        more = f" (and {len(others)} more)" if others else ""
+        raise BadInput(
+            file, first.message + more, line=line, field=first.path, remedy=first.remedy
+        ) from error
+
+
+def _annotations(content: Any) -> Mapping[str, str]:
+    # It was found to be a DLJob, so that these are mappings.
+    return content["metadata"].get("annotations") or {}
+
+
+# --- how much they have to do -------------------------------------------------------------
+
+
+def find_learning(document: Document, seed: int) -> Learning | None:
+    """Read how the metric of a job with a target moves; ``None`` where it is not said."""
+    text = document.annotations.get(LEARNING)
+    target = document.job.training.target
+    if text is None or target is None:
+        return None
+    field = f"metadata.annotations[{LEARNING}]"
+    remedy = "write it as b0=0.002 b1=1.5 c=0.93 sigma=0.004, with b0 and b1 above 0"
+    terms = _read_terms(text)
+    if terms is None or terms["b0"] <= 0.0 or terms["b1"] <= 0.0 or terms.get("sigma", 0.0) < 0.0:
+        raise document.error(f"{text!r} is no learning curve", field=field, remedy=remedy)
+    falls = target.direction is Direction.FALLS
+    return Learning(**terms, seed=seed, falls=falls)
+
+
+def _read_terms(text: str) -> dict[str, Any] | None:
+    pairs = [part.partition("=") for part in text.split()]
+    names = {name for name, _, _ in pairs}
+    if len(names) != len(pairs) or not {"b0", "b1", "c"} <= names <= {"b0", "b1", "c", "sigma"}:
+        return None
+    try:
+        terms = {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        return None
+    return terms if all(map(math.isfinite, terms.values())) else None
+
+
+def count_iterations(document: Document, learning: Learning | None) -> float:
+    """How many iterations the job really needs."""
+    training = document.job.training
+    most = math.inf if training.iterations is None else float(training.iterations)
+    if learning is not None and training.target is not None:
+        most = min(most, learning.iterations_to(training.target.value))
+    if math.isinf(most):
+        raise document.error(
+            "nothing says when the training ends",
+            field="spec.training",
+            remedy=f"give iterations, or a curve that reaches the target as annotation {LEARNING}",
+        )
+    return most
+
+
+# --- how fast they are --------------------------------------------------------------------
+
+
+class Described:
+    """The speeds of jobs whose files name a profile, or none."""
+
+    def __init__(
+        self, table: Mapping[JobType, Profile], pool: Pool, ground: Ground, *, seed: int
+    ) -> None:
+        self._table = table
+        self._atlas = Atlas(table)
+        self._pool = pool
+        self._ground = ground
+        self._seed = seed
+        self._curves: dict[JobType, Curve] = {}
+        self._counts: dict[JobType, set[int]] = {}
+        self._unknown: list[str] = []
+
+    def add(self, job: Job) -> Job:
+        """Note the job; without a profile it becomes a type of its own."""
+        if not job.type.model:
+            job = replace(job, type=JobType(job.id, "", job.training.batch_size))
+        if job.type not in self._curves:
+            self._curves[job.type] = self._find(job)
+        within = (count for count in job.gpus.options if count <= self._ground.largest)
+        self._counts.setdefault(job.type, set()).update(within, [job.gpus.requested])
+        return job
+
+    def _find(self, job: Job) -> Curve:
+        kind = job.type
+        profile = self._table.get(kind)
+        if profile is not None:
+            return Curve(profile)
+        relatives = [other for other in self._table if _plain(other.model) == _plain(kind.model)]
+        if relatives:
+            return Curve(self._from_relatives(kind, relatives))
+        self._unknown.append(str(kind))
+        return self._pool.draw(job.gpus.requested, f"{self._seed}/{kind}")
+
+    def _from_relatives(self, kind: JobType, relatives: Iterable[JobType]) -> Profile:
+        """The profile of the same model at another batch, as prediction would have it."""
+        nearest = min(relatives, key=lambda other: (_remoteness(kind, other), other))
+        named = kind._replace(model=nearest.model)
+        speeds = {
+            shape: speed._replace(iterations_per_s=self._atlas.estimate(named, shape).value)
+            for shape, speed in self._table[nearest].speeds.items()
+        }
+        return Profile(kind, speeds)
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """The true speeds of all jobs noted."""
+        return {
+            kind: Profile(kind, lay_out(curve, self._counts[kind], self._ground))
+            for kind, curve in sorted(self._curves.items())
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What had to be assumed."""
+        if self._unknown:
+            names = ", ".join(self._unknown[:5]) + (", …" if len(self._unknown) > 5 else "")
+            yield (
+                f"no speed is known of {names}: curves of other models were drawn by lot; "
+                "give measured ones with --speeds"
+            )
+
+
+def _plain(model: str) -> str:
+    """A model's name as people agree on it: ResNet-18 and resnet18 are one."""
+    return "".join(character for character in model.lower() if character.isalnum())
+
+
+def _remoteness(kind: JobType, other: JobType) -> float:
+    one, two = max(kind.batch_size, 1), max(other.batch_size, 1)
+    return max(one, two) / min(one, two)
