@@ -11,7 +11,7 @@ A baseline whose point is to show what happens without a law declares it in its 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from dlcore.model import CauseCode, GpuRef, JobId, JobState, Placement, Snapshot
+from dlcore.model import OWN_REASONS, GpuRef, JobId, JobState, Placement, Snapshot
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
 
@@ -41,18 +41,6 @@ class BrokenLaw(Exception):
         super().__init__(f"{law}: {job}: {message}")
         self.law = law
         self.job = job
-
-
-# Reasons to take GPUs from a job although no other job gets them in the same plan.
-_OWN_REASONS = frozenset(
-    {
-        CauseCode.SUSPENDED,
-        CauseCode.NODE_LOST,
-        CauseCode.FASTER_WITH_FEWER,
-        CauseCode.TOO_LARGE,
-        CauseCode.EXPLORING,
-    }
-)
 
 
 def check(plan: Plan, snapshot: Snapshot, *, breaks: frozenset[Law] = frozenset()) -> None:
@@ -96,7 +84,7 @@ class _Replay:
         self.told = {job: state.waiting for job, state in self.pending.items()}
         self.owner: dict[GpuRef, JobId] = {}
         self.released: dict[GpuRef, JobId] = {}
-        self.losses: list[Step] = []
+        self.losses: list[Reshape | Move | Stop] = []
         self.gained: set[JobId] = set()
         self.seen: set[JobId] = set()
 
@@ -166,7 +154,7 @@ class _Replay:
     def _check_gpus(self, job: JobId, refs: Iterable[GpuRef], whole: Placement) -> None:
         kinds = set(whole.gpu_type.split("+"))
         for ref in refs:
-            if ref.index not in self.cluster.usable.get(ref.node, ()):
+            if ref.number not in self.cluster.usable.get(ref.node, ()):
                 raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} does not exist or may not be given")
             if self.cluster.by_name[ref.node].gpu_type not in kinds:
                 raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} is not a {whole.gpu_type}")
@@ -210,9 +198,11 @@ class _Replay:
         if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
             raise BrokenLaw(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
 
-    def _check_loss(self, step: Step) -> None:
-        if step.cause.code in _OWN_REASONS:
+    def _check_loss(self, step: Reshape | Move | Stop) -> None:
+        if step.cause.code in OWN_REASONS:
             return
+        if step.old.gpus not in self.running[step.job].job.gpus.options:
+            return  # Its user has changed what it may have.
         if isinstance(step, Move | Reshape) and len(set(step.new.refs())) >= step.old.gpus:
             return
         if step.cause.job is None or step.cause.job not in self.gained:

@@ -22,13 +22,13 @@ NodeName = NewType("NodeName", str)
 
 
 class GpuRef(NamedTuple):
-    """One GPU of the cluster, by its node and its index there in PCI bus order."""
+    """One GPU of the cluster, by its node and its number there in PCI bus order."""
 
     node: NodeName
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.index}"
+        return f"{self.node}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +298,18 @@ class CauseCode(StrEnum):
     CHECKPOINT_ELSEWHERE = "CheckpointElsewhere"
 
 
+OWN_REASONS = frozenset(
+    {
+        CauseCode.SUSPENDED,
+        CauseCode.NODE_LOST,
+        CauseCode.FASTER_WITH_FEWER,
+        CauseCode.TOO_LARGE,
+        CauseCode.EXPLORING,
+    }
+)
+"""Why a job may lose GPUs although no other job gets them."""
+
+
 class Cause(NamedTuple):
     """
     A reason that a program can read. :mod:`dlcore.explaining` makes the sentence for people.
@@ -379,6 +391,8 @@ class Cluster:
 
     __slots__ = (
         "by_name",
+        "devices",
+        "flawless",
         "largest_node",
         "nodes",
         "sizes",
@@ -394,6 +408,12 @@ class Cluster:
         if len(self.by_name) != len(self.nodes):
             raise ValueError("two nodes bear the same name")
         self.usable: Mapping[NodeName, tuple[int, ...]] = {n.name: n.usable for n in self.nodes}
+        self.devices: Mapping[NodeName, frozenset[int]] = {
+            node.name: frozenset(gpu.index for gpu in node.gpus) for node in self.nodes
+        }
+        """The indices of all GPUs of each node, whether they may be given away or not."""
+        self.flawless: bool = all(len(self.usable[n.name]) == len(n.gpus) for n in self.nodes)
+        """Whether every GPU may be given away."""
         self.types: tuple[str, ...] = tuple(sorted({node.gpu_type for node in self.nodes}))
         self.sizes: Mapping[str, tuple[int, ...]] = {
             kind: tuple(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlcore.model import (
+    OWN_REASONS,
     Cause,
     CauseCode,
     Cluster,
@@ -51,18 +52,17 @@ class Room:
             name: len(usable) for name, usable in cluster.usable.items()
         }
         for placement in taken:
-            for node, gpus in placement.slices:
-                if node in self.nodes:
-                    self.nodes[node] -= _count_usable(cluster, node, gpus)
+            for node, count in count_usable(placement, cluster).items():
+                self.nodes[node] -= count
         self.free: dict[str, int] = dict.fromkeys(cluster.types, 0)
         """How many GPUs of each type are free."""
         self._buckets: dict[str, list[dict[NodeName, None]]] = {
             kind: [{} for _ in range(cluster.largest_node[kind] + 1)] for kind in cluster.types
         }
-        for node in cluster.nodes:
-            count = self.nodes[node.name]
-            self.free[node.gpu_type] += count
-            self._buckets[node.gpu_type][count][node.name] = None
+        for name, count in self.nodes.items():
+            kind = cluster.by_name[name].gpu_type
+            self.free[kind] += count
+            self._buckets[kind][count][name] = None
 
     @property
     def total(self) -> int:
@@ -96,6 +96,14 @@ class Room:
         """The node of that type with the smallest gap of at least ``gpus``."""
         buckets = self._buckets.get(gpu_type, ())
         for count in range(gpus, len(buckets)):
+            if buckets[count]:
+                return next(iter(buckets[count]))
+        return None
+
+    def find_emptiest(self, gpu_type: str, gpus: int) -> NodeName | None:
+        """The node of that type with the largest gap, if that is at least ``gpus``."""
+        buckets = self._buckets.get(gpu_type, ())
+        for count in range(len(buckets) - 1, gpus - 1, -1):
             if buckets[count]:
                 return next(iter(buckets[count]))
         return None
@@ -155,22 +163,17 @@ class Room:
     def _iter_gaps(
         self, kinds: tuple[str, ...], beside: Mapping[NodeName, int]
     ) -> Iterator[tuple[NodeName, int]]:
-        """Every node with free GPUs and how many, within a type the largest gaps first."""
+        """Every other node with free GPUs and how many; within a type the largest gaps first."""
         for kind in kinds:
-            for count in range(self.cluster.largest_node.get(kind, 0), 0, -1):
-                for node in self._buckets[kind][count]:
-                    if node not in beside:
-                        yield node, count
+            for bucket in reversed(self._buckets.get(kind, [])[1:]):
+                yield from ((node, self.nodes[node]) for node in bucket if node not in beside)
 
     def _find_last(
         self, gpus: int, kinds: tuple[str, ...], chosen: Mapping[NodeName, int]
     ) -> NodeName | None:
-        for kind in kinds:
-            for count in range(gpus, self.cluster.largest_node.get(kind, 0) + 1):
-                for node in self._buckets[kind][count]:
-                    if node not in chosen:
-                        return node
-        return None
+        """The smallest gap that is large enough, on a node not chosen already."""
+        buckets = (bucket for kind in kinds for bucket in self._buckets.get(kind, [])[gpus:])
+        return next((node for bucket in buckets for node in bucket if node not in chosen), None)
 
     def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
         """A checkpoint that only some nodes can read binds the job to these."""
@@ -185,14 +188,17 @@ class Room:
         return None
 
 
-def _count_usable(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
+def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
     """
-    How many of these GPUs count as usable: a job may go on where nothing new would be placed.
+    How many GPUs on each node would be free if the placement were given up.
+
+    Fewer than it has where a job goes on with GPUs that nobody new would be given.
     """
-    usable = cluster.usable[node]
-    if len(usable) == len(cluster.by_name[node].gpus):
-        return len(gpus)
-    return len(set(usable).intersection(gpus))
+    if cluster.flawless:
+        return {node: len(gpus) for node, gpus in placement.slices}
+    return {
+        node: len(set(cluster.usable[node]).intersection(gpus)) for node, gpus in placement.slices
+    }
 
 
 def name_type(cluster: Cluster, nodes: Iterable[NodeName]) -> str:
@@ -249,10 +255,46 @@ def place(
             growing.append(state)
             shrunk = state.placement
         kept[state.job.id] = _want(share, shrunk)
-    if not growing and len(kept) == len(shares):
-        return kept, {}
-    placer = _Placer(cluster, {job: want.placement for job, want in kept.items()})
-    return placer.place_rest(shares, kept, growing, pending)
+    wanted, failed = kept, dict[JobId, Cause]()
+    if growing or len(kept) < len(shares):
+        placer = _Placer(cluster, {job: want.placement for job, want in kept.items()})
+        wanted, failed = placer.place_rest(shares, kept, growing, pending)
+    return _undo_vain_losses(running, wanted), failed
+
+
+def _undo_vain_losses(
+    running: tuple[JobState, ...], wanted: dict[JobId, Wanted]
+) -> dict[JobId, Wanted]:
+    """
+    Let those keep their GPUs who would lose them to nobody.
+
+    That happens when whom they were taken for found no place after all, and it may happen to any
+    policy that thinks in numbers and leaves the places to us.
+    """
+    losers = [state for state in running if _loses(state, wanted.get(state.job.id))]
+    if not losers:
+        return wanted
+    used = {ref for want in wanted.values() for ref in want.placement.refs()}
+    for state in losers:
+        assert state.placement is not None
+        refs = set(state.placement.refs())
+        want = wanted.get(state.job.id)
+        kept = set(want.placement.refs()) if want is not None else set()
+        if kept <= refs and used.isdisjoint(refs - kept):
+            cause = want.cause if want is not None else Cause(CauseCode.ITS_TURN)
+            wanted[state.job.id] = Wanted(state.placement, cause, state.gang, state.batch_size)
+            used |= refs
+    return wanted
+
+
+def _loses(state: JobState, want: Wanted | None) -> bool:
+    """Whether the job is to have fewer GPUs for another's sake, not for its own."""
+    placement = state.placement
+    if placement is None or placement.gpus not in state.job.gpus.options:
+        return False
+    if want is None:
+        return True
+    return want.placement.gpus < placement.gpus and want.cause.code not in OWN_REASONS
 
 
 def _want(share: Share, placement: Placement) -> Wanted:
@@ -341,7 +383,7 @@ class _Placer:
             more = {node: n - have.get(node, 0) for node, n in share.nodes.items()}
             return share.nodes if self.room.has(more) else None
         if state.placement is not None and share.gpu_type in (None, state.placement.gpu_type):
-            grown = grow(self.room, state, share.gpus)
+            grown = grow(self.room, state, have, state.placement.gpu_type, share.gpus)
             if grown is not None:
                 return grown
         fit = self.room.find(state, share.gpus, share.gpu_type)
@@ -363,29 +405,29 @@ class _Placer:
         return Placement.of(picked, name_type(self.cluster, nodes))
 
 
-def grow(room: Room, state: JobState, gpus: int) -> Mapping[NodeName, int] | None:
+def grow(
+    room: Room, state: JobState, have: Mapping[NodeName, int], gpu_type: str, gpus: int
+) -> Mapping[NodeName, int] | None:
     """
-    Where a running job would be if it grew to ``gpus`` GPUs of its type, or ``None``.
+    Where a job that has GPUs would be if it grew to ``gpus`` of its type, or ``None``.
 
     On the nodes that it has, if they have room; else on one other node that takes it whole, if
     its checkpoint can be read there; else spread over its own and the fewest other nodes.
     """
-    placement = state.placement
-    assert placement is not None
-    nodes = count_nodes(placement)
-    missing = gpus - placement.shape.gpus
+    nodes = dict(have)
+    missing = gpus - sum(have.values())
     for node in sorted(nodes, key=lambda node: (-room.nodes.get(node, 0), node)):
         more = min(missing, max(0, room.nodes.get(node, 0)))
         nodes[node] += more
         missing -= more
     if missing <= 0:
         return nodes
-    if state.bound_to or "+" in placement.gpu_type:
+    if state.bound_to or "+" in gpu_type:
         return None
-    whole = room.find_node(placement.gpu_type, gpus)
+    whole = room.find_node(gpu_type, gpus)
     if whole is not None:
         return {whole: gpus}
-    further = room.spread(state.job.gpus, missing, (placement.gpu_type,), beside=nodes)
+    further = room.spread(state.job.gpus, missing, (gpu_type,), beside=nodes)
     return {**nodes, **further} if further is not None else None
 
 

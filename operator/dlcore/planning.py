@@ -127,7 +127,7 @@ def diff(
     started = [state for state in snapshot.pending if state.job.id in wanted]
     steps: list[Step] = []
     if stopped or changed or started:
-        steps.extend(_iter_changes(snapshot, wanted, stopped, changed, started, stop))
+        steps.extend(_iter_changes(wanted, stopped, changed, started, stop))
     steps.extend(_iter_waits(snapshot.pending, wanted, waits=waits, wait=wait))
     return tuple(steps)
 
@@ -139,7 +139,6 @@ def _differs(state: JobState, wanted: Wanted) -> bool:
 
 
 def _iter_changes(
-    snapshot: Snapshot,
     wanted: Mapping[JobId, Wanted],
     stopped: list[JobState],
     changed: list[JobState],

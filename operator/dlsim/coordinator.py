@@ -106,11 +106,11 @@ class Coordinator:
 
     def _may_stop(self, run: Run) -> bool:
         """Whether the moment has come to interrupt a training process for a change."""
+        if not self._in_place:
+            return True  # Pods are deleted at once; the new ones wait for their GPUs.
         target = set(run.target.refs()) if run.target is not None else set()
         lost = run.holds - target
         claimants = {c for ref in lost if (c := self._claims.get(ref)) and c is not run}
-        if not self._in_place:
-            return bool(lost) or self._are_free(target - run.holds)
         if claimants:
             return all(claimant.pods_ready for claimant in claimants)
         if run.target is None:

@@ -149,10 +149,10 @@ class Blocking:
 class Series:
     """Levels over time, for plots: one row for each instant at which something changed."""
 
-    time: array[float] = field(default_factory=lambda: array("d"))
-    used: array[float] = field(default_factory=lambda: array("d"))
-    running: array[float] = field(default_factory=lambda: array("d"))
-    pending: array[float] = field(default_factory=lambda: array("d"))
+    time: "array[float]" = field(default_factory=lambda: array("d"))
+    used: "array[float]" = field(default_factory=lambda: array("d"))
+    running: "array[float]" = field(default_factory=lambda: array("d"))
+    pending: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, time: float, *, used: float, running: int, pending: int) -> None:
         """Note the levels from ``time`` on."""
@@ -160,6 +160,16 @@ class Series:
         self.used.append(used)
         self.running.append(running)
         self.pending.append(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The integrals over time of the levels of a record, up to its last completion so far."""
+
+    used: float = 0.0
+    efficiency: float = 0.0
+    queue: float = 0.0
+    blocking: float = 0.0
 
 
 @dataclass(slots=True)
@@ -182,9 +192,19 @@ class Record:
     """Sum over training jobs of speed / speed with one GPU."""
     queue: Level = field(default_factory=Level)
     blocking: Blocking = field(default_factory=Blocking)
+    sums: Sums = Sums()
     decisions: int = 0
-    decision_s: array[float] = field(default_factory=lambda: array("d"))
+    decision_s: "array[float]" = field(default_factory=lambda: array("d"))
     ended_at: float = 0.0
+
+    def sum_up(self, now: float) -> None:
+        """Note the sums, because a job completes now and it may be the last."""
+        self.sums = Sums(
+            self.used.integral_at(now),
+            self.efficiency.integral_at(now),
+            self.queue.integral_at(now),
+            self.blocking.integral_at(now),
+        )
 
     @property
     def completed(self) -> list[JobRecord]:

@@ -203,7 +203,7 @@ class World:
 
     # Events.
 
-    def _arrive(self, order: int, traced: TracedJob) -> bool:
+    def _arrive(self, order: int, traced: TracedJob) -> None:
         job = traced.job
         record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
         now = self._kernel.now
@@ -236,6 +236,7 @@ class World:
         run.finished = True
         self._done += 1
         run.record.completed_at = now
+        self.record.sum_up(now)
         self._log(run, Happening.COMPLETED)
         self._coordinator.finish(run)
         self._coordinator.settle()

@@ -1,0 +1,203 @@
+"""
+The adaptive scheduler of the SideCar paper: reshape down for the incoming, up when idle.
+
+Wang et al., "An Efficient and Non-Intrusive GPU Scheduling Framework for Deep Learning Training
+Systems", section III.C, Algorithms 1 and 2. The default policy.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from dlcore.checking import Law
+from dlcore.model import Cause, CauseCode, JobState, NodeName
+from dlcore.placing import acceptable_types, grow, name_type
+from dlcore.policies.contract import Decision, View
+from dlcore.policies.holdings import Holding, Ledger, Offer, Offers, longest_first
+from dlwire.messages import Shape
+
+_NO_ROOM = Cause(CauseCode.NO_ROOM)
+_KEEPS = Cause(CauseCode.ITS_TURN)
+_MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
+_FASTER_WITH_MORE = Cause(CauseCode.FASTER_WITH_MORE)
+_FASTER_WITH_FEWER = Cause(CauseCode.FASTER_WITH_FEWER)
+
+
+class _Choice(NamedTuple):
+    """The triple T of Algorithm 1, where it is, and the makespan it would lead to."""
+
+    makespan: float
+    takes: int
+    """How many GPUs are taken from a running job; 0 where idle ones suffice."""
+    gpus: int
+    nodes: Mapping[NodeName, int]
+    offer: Offer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """
+    Give every newcomer the number of GPUs, and the victim if need be, that end soonest.
+
+    **Incoming jobs** (Algorithm 1), by priority and arrival: every optional number of GPUs is
+    tried, with idle GPUs where there are enough, else with those that one running job gives up.
+    The predicted makespan of a choice is when both the newcomer and its victim are done.
+
+    **Running jobs** (Algorithm 2): idle GPUs that no newcomer can use go to running jobs.
+
+    Where the paper leaves room, this policy does what lowers the predicted makespan:
+
+    - Idle GPUs and victims are looked for on one node and of one type, because the paper's jobs
+      are one container each; a job wider than a node is given idle GPUs of several nodes.
+    - Equal makespans: idle GPUs before a victim's, then fewer GPUs before more, so that a job
+      that gains nothing from more GPUs does not get them.
+    - A job for which no single victim suffices is given what several on one node can spare, but
+      only for the least number of GPUs it can run on; the paper would let it wait for ever.
+    - Algorithm 2's makespan is that of all jobs, which only the longest one can lower. When it
+      cannot gain, the next longest is asked, until no idle GPU is left or nobody gains: "several
+      idle GPUs left after a step" are so given out in one decision. Gains are counted after the
+      cost of the change. A change may also move a job to a faster type or to one node, and may
+      take GPUs from a job that is faster with fewer.
+    - A job that is being changed already is not enlarged before that is done.
+    """
+
+    name: ClassVar[str] = "adaptive"
+    paper: ClassVar[str] = "SideCar (Wang et al.), III.C, Algorithms 1 and 2"
+    needs: ClassVar[str] = "speeds by shape and remaining iterations"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        """Serve the incoming jobs first, then the running ones."""
+        ledger = Ledger(view)
+        if view.pending:
+            _serve_incoming(ledger, view.pending)
+        if ledger.room.total > 0:
+            _serve_running(ledger)
+        shares = {job: holding.share(_KEEPS) for job, holding in ledger.holdings.items()}
+        return Decision(shares=shares, wait=_NO_ROOM)
+
+
+# --- Algorithm 1
+
+
+def _serve_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
+    offers = Offers(ledger)
+    for state in sorted(pending, key=lambda s: (-s.job.priority, s.order)):
+        choice = _choose(ledger, offers, state)
+        if choice is None:
+            choice = _make_room_by_many(ledger, offers, state)
+        if choice is not None:
+            _carry_out(ledger, offers, state, choice)
+
+
+def _choose(ledger: Ledger, offers: Offers, state: JobState) -> _Choice | None:
+    """Lines 12 to 31: of all optional numbers, types and victims, those that end soonest."""
+    best: _Choice | None = None
+    kinds = acceptable_types(state, ledger.cluster)
+    for kind, gpus in itertools.product(kinds, state.job.gpus.options):
+        for choice in _iter_choices(ledger, offers, state, Shape(gpus, 1, kind)):
+            if best is None or choice[:3] < best[:3]:
+                best = choice
+    if best is None and state.job.gpus.mixed:
+        best = _mix(ledger, state)
+    return best
+
+
+def _iter_choices(
+    ledger: Ledger, offers: Offers, state: JobState, shape: Shape
+) -> Iterator[_Choice]:
+    predictor, now = ledger.view.predictor, ledger.view.now
+    gpus, _, kind = shape
+    fit = ledger.room.find(state, gpus, kind)
+    if fit is not None:
+        spread = Shape(gpus, len(fit.nodes), kind)
+        yield _Choice(predictor.completion(state, spread, now), 0, gpus, fit.nodes, None)
+        if len(fit.nodes) == 1:
+            return
+    bound = state.bound_to
+    offer = offers.best_on(bound, gpus) if bound else offers.best(kind, gpus)
+    if offer is not None:
+        makespan = max(offer.remaining, predictor.completion(state, shape, now))
+        takes = offer.holding.gpus - offer.keeps
+        yield _Choice(makespan, takes, gpus, {offer.node: gpus}, offer)
+
+
+def _mix(ledger: Ledger, state: JobState) -> _Choice | None:
+    """Idle GPUs of several types, for a job that allows it and has no other place."""
+    for gpus in reversed(state.job.gpus.options):
+        fit = ledger.room.find(state, gpus)
+        if fit is not None:
+            return _Choice(math.inf, 0, gpus, fit.nodes, None)
+    return None
+
+
+def _make_room_by_many(ledger: Ledger, offers: Offers, state: JobState) -> _Choice | None:
+    """Let several jobs give up GPUs where one cannot give enough for the newcomer's least."""
+    fit = ledger.spare.find(state, state.least)
+    if fit is None:
+        return None
+    for node, count in fit.nodes.items():
+        for offer in offers.collect(node, count - ledger.room.nodes[node]):
+            ledger.change(offer.holding, offer.left, _MAKES_ROOM)
+            offers.refresh(offer.holding, (offer.node,))
+    return _Choice(math.inf, 0, state.least, fit.nodes, None)
+
+
+def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice) -> None:
+    if choice.offer is not None:
+        giver = choice.offer.holding
+        ledger.change(giver, choice.offer.left, _MAKES_ROOM)
+        offers.refresh(giver, (choice.offer.node,))
+    holding = ledger.add(state, choice.nodes, _KEEPS)
+    offers.refresh(holding, choice.nodes)
+
+
+# --- Algorithm 2
+
+
+def _serve_running(ledger: Ledger) -> None:
+    """The longest job lowers the makespan; what it cannot use lowers that of the rest."""
+    for holding in longest_first(ledger.holdings.values()):
+        if ledger.room.total <= 0:
+            return
+        if holding.state.adjusting or _is_victim(holding):
+            continue
+        better = _find_better(ledger, holding)
+        if better is not None:
+            fewer = sum(better.values()) < holding.gpus
+            ledger.change(holding, better, _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
+
+
+def _is_victim(holding: Holding) -> bool:
+    return holding.cause is not None and holding.state.placement is not None
+
+
+def _find_better(ledger: Ledger, holding: Holding) -> Mapping[NodeName, int] | None:
+    """Lines 11 to 20 for one job: the change after which it ends soonest, if sooner than now."""
+    best, soonest = None, holding.remaining
+    for nodes in _iter_alternatives(ledger, holding):
+        kind = name_type(ledger.cluster, nodes)
+        after = holding.remaining_with(Shape(sum(nodes.values()), len(nodes), kind))
+        if after < soonest:
+            best, soonest = nodes, after
+    return best
+
+
+def _iter_alternatives(ledger: Ledger, holding: Holding) -> Iterator[Mapping[NodeName, int]]:
+    state, room = holding.state, ledger.room
+    for gpus in state.job.gpus.options:
+        if gpus > holding.gpus:
+            grown = grow(room, state, holding.nodes, holding.gpu_type, gpus)
+            if grown is not None:
+                yield grown
+        elif gpus < holding.gpus and len(holding.nodes) == 1:
+            yield dict.fromkeys(holding.nodes, gpus)
+    if state.bound_to:
+        return
+    others = [k for k in acceptable_types(state, ledger.cluster) if k != holding.gpu_type]
+    for kind, gpus in itertools.product(others, state.job.gpus.options):
+        fit = room.find(state, gpus, kind)
+        if fit is not None:
+            yield fit.nodes

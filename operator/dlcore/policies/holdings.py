@@ -1,0 +1,240 @@
+"""
+What a policy that reshapes thinks with: who would hold what, and what each could give up.
+
+A :class:`Ledger` starts as things are, and the policy tries its moves on it; nothing outside is
+touched. :mod:`dlcore.policies.adaptive` finds victims with it, in time that hardly grows with the
+number of jobs: what could be given up is kept in heaps by the gap that would come of it, and
+only the nodes that a move touches are looked at again.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from dlcore.model import Cause, Cluster, JobId, JobState, NodeName
+from dlcore.placing import Room, count_nodes, name_type
+from dlcore.policies.contract import Share, View
+from dlcore.predicting import Predictor
+from dlwire.messages import Shape
+
+
+class Holding:
+    """A job with GPUs, as they would be after the moves tried so far."""
+
+    __slots__ = ("_times", "cause", "gpu_type", "gpus", "nodes", "predictor", "state", "then")
+
+    def __init__(
+        self, state: JobState, nodes: dict[NodeName, int], gpu_type: str, view: View
+    ) -> None:
+        self.state = state
+        self.nodes = nodes
+        self.gpus = sum(nodes.values())
+        self.gpu_type = gpu_type
+        self.cause: Cause | None = None
+        """Why it changes; ``None`` while it does not."""
+        self.predictor: Predictor = view.predictor
+        self.then = view.now
+        self._times: dict[Shape, float] = {}
+
+    @property
+    def remaining(self) -> float:
+        """When it will be done and gone, in seconds from now, if left as it is on the ledger."""
+        return self.remaining_with(Shape(self.gpus, len(self.nodes), self.gpu_type))
+
+    def remaining_with(self, shape: Shape) -> float:
+        """The same in another shape, the cost of the change included."""
+        known = self._times.get(shape)
+        if known is None:
+            known = self._times[shape] = self._predict(shape)
+        return known
+
+    def _predict(self, shape: Shape) -> float:
+        placement = self.state.placement
+        if placement is None:
+            return self.predictor.completion(self.state, shape, self.then)
+        if placement.shape == shape:
+            return self.predictor.remaining(self.state, self.then)
+        return self.predictor.remaining_after(self.state, shape, self.then)
+
+    def share(self, unchanged: Cause) -> Share:
+        """What the policy answers for this job."""
+        if self.cause is None:
+            return Share(self.gpus, unchanged)
+        return Share(self.gpus, self.cause, self.gpu_type, dict(self.nodes))
+
+
+class Offer(NamedTuple):
+    """GPUs that a job could give up on one node, and how long it would then take."""
+
+    remaining: float
+    order: int
+    node: NodeName
+    keeps: int
+    """How many GPUs it would have left."""
+    version: int
+    holding: Holding
+
+    @property
+    def left(self) -> dict[NodeName, int]:
+        """Where the job would be afterwards."""
+        gives = self.holding.gpus - self.keeps
+        nodes = {**self.holding.nodes, self.node: self.holding.nodes[self.node] - gives}
+        return {node: count for node, count in nodes.items() if count > 0}
+
+
+class Ledger:
+    """All holdings and the room between them."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.cluster: Cluster = view.cluster
+        self.holdings: dict[JobId, Holding] = {}
+        self.room = Room(
+            view.cluster, (s.placement for s in view.running if s.placement is not None)
+        )
+        for state in view.running:
+            if state.placement is not None:
+                nodes = count_nodes(state.placement)
+                holding = Holding(state, nodes, state.placement.gpu_type, view)
+                self.holdings[state.job.id] = holding
+        self._spare: Room | None = None
+
+    def add(self, state: JobState, nodes: Mapping[NodeName, int], cause: Cause) -> Holding:
+        """Let a pending job have these GPUs, which must be free."""
+        self.room.take(nodes)
+        holding = Holding(state, dict(nodes), name_type(self.cluster, nodes), self.view)
+        holding.cause = cause
+        self.holdings[state.job.id] = holding
+        if self._spare is not None:
+            self._spare.take(self._least(holding))
+        return holding
+
+    def change(self, holding: Holding, nodes: Mapping[NodeName, int], cause: Cause) -> None:
+        """Let a job have these GPUs instead of those that it has."""
+        if self._spare is not None:
+            self._spare.give(self._least(holding))
+        self.room.give(self._known(holding.nodes))
+        self.room.take(self._known(nodes))
+        holding.nodes = dict(nodes)
+        holding.gpus = sum(nodes.values())
+        holding.gpu_type = name_type(self.cluster, nodes)
+        if holding.state.placement is not None:
+            holding.cause = cause
+        if self._spare is not None:
+            self._spare.take(self._least(holding))
+
+    @property
+    def spare(self) -> Room:
+        """The room that there would be if every job on one node kept only its least."""
+        if self._spare is None:
+            self._spare = Room(self.cluster)
+            for holding in self.holdings.values():
+                self._spare.take(self._least(holding))
+        return self._spare
+
+    def _least(self, holding: Holding) -> dict[NodeName, int]:
+        if len(holding.nodes) > 1:
+            return self._known(holding.nodes)
+        return self._known(dict.fromkeys(holding.nodes, holding.state.least))
+
+    def _known(self, nodes: Mapping[NodeName, int]) -> dict[NodeName, int]:
+        return {node: count for node, count in nodes.items() if node in self.room.nodes}
+
+
+class Offers:
+    """
+    What running jobs could give up, by type and by the gap that would come of it on one node.
+
+    A gap counts the GPUs that are free on the node already. Offers are never taken out of their
+    heap when they become void; each carries the version of its node, and void ones are skipped.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._versions: dict[NodeName, int] = dict.fromkeys(ledger.room.nodes, 0)
+        self._on_node: dict[NodeName, dict[JobId, Holding]] = {}
+        self._heaps: dict[tuple[str, int], list[Offer]] = {}
+        for job, holding in ledger.holdings.items():
+            for node in holding.nodes:
+                self._on_node.setdefault(node, {})[job] = holding
+        for node in self._on_node:
+            self._offer(node)
+
+    def refresh(self, holding: Holding, nodes: Iterable[NodeName]) -> None:
+        """Look again at these nodes after a move of that job."""
+        for node in nodes:
+            there = self._on_node.setdefault(node, {})
+            if node in holding.nodes:
+                there[holding.state.job.id] = holding
+            else:
+                there.pop(holding.state.job.id, None)
+            if node in self._versions:
+                self._versions[node] += 1
+                self._offer(node)
+
+    def best(self, gpu_type: str, gap: int) -> Offer | None:
+        """The offer for exactly this gap whose giver would be done first."""
+        heap = self._heaps.get((gpu_type, gap))
+        while heap:
+            if heap[0].version == self._versions[heap[0].node]:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def best_on(self, nodes: Iterable[NodeName], gap: int) -> Offer | None:
+        """The same among a few nodes only, for a job whose checkpoint binds it to them."""
+        offers = (o for node in nodes for o in self._iter_offers(node) if self._gap(o) == gap)
+        return min(offers, default=None)
+
+    def collect(self, node: NodeName, gpus: int) -> list[Offer]:
+        """Offers of several jobs on a node that free so many GPUs together, the shortest first."""
+        least = [o for o in self._iter_offers(node) if o.keeps == o.holding.state.least]
+        chosen: list[Offer] = []
+        for largest in sorted(least):
+            if gpus <= 0:
+                break
+            holding = largest.holding
+            enough = [
+                o
+                for o in self._iter_offers(node)
+                if o.holding is holding and holding.gpus - o.keeps >= gpus
+            ]
+            chosen.append(max(enough, key=lambda o: o.keeps, default=largest))
+            gpus -= holding.gpus - chosen[-1].keeps
+        return chosen
+
+    def _gap(self, offer: Offer) -> int:
+        return self._ledger.room.nodes[offer.node] + offer.holding.gpus - offer.keeps
+
+    def _offer(self, node: NodeName) -> None:
+        kind = self._ledger.cluster.by_name[node].gpu_type
+        for offer in self._iter_offers(node):
+            heap = self._heaps.setdefault((kind, self._gap(offer)), [])
+            heapq.heappush(heap, offer)
+
+    def _iter_offers(self, node: NodeName) -> Iterable[Offer]:
+        if node not in self._versions or not self._ledger.cluster.by_name[node].schedulable:
+            return
+        for holding in self._on_node.get(node, {}).values():
+            here = holding.nodes[node]
+            for keeps in holding.state.job.gpus.options:
+                if keeps >= holding.gpus:
+                    break
+                gives = holding.gpus - keeps
+                if gives <= here:
+                    nodes = len(holding.nodes) - (gives == here)
+                    shape = Shape(keeps, nodes, holding.gpu_type)
+                    yield Offer(
+                        holding.remaining_with(shape),
+                        holding.state.order,
+                        node,
+                        keeps,
+                        self._versions[node],
+                        holding,
+                    )
+
+
+def longest_first(holdings: Iterable[Holding]) -> list[Holding]:
+    """The holdings by remaining time, the longest first; those that never end before all."""
+    return sorted(holdings, key=lambda h: (-min(h.remaining, math.inf), h.state.order))

@@ -1,0 +1,91 @@
+"""
+The termination baseline of the SideCar paper: one GPU first, then one by one, never down.
+
+Wang et al., section V.B, after Peng et al., "Optimus" (EuroSys 2018), section 4.1.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.model import Cause, CauseCode, JobState
+from dlcore.placing import acceptable_types, grow
+from dlcore.policies.contract import Decision, View
+from dlcore.policies.holdings import Holding, Ledger
+
+_NO_ROOM = Cause(CauseCode.NO_ROOM)
+_ITS_TURN = Cause(CauseCode.ITS_TURN)
+_FASTER_WITH_MORE = Cause(CauseCode.FASTER_WITH_MORE)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimus:
+    """
+    Start every job with the least it can run on, and let it grow step by step while GPUs idle.
+
+    Incoming jobs come first, by priority and arrival, each on the emptiest node of its fastest
+    type so that it can grow there; any that fits may pass one that does not. When none is left
+    that fits, idle GPUs go to running jobs, the largest gain first.
+
+    Where the papers leave room: "one by one" is one optional number of GPUs at a time, and a job
+    is asked again only when the change before has ended, because the search is gradual ("adds
+    idle GPUs to the job one by one based on job termination"). The gain is the training time
+    saved. As in Optimus it does not count what the restart costs, which is why the paper can
+    report a quarter of all time lost to restarts. A job is never given fewer GPUs.
+    """
+
+    name: ClassVar[str] = "optimus"
+    paper: ClassVar[str] = "SideCar (Wang et al.), V.B; Optimus (Peng et al.), 4.1"
+    needs: ClassVar[str] = "speeds by shape and remaining iterations"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        """Start whom there is room for, then let running jobs take one step each."""
+        ledger = Ledger(view)
+        _start_incoming(ledger, view.pending)
+        _enlarge_running(ledger)
+        shares = {job: holding.share(_ITS_TURN) for job, holding in ledger.holdings.items()}
+        return Decision(shares=shares, wait=_NO_ROOM)
+
+
+def _start_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
+    for state in sorted(pending, key=lambda s: (-s.job.priority, s.order)):
+        if ledger.room.total <= 0:
+            return
+        predictor = ledger.view.predictor
+        kinds = acceptable_types(state, ledger.cluster)
+        speeds = {k: predictor.speed(state.job, predictor.shape(state.least, k)) for k in kinds}
+        for kind in sorted(kinds, key=lambda kind: -speeds[kind]):
+            node = None if state.bound_to else ledger.room.find_emptiest(kind, state.least)
+            if node is not None:
+                ledger.add(state, {node: state.least}, _ITS_TURN)
+                break
+            fit = ledger.room.find(state, state.least, kind)
+            if fit is not None:
+                ledger.add(state, fit.nodes, _ITS_TURN)
+                break
+
+
+def _enlarge_running(ledger: Ledger) -> None:
+    steps = [step for h in ledger.holdings.values() if (step := _next_step(ledger, h))]
+    for _, _, gpus, holding in sorted(steps, key=lambda step: step[:2]):
+        if ledger.room.total <= 0:
+            return
+        nodes = grow(ledger.room, holding.state, holding.nodes, holding.gpu_type, gpus)
+        if nodes is not None:
+            ledger.change(holding, nodes, _FASTER_WITH_MORE)
+
+
+def _next_step(ledger: Ledger, holding: Holding) -> tuple[float, int, int, Holding] | None:
+    """The next optional number of GPUs of a running job, if it trains faster with it."""
+    state = holding.state
+    if state.adjusting or state.placement is None:
+        return None
+    gpus = next((n for n in state.job.gpus.options if n > holding.gpus), None)
+    if gpus is None:
+        return None
+    predictor, now = ledger.view.predictor, ledger.view.now
+    before = predictor.training_time(state, state.placement.shape, now)
+    after = predictor.training_time(state, predictor.shape(gpus, holding.gpu_type), now)
+    return (after - before, state.order, gpus, holding) if after < before else None
