@@ -40,6 +40,7 @@ GPUS: Final = Record(
     fields={
         "options": Many(
             description="The numbers of GPUs that the job can run on, one by one.",
+            remedy="write a list such as [1, 2, 4]",
             min_items=1,
             max_items=MAX_OPTIONS,
             unique=True,
@@ -258,6 +259,7 @@ CHECKPOINT: Final = Record(
         ),
         "command": Many(
             description="A command, run in the training container, that makes a checkpoint.",
+            remedy='write a list of its words, such as ["python", "save.py"]',
             min_items=1,
             max_items=64,
             items=Text(description="A word of the command.", min_length=0, max_length=4096),

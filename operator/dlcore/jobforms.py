@@ -29,7 +29,7 @@ def _as_label(text: str) -> str:
 
 LABEL: Final = Form(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
-    "is not a name of Kubernetes: at most 63 small letters, digits and '-', first and last no '-'",
+    "is no name that Kubernetes takes (small letters, digits and '-' in between, at most 63)",
     _as_label,
 )
 LABEL_KEY: Final = Form(
@@ -80,7 +80,7 @@ TYPE_PART: Final = Form(
 SECONDS: Final = Form(
     r"[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?",
     "is not a number of seconds",
-    lambda _: 'give seconds since the begin of the simulation, such as "90"',
+    lambda _: 'give the seconds since the simulation began, such as "90"',
 )
 
 
@@ -102,7 +102,11 @@ def not_a_signal(text: str) -> Complaint | None:
     if name in {"KILL", "STOP"}:
         deadly = f"{shown(text)} cannot be handled by a process, so nothing would be saved"
         return Complaint(deadly, "use SIGUSR1 or another that your training handles")
+    wrong = f"{shown(text)} is not a signal that a process can handle"
+    # Numbers differ between machines.
+    if name.isdigit():
+        return Complaint(wrong, "write its name, such as SIGUSR1")
     full = f"SIG{name}"
     guess = full if full in SIGNALS else nearest(full, SIGNALS)
     remedy = f"did you mean {guess}?" if guess else "write it like SIGUSR1"
-    return Complaint(f"{shown(text)} is not a signal that a process can handle", remedy)
+    return Complaint(wrong, remedy)

@@ -212,7 +212,7 @@ CHECKPOINT_RULES: Final = (
         message="waits for a new file, and path does not say where",
         remedy="give path, the folder that checkpoints are written to",
         holds=lambda checkpoint: checkpoint.get("confirm") != "file" or "path" in checkpoint,
-        cel="self.confirm != 'file' || has(self.path)",
+        cel="!has(self.confirm) || self.confirm != 'file' || has(self.path)",
     ),
     Rule(
         name="confirming-log-has-an-expression",
@@ -221,7 +221,7 @@ CHECKPOINT_RULES: Final = (
         message="waits for a line in the log, and confirmLog does not say which",
         remedy="give confirmLog, a regular expression that finds it",
         holds=lambda checkpoint: checkpoint.get("confirm") != "log" or "confirmLog" in checkpoint,
-        cel="self.confirm != 'log' || has(self.confirmLog)",
+        cel="!has(self.confirm) || self.confirm != 'log' || has(self.confirmLog)",
     ),
     Rule(
         name="expression-confirms-by-log",
@@ -230,7 +230,7 @@ CHECKPOINT_RULES: Final = (
         message="is not used, because confirm is not log",
         remedy="write confirm: log, or leave confirmLog out",
         holds=lambda checkpoint: "confirmLog" not in checkpoint or checkpoint["confirm"] == "log",
-        cel="!has(self.confirmLog) || self.confirm == 'log'",
+        cel="!has(self.confirmLog) || has(self.confirm) && self.confirm == 'log'",
     ),
 )
 

@@ -16,6 +16,7 @@ _COMMAND = Many(
         "The program and its arguments. The trainer must have one, because the SideCar starts it"
         " and cannot see what its image would start."
     ),
+    remedy='write a list of its words, such as ["python", "train.py"]',
     min_items=1,
     max_items=256,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
@@ -41,7 +42,7 @@ _RESOURCES = Record(
 )
 _ENV = Many(
     description="Environment variables, as in any pod, but for those that name GPUs.",
-    max_items=1024,
+    max_items=512,
     key="name",
     items=Record(
         description="An environment variable.",
@@ -99,7 +100,7 @@ def _containers(item: Record, description: str, *, required: bool) -> Many:
         required=required,
         remedy="give the containers of the pod",
         min_items=int(required),
-        max_items=64,
+        max_items=32,
         key="name",
         items=item,
     )

@@ -68,7 +68,7 @@ def _without_probe(kind: str) -> Rule:
         reads=("name", probe),
         at=probe,
         message="would kill the trainer each time that its GPUs change",
-        remedy="remove it; progress.stallSeconds finds a trainer that hangs",
+        remedy="remove it (progress.stallSeconds finds a trainer that hangs)",
         holds=lambda container: container["name"] != TRAINER or probe not in container,
         cel=f"self.name != '{TRAINER}' || !has(self.{probe})",
     )

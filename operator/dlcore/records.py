@@ -68,12 +68,16 @@ class Many(Node):
                     again = f"{shown(item)} stands in the list twice"
                     yield Problem(f"{path}[{index}]", item, again, "remove one of them")
         if self.key:
-            names = [item.get(self.key) if isinstance(item, Mapping) else None for item in value]
-            for index, name in enumerate(names):
-                if name is not None and name in names[:index]:
+            names: set[str] = set()
+            for index, item in enumerate(value):
+                name = item.get(self.key) if isinstance(item, Mapping) else None
+                if not isinstance(name, str):
+                    continue
+                if name in names:
                     where = join(f"{path}[{index}]", self.key)
                     taken = f"{shown(name)} is taken by an entry before it"
                     yield Problem(where, name, taken, "give each entry a name of its own")
+                names.add(name)
 
     def completed(self, value: Any) -> Any:
         if not isinstance(value, list):
@@ -163,10 +167,11 @@ class Record(Node):
         for key, inner in value.items():
             found = list(self._field_problems(key, inner, path))
             if found:
-                broken.add(key)
+                # A misspelt field is not missing, too: one mistake, one line.
+                broken |= {key, nearest(str(key), self.fields)}
             yield from found
         for name, node in self.fields.items():
-            if node.required and name not in value:
+            if node.required and name not in value and name not in broken:
                 broken.add(name)
                 yield Problem(join(path, name), None, "it is missing", node.remedy or "add it")
         yield from self._broken_rules(value, path, broken)

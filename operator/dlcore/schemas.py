@@ -96,10 +96,18 @@ class Text(Node):
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         if not isinstance(value, str):
-            quotes = "write it in quotes" if isinstance(value, int | float) else "give a string"
-            yield self.wrong_type(value, path, wanted="a string", remedy=self.remedy or quotes)
+            yield self.wrong_type(value, path, wanted="a string", remedy=self._instead_of(value))
         elif complaint := self._complaint(value):
             yield Problem(path, value, *complaint)
+
+    def _instead_of(self, value: object) -> str:
+        """Tell what to write instead of something that is no string."""
+        if isinstance(value, int | float):
+            complaint = self._complaint(shown(value))
+            return complaint.remedy if complaint else "write it in quotes"
+        return self.remedy or (
+            f"give {listed(self.choices, 'or')}" if self.choices else "give a string"
+        )
 
     def _complaint(self, value: str) -> Complaint | None:
         if self.check is not None and (complaint := self.check(value)):
@@ -149,12 +157,12 @@ class Number(Node):
 
     @property
     def _in_bounds(self) -> str:
-        return self.remedy or f"give {self._wanted} from {self.minimum:,} to {self.maximum:,}"
+        return f"give {self._wanted} from {self.minimum:,} to {self.maximum:,}"
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         # A boolean is an int to Python, but "gpus: yes" is a mistake and not one GPU.
         if isinstance(value, bool) or not isinstance(value, int | float):
-            remedy = self._unquoted(value) or self._in_bounds
+            remedy = self._unquoted(value) or self.remedy or self._in_bounds
             yield self.wrong_type(value, path, wanted=self._wanted, remedy=remedy)
         elif complaint := self._complaint(value):
             yield Problem(path, value, *complaint)
@@ -174,14 +182,18 @@ class Number(Node):
     def _complaint(self, value: float) -> Complaint | None:
         # Compared rather than asked math.isfinite, which a really long int breaks.
         if not -math.inf < value < math.inf:
-            return Complaint(f"{shown(value)} is not a finite number", self._in_bounds)
+            return Complaint(
+                f"{shown(value)} is not a finite number", self.remedy or self._in_bounds
+            )
+        if self.whole and not isinstance(value, int):
+            rounded = int(value) if value.is_integer() else None
+            fits = rounded is not None and self.minimum <= rounded <= self.maximum
+            remedy = f"write {rounded}" if fits else self._in_bounds
+            return Complaint(f"{shown(value)} is not a whole number", remedy)
         if value < self.minimum:
-            return Complaint(f"{shown(value)} {self._too_small()}", self._in_bounds)
+            return Complaint(f"{shown(value)} {self._too_small()}", self.remedy or self._in_bounds)
         if value > self.maximum:
             return Complaint(f"{shown(value)} is more than {self.maximum:,}", self._in_bounds)
-        if self.whole and not isinstance(value, int):
-            remedy = f"write {int(value)}" if value.is_integer() else self._in_bounds
-            return Complaint(f"{shown(value)} is not a whole number", remedy)
         return None
 
     def _too_small(self) -> str:

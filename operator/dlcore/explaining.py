@@ -1,0 +1,322 @@
+"""
+Sentences for people, made from the causes that programs read.
+
+A :class:`~dlcore.model.Cause` says only what stays true while a job waits. The numbers of the
+moment – what is free, who releases something and when – are looked up here, when somebody asks:
+``dljob why``, the event that tells of a step, the condition of a job. Nothing in a decision depends
+on this module, so it may take its time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from math import inf, isfinite
+
+from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName, Placement, Snapshot
+from dlcore.placing import acceptable_types, largest_possible
+from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
+from dlcore.predicting import Predictor
+
+Free = Mapping[NodeName, int]
+
+
+def sentence_for_wait(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    """Say why a job waits, with the numbers of this snapshot."""
+    write = _WAITS.get(cause.code)
+    reason = write(snapshot, state, cause) if write else _REASONS[cause.code](cause)
+    return f"waits: {reason}"
+
+
+def sentence_for_step(snapshot: Snapshot, step: Step) -> str:
+    """Say what a step does and why. ``snapshot`` is the one that its plan was made from."""
+    state = _find(snapshot, step.job)
+    match step:
+        case Wait():
+            if state is None:
+                return f"waits: {_REASONS[step.cause.code](step.cause)}"
+            return sentence_for_wait(snapshot, state, step.cause)
+        case Stop():
+            return f"gives back {_gpus(step.old.gpus)}: {_REASONS[step.cause.code](step.cause)}"
+        case Start():
+            return f"starts on {_where(step.placement)}: {_reason_for(snapshot, state, step)}"
+        case Reshape():
+            done = f"goes from {step.old.gpus} to {_where(step.new)}"
+            return f"{done}: {_reason_for(snapshot, state, step)}"
+        case Move():
+            done = f"moves from {_where(step.old)} to {_where(step.new)}"
+            return f"{done}: {_reason_for(snapshot, state, step)}"
+
+
+# --- the reasons --------------------------------------------------------------------------
+
+
+def _named(job: JobId | None) -> str:
+    return "another job" if job is None else job
+
+
+_REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
+    CauseCode.ITS_TURN: lambda _: "it is its turn",
+    CauseCode.IDLE_GPUS: lambda _: "these GPUs would be idle",
+    CauseCode.FASTER_WITH_MORE: lambda _: "it is done sooner with more GPUs",
+    CauseCode.FASTER_WITH_FEWER: lambda _: "it is done sooner with fewer GPUs",
+    CauseCode.FAIR_SHARE: lambda cause: (
+        f"{cause.job} is due its fair share" if cause.job else "the shares are fair so"
+    ),
+    CauseCode.EXPLORING: lambda _: "its speed there is not known yet, and is worth knowing",
+    CauseCode.PACKING: lambda _: "it is on fewer nodes then, or leaves one free for others",
+    CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}",
+    CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it",
+    CauseCode.SUSPENDED: lambda _: "it is suspended, until spec.suspend is false again",
+    CauseCode.NODE_LOST: lambda _: "a node that it ran on was lost",
+    CauseCode.NO_ROOM: lambda _: "too few GPUs are free",
+    CauseCode.NO_ROOM_ON_ONE_NODE: lambda _: "too few GPUs are free together",
+    CauseCode.BEHIND: lambda cause: f"{_named(cause.job)} is ahead of it in the queue",
+    CauseCode.TOO_LARGE: lambda _: "this cluster could never give it enough GPUs",
+    CauseCode.GANG_INCOMPLETE: lambda _: "not all of its pods have their GPUs yet",
+    CauseCode.CHECKPOINT_ELSEWHERE: lambda _: "its checkpoint is on another node only",
+}
+
+
+def _reason_for(snapshot: Snapshot, state: JobState | None, step: Start | Reshape | Move) -> str:
+    reason = _REASONS[step.cause.code](step.cause)
+    if state is not None and not isinstance(step, Start):
+        reason += _gain(snapshot, state, step)
+    if isinstance(step, Start) and step.gang > step.placement.gpus:
+        reason += f"; it needs {step.gang} to begin, and they idle until then"
+    if step.after:
+        has = "has" if len(step.after) == 1 else "have"
+        reason += f"; it begins once {_enumerated(step.after)} {has} released them"
+    return reason
+
+
+def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
+    """Compare the ends with and without the change, where it is made for the sake of the end."""
+    if step.cause.code not in (CauseCode.FASTER_WITH_MORE, CauseCode.FASTER_WITH_FEWER):
+        return ""
+    predictor = _predictor(snapshot)
+    moves = isinstance(step, Move)
+    before = predictor.remaining(state, snapshot.now)
+    after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
+    if not after < before < inf:
+        return ""
+    cost = predictor.change_cost(state.job, step.new.shape, moves=moves)
+    return f", in {_duration(after)} instead of {_duration(before)}; the change takes {_duration(cost)}"
+
+
+# --- what a waiting job needs, and who has it ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """So many GPUs at once, on nodes that go together."""
+
+    gpus: int
+    groups: tuple[tuple[NodeName, ...], ...]
+    """Nodes that the job could have together: those of one type, or all if types may mix."""
+    limit: int | None
+    """On how many nodes at most."""
+
+    @property
+    def where(self) -> str:
+        if self.limit == 1:
+            return " on one node"
+        if self.limit is not None:
+            return f" on at most {self.limit} nodes"
+        return " of one type" if len(self.groups) > 1 else ""
+
+    def most(self, free: Free) -> int:
+        """The most GPUs that the job could have if these are free."""
+        return max((self._most_of(group, free) for group in self.groups), default=0)
+
+    def _most_of(self, group: Sequence[NodeName], free: Free) -> int:
+        counts = [free[node] for node in group]
+        return sum(counts if self.limit is None else nlargest(self.limit, counts))
+
+
+def _need(snapshot: Snapshot, state: JobState, cause: Cause) -> _Need:
+    need = _least_need(snapshot, state)
+    most = need.most(_free(snapshot))
+    if cause.gpus:
+        need = replace(need, gpus=cause.gpus)
+    elif most >= need.gpus:
+        # Who waits although there is enough for its smallest option waits for what it requested.
+        need = replace(need, gpus=state.job.gpus.requested)
+    if cause.code is CauseCode.NO_ROOM_ON_ONE_NODE and most >= need.gpus:
+        # The job itself would spread, so it is the policy that wants it on one node.
+        return replace(need, limit=1)
+    return need
+
+
+def _least_need(snapshot: Snapshot, state: JobState) -> _Need:
+    demand, cluster = state.job.gpus, snapshot.cluster
+    if state.bound_to:
+        here = tuple(node for node in state.bound_to if node in cluster.by_name)
+        return _Need(state.least, (here,), limit=1)
+    kinds = acceptable_types(state, cluster)
+    apart = tuple(_nodes_of(cluster, (kind,)) for kind in kinds)
+    groups = (_nodes_of(cluster, kinds),) if demand.mixed else apart
+    return _Need(state.least, groups, demand.max_nodes)
+
+
+def _nodes_of(cluster: Cluster, kinds: Sequence[str]) -> tuple[NodeName, ...]:
+    return tuple(node.name for node in cluster.nodes if node.gpu_type in kinds)
+
+
+def _free(snapshot: Snapshot) -> dict[NodeName, int]:
+    """How many GPUs of each node nobody has."""
+    free = {node: len(usable) for node, usable in snapshot.cluster.usable.items()}
+    for state in snapshot.running:
+        for node, count in _held(snapshot.cluster, state):
+            free[node] -= count
+    return free
+
+
+def _held(cluster: Cluster, state: JobState) -> Iterator[tuple[NodeName, int]]:
+    """How many GPUs of each node others could have if the job ended."""
+    slices = state.placement.slices if state.placement is not None else ()
+    for node, gpus in slices:
+        # A node may have been lost, and a GPU may have been cordoned under the job.
+        if node in cluster.usable:
+            yield node, len(set(gpus).intersection(cluster.usable[node]))
+
+
+def _supply(snapshot: Snapshot, need: _Need) -> str:
+    """Say what is free now, and who will have released enough when."""
+    most = need.most(_free(snapshot))
+    if most >= need.gpus:
+        return f"{_are(most)} free by now"
+    now = f"the most free{need.where} is {most}" if most and need.where else f"{_are(most)} free"
+    return f"{now}, {_release(snapshot, need, most)}"
+
+
+def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
+    predictor = _predictor(snapshot)
+    free = _free(snapshot)
+    reached = most
+    helpful: list[JobId] = []
+    for seconds, state in _iter_ends(snapshot, predictor):
+        for node, count in _held(snapshot.cluster, state):
+            free[node] += count
+        after = need.most(free)
+        if after > reached:
+            helpful.append(state.job.id)
+            reached = after
+        if reached >= need.gpus:
+            verb = "releases" if len(helpful) == 1 else "release"
+            return f"{_enumerated(helpful)} {verb} {reached - most} more in {_duration(seconds)}"
+    return "and nobody can say when there will be enough"
+
+
+def _iter_ends(snapshot: Snapshot, predictor: Predictor) -> Iterator[tuple[float, JobState]]:
+    """Every running job whose end can be predicted, with the seconds until then, soonest first."""
+    ends = [(predictor.remaining(state, snapshot.now), state) for state in snapshot.running]
+    yield from sorted(
+        ((seconds, state) for seconds, state in ends if isfinite(seconds)),
+        key=lambda end: (end[0], end[1].order),
+    )
+
+
+# --- why a job waits ----------------------------------------------------------------------
+
+
+def _no_room(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    need = _need(snapshot, state, cause)
+    return f"needs {_gpus(need.gpus)}{need.where}; {_supply(snapshot, need)}"
+
+
+def _behind(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    ahead = _find(snapshot, cause.job) if cause.job is not None else None
+    if ahead is None:
+        behind = f"{_named(cause.job)} is ahead of it in the queue"
+        return f"{behind}; {_no_room(snapshot, state, cause)}"
+    need = _need(snapshot, ahead, Cause(CauseCode.NO_ROOM))
+    needs = f"needs {_gpus(need.gpus)}{need.where}"
+    return f"{ahead.job.id} is ahead of it in the queue and {needs}; {_supply(snapshot, need)}"
+
+
+def _too_large(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    wanted = state.job.gpus.types
+    if wanted and not acceptable_types(state, snapshot.cluster):
+        there = ", ".join(kind for kind in snapshot.cluster.types if kind) or "none of a known type"
+        return f"needs GPUs of type {' or '.join(wanted)}; this cluster has {there}"
+    least = cause.gpus or state.least
+    most = largest_possible(state, snapshot.cluster)
+    kind = f" of type {' or '.join(wanted)}" if wanted else ""
+    limit = state.job.gpus.max_nodes
+    spread = "" if limit is None else " on one node" if limit == 1 else f" on {limit} nodes"
+    return (
+        f"needs at least {_gpus(least)}{kind}; even empty, this cluster could give it"
+        f" {most or 'none'}{spread}"
+    )
+
+
+def _incomplete(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    needed = cause.gpus or state.gang or state.least
+    has = state.placement.gpus if state.placement is not None else 0
+    need = _need(snapshot, state, Cause(CauseCode.NO_ROOM, gpus=max(1, needed - has)))
+    return f"has {has} of the {_gpus(needed)} that it needs to begin; {_supply(snapshot, need)}"
+
+
+def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    need = _need(snapshot, state, cause)
+    where = " or ".join(state.bound_to) or "a node that is gone"
+    return (
+        f"needs {_gpus(need.gpus)} on {where}, where its checkpoint is; {_supply(snapshot, need)}"
+    )
+
+
+_WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
+    CauseCode.NO_ROOM: _no_room,
+    CauseCode.NO_ROOM_ON_ONE_NODE: _no_room,
+    CauseCode.BEHIND: _behind,
+    CauseCode.TOO_LARGE: _too_large,
+    CauseCode.GANG_INCOMPLETE: _incomplete,
+    CauseCode.CHECKPOINT_ELSEWHERE: _checkpoint_elsewhere,
+}
+
+
+# --- words --------------------------------------------------------------------------------
+
+
+def _find(snapshot: Snapshot, job: JobId) -> JobState | None:
+    states = (*snapshot.running, *snapshot.pending)
+    return next((state for state in states if state.job.id == job), None)
+
+
+def _predictor(snapshot: Snapshot) -> Predictor:
+    return Predictor(
+        profiles=snapshot.profiles,
+        costs=snapshot.costs,
+        mechanism=snapshot.mechanism,
+        cluster=snapshot.cluster,
+    )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return {0: "none is", 1: "1 is"}.get(count, f"{count} are")
+
+
+def _where(placement: Placement) -> str:
+    return f"{_gpus(placement.gpus)} on {_enumerated(placement.nodes)}"
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    """Name one or two, and count the others."""
+    if len(names) <= 2:
+        return " and ".join(names)
+    return f"{names[0]} and {len(names) - 1} others"
+
+
+def _duration(seconds: float) -> str:
+    """Say it as people do who do not need it exactly."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"about {seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 86400:.0f} days"
