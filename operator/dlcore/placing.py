@@ -9,9 +9,12 @@ fit). Types are never mixed unless the job allows it.
 before they promise it; GPU ids are chosen only here, at the end.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from dlcore.model import (
     OWN_REASONS,
@@ -25,7 +28,10 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.planning import Wanted
-from dlcore.policies.contract import Decision, Share
+
+if TYPE_CHECKING:
+    # Policies use this module, so that it must be there before them.
+    from dlcore.policies.contract import Decision, Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""
+The policies by the names that users type.
+
+A policy of your own is one file with a class like the others, and one line in the list below.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlcore.policies.adaptive import Adaptive
+from dlcore.policies.contract import Policy
+from dlcore.policies.fifo import Fifo
+from dlcore.policies.fjf import Fjf
+from dlcore.policies.gang_fifo import GangFifo
+from dlcore.policies.kube_default import KubeDefault
+from dlcore.policies.kube_pods import KubePods
+from dlcore.policies.max_min import MaxMin
+from dlcore.policies.optimus import Optimus
+from dlcore.policies.srsf import Srsf
+from dlcore.policies.srtf import Srtf
+from dlcore.policies.tiresias import Tiresias
+from dlcore.problems import nearest
+
+POLICIES: Mapping[str, Callable[..., Policy]] = {
+    policy.name: policy
+    for policy in (
+        KubePods,
+        KubeDefault,
+        Fifo,
+        Fjf,
+        GangFifo,
+        Optimus,
+        Adaptive,
+        MaxMin,
+        Srtf,
+        Srsf,
+        Tiresias,
+    )
+}
+
+NAMES: tuple[str, ...] = tuple(POLICIES)
+
+
+def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
+    """
+    Build the policy of that name with options as a user writes them.
+
+    Raises :class:`ValueError` that says what is known instead of what was given.
+    """
+    policy = POLICIES.get(name)
+    if policy is None:
+        raise ValueError(f"no policy is named {name!r}; {_suggest(name, NAMES)}")
+    defaults = options_of(name)
+    values: dict[str, Any] = {}
+    for key, text in (options or {}).items():
+        if key not in defaults:
+            known = _suggest(key, defaults) if defaults else "it has none"
+            raise ValueError(f"{name} has no option {key!r}; {known}")
+        values[key] = _parse(name, key, text, defaults[key])
+    try:
+        return policy(**values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options of a policy with their defaults."""
+    policy: Any = POLICIES[name]
+    return {option.name: option.default for option in dataclasses.fields(policy)}
+
+
+def _suggest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    guess = nearest(word, known)
+    meant = f"did you mean {guess}? " if guess else ""
+    return f"{meant}known are {', '.join(known)}"
+
+
+def _parse(name: str, key: str, text: str, default: object) -> Any:
+    """Read a value of the same kind as the default."""
+    kind = next(kind for kind in _KINDS if isinstance(default, kind))
+    parse, remedy = _KINDS[kind]
+    try:
+        return parse(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name}: {key} cannot be {text!r}; write {remedy}") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+# In this order, because a boolean is an integer too.
+_KINDS: Mapping[type, tuple[Callable[[str], Any], str]] = {
+    bool: ({"true": True, "false": False}.__getitem__, "true or false"),
+    int: (int, "a whole number"),
+    float: (_finite, "a number"),
+    tuple: (lambda text: tuple(map(_finite, text.split(","))), "numbers, as in 3250,7200"),
+    str: (str, "a word"),
+}

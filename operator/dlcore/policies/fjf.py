@@ -1,0 +1,26 @@
+"""First in, first out, with jobs that fit passing those that do not."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.policies import ordering
+from dlcore.policies.contract import Decision, View
+
+
+@dataclass(frozen=True, slots=True)
+class Fjf:
+    """
+    The first job that fits starts: in order of arrival, whoever does not fit is passed.
+
+    FIFO without its blocking head, and so with the danger that small jobs keep a large one waiting
+    for ever. Nobody is stopped or reshaped.
+    """
+
+    name: ClassVar[str] = "fjf"
+    paper: ClassVar[str] = "first job first: FIFO with skipping"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return ordering.admit(view, passing=True)

@@ -1,0 +1,36 @@
+"""Shortest remaining service first."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.model import JobState
+from dlcore.policies import ordering
+from dlcore.policies.contract import Decision, View
+
+
+@dataclass(frozen=True, slots=True)
+class Srsf:
+    """
+    At every decision the jobs that need the fewest GPU-seconds yet have the GPUs they request.
+
+    Like SRTF, but a job counts for as many as it has GPUs (Tiresias, section 3.2): the order is
+    that of remaining time x GPUs, ties by arrival.
+    """
+
+    name: ClassVar[str] = "srsf"
+    paper: ClassVar[str] = "Tiresias (NSDI '19) 3.2"
+    needs: ClassVar[str] = "speeds, iterations"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return ordering.preempt(view, ordering.rank(view, remaining_service))
+
+
+def remaining_service(state: JobState, now: float, view: View) -> float:
+    """How many GPU-seconds a job needs yet."""
+    if state.placement is not None:
+        gpus = state.placement.shape.gpus
+    else:
+        gpus = ordering.count_requested(state, view)
+    return ordering.remaining_time(state, now, view) * gpus

@@ -1,0 +1,28 @@
+"""Shortest remaining time first."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.policies import ordering
+from dlcore.policies.contract import Decision, View
+
+
+@dataclass(frozen=True, slots=True)
+class Srtf:
+    """
+    At every decision the jobs that need the least time yet have the GPUs they request.
+
+    The baseline of AFS (section 5.1). All jobs are ordered by the time they have still to train,
+    ties by arrival; who fits is taken, who does not is skipped, and running jobs that are not
+    taken are stopped. The time is predicted for the requested GPUs, or for those a job runs on,
+    and knows no cost of stopping and starting: the text leaves preemption free of charge.
+    """
+
+    name: ClassVar[str] = "srtf"
+    paper: ClassVar[str] = "AFS (NSDI '21) 5.1"
+    needs: ClassVar[str] = "speeds, iterations"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return ordering.preempt(view, ordering.rank(view, ordering.remaining_time))
