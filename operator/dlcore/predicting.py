@@ -2,16 +2,17 @@
 What the future looks like for a job in a shape: its speed, its times, the cost of changing it.
 
 Policies ask, through :attr:`dlcore.policies.contract.View.predictor`; a :class:`Predictor` is
-made for each decision from the snapshot. Speeds come from :mod:`dlcore.interpolating`; the terms
+made for each decision from the snapshot. Speeds come from :mod:`dlcore.relating`; the terms
 of the times are those of the SideCar paper, section III.C. All times are seconds from now.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
-from dlcore.interpolating import ITERATION_TIME, Estimate, atlas_of, iteration_time
+from dlcore.interpolating import Estimate
 from dlcore.model import Cluster, Job, JobState, Mechanism
 from dlcore.profiles import Costs, JobType, Profile
+from dlcore.relating import atlas_of, usual_growth
 from dlwire.messages import Shape
 
 __all__ = ["Estimate", "Predictor"]
@@ -41,6 +42,11 @@ class Predictor:
         self._costs = costs
         self._recreates = mechanism is Mechanism.RECREATE
         self._cluster = cluster
+
+    @property
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """What it concludes from: the same object for as long as nothing was learnt."""
+        return self._profiles
 
     # --- speeds
 
@@ -99,11 +105,8 @@ class Predictor:
         here = self.speed(state.job, present)
         if here > 0.0:
             return predicted * (observed / here)
-        # Nothing is known but what is seen: scale it like the usual job.
-        return observed * (
-            iteration_time(ITERATION_TIME, present.gpus)
-            / iteration_time(ITERATION_TIME, shape.gpus)
-        )
+        # Nothing is known but what is seen: take it to scale like the usual job.
+        return observed * usual_growth(present.gpus, shape.gpus)
 
     # --- times, in seconds from now
 

@@ -105,7 +105,7 @@ class Profile:
     cost_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The latest observations of each term of ``costs``."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What :mod:`dlcore.interpolating` already concluded from this very object; nobody else's."""
+    """What :mod:`dlcore.relating` already concluded from this very object; nobody else's."""
 
 
 # --- observations -------------------------------------------------------------------------

@@ -19,14 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlcore.interpolating import (
-    SPREAD_EXPONENT,
-    TYPE_SPEED,
-    Atlas,
-    points_by_type,
-    spread_exponent_alone,
-)
+from dlcore.interpolating import points_by_type, spread_exponent_alone
 from dlcore.profiles import JobType, Profile, Speed
+from dlcore.relating import SPREAD_EXPONENT, TYPE_SPEED, Atlas
 from dlwire.messages import Shape
 
 STANDARD_TYPES = ("V100", "A100", "T4", "P100", "K80")

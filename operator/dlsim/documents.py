@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from dlcore import jobfile
-from dlcore.interpolating import Atlas
 from dlcore.model import Direction, Job
 from dlcore.profiles import JobType, Profile
+from dlcore.relating import Atlas
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.errors import BadInput
 from dlsim.learning import Learning

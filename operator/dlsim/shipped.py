@@ -291,7 +291,7 @@ class Slowdown(NamedTuple):
 
 def load_slowdowns(folder: Path | None = None) -> list[Slowdown]:
     """
-    The relative speeds from which :data:`dlcore.interpolating.SPREAD_EXPONENT` was taken.
+    The relative speeds from which :data:`dlcore.relating.SPREAD_EXPONENT` was taken.
 
     They are no profiles, because they say nothing about how fast the models are.
     """
