@@ -1,0 +1,77 @@
+"""
+What stands on the command line, turned into what the simulator takes.
+
+Used by the verbs as types of their options. Whatever is wrong with an option is told with the
+name of the option and what to write, and the exit status is 2.
+"""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+
+import click
+
+from dlcore import policies
+from dlsim.clusters import Machines, fill_nodes, parse_cluster
+from dlsim.simulating import Contestant
+
+Value = TypeVar("Value")
+
+
+def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Make a type of option of a function; click alone would swallow what its error says."""
+
+    @wraps(parse)
+    def convert(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return convert
+
+
+@_option_type
+def read_contestant(text: str) -> Contestant:
+    """
+    Read ``NAME[:OPTION=VALUE]…``, for example ``tiresias:thresholds=3250,7200``.
+
+    Options are separated by colons, because values may hold commas.
+    """
+    name, *rest = text.split(":")
+    options: dict[str, str] = {}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{part!r} is no option of a policy; write {name}:OPTION=VALUE")
+        if key in options:
+            raise ValueError(f"{key} is given twice for {name}; keep one of them")
+        options[key] = value
+    return Contestant(text, policies.make(name, options))
+
+
+@_option_type
+def read_gpus(text: str) -> tuple[Machines, ...]:
+    """Read the number of GPUs of a cluster of nodes of eight."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"{text!r} is not a whole number of GPUs; give at least 1")
+    return fill_nodes(int(text))
+
+
+@_option_type
+def read_cluster(text: str) -> tuple[Machines, ...]:
+    """Read what nodes a cluster has."""
+    return parse_cluster(text)
+
+
+@_option_type
+def read_seconds(text: str) -> float:
+    """Read a duration."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds < math.inf:
+        raise ValueError(f"{text!r} is not a number of seconds from 0 upwards; write such as 30")
+    return seconds

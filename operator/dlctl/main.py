@@ -1,0 +1,79 @@
+"""
+The command ``dljob``: where every verb begins and every error ends.
+
+Installed as ``dljob`` and as ``kubectl-dljob``, which kubectl runs for ``kubectl dljob``. Each
+verb is a file of its own that turns options into calls and results into what
+:mod:`dlctl.printing` prints.
+
+Data goes to standard output and everything else to standard error. The exit status is 0 when it
+is done, 1 when it went wrong, 2 for wrong usage. What is wrong with an input is told in one line;
+only a mistake of our own ends in a traceback.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from dlcore.jobfile import JobFileError
+from dlctl import policies, reproduce, simulate
+from dlctl.messages import say
+from dlsim.errors import BadInput
+
+INTERRUPTED = 130
+"""What a shell reports of a program that was ended with Ctrl-C."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="dljob", prog_name="dljob")
+def cli() -> None:
+    """Schedule deep-learning training so that every GPU works for the job that profits most."""
+
+
+cli.add_command(simulate.command)
+cli.add_command(reproduce.command)
+cli.add_command(policies.command)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process, and exit."""
+    sys.exit(run(sys.argv[1:], prog=name_program(sys.argv[0])))
+
+
+def name_program(path: str) -> str:
+    """What the user typed: kubectl finds ``kubectl-dljob`` for ``kubectl dljob``."""
+    return "kubectl dljob" if Path(path).name.startswith("kubectl-") else "dljob"
+
+
+def run(arguments: list[str], *, prog: str = "dljob") -> int:
+    """Run a command line and return the exit status."""
+    try:
+        status = cli.main(arguments, prog_name=prog, standalone_mode=False)
+        # Not before the end, because only now all of the output is with whoever reads it.
+        sys.stdout.flush()
+    except (click.ClickException, BadInput, JobFileError) as error:
+        return _refuse(error, prog)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has seen enough. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _refuse(error: click.ClickException | BadInput | JobFileError, prog: str) -> int:
+    """Tell what is wrong with what the user gave, one line for each thing."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        verb = context.command_path if context is not None else prog
+        say(f"{verb}: {' '.join(error.format_message().split())}")
+        return error.exit_code
+    for line in error.lines() if isinstance(error, JobFileError) else [str(error)]:
+        say(f"{prog}: {line}")
+    return 1

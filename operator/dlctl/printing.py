@@ -1,0 +1,189 @@
+"""
+How results look: tables for people, JSON and CSV for programs.
+
+The verbs make results and choose a printer; everything here returns text, so that nothing is
+printed before all of it is there.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dlsim.records import JobRecord, Record
+from dlsim.scoring import Score
+
+FORMATS = ("table", "json", "csv")
+
+PIPED_WIDTH = 160
+"""How wide a table may be where no terminal says how wide it is."""
+
+
+class Column(NamedTuple):
+    """A column of the table of scores."""
+
+    title: str
+    show: Callable[[Score], str]
+
+
+class Unit(NamedTuple):
+    """What times are shown in."""
+
+    name: str
+    seconds: float
+
+
+UNITS = (Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
+
+
+# --- for programs -------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON. What is not a number, because it does not exist, becomes null."""
+    return json.dumps(_without_nan(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with a header; what does not exist is left empty."""
+    text = io.StringIO()
+    # Not the line ends of the standard, which tools on Unix show as part of the last column.
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0].keys())
+    writer.writerows([_to_cell(value) for value in row.values()] for row in rows)
+    return text.getvalue()
+
+
+def _to_cell(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+# --- scores -------------------------------------------------------------------------------
+
+
+def show_scores(scores: Sequence[Score], form: str) -> str:
+    """Show the figures of several policies in one of the :data:`FORMATS`."""
+    if form == "json":
+        return to_json([asdict(score) for score in scores])
+    if form == "csv":
+        return to_csv([_flatten(asdict(score)) for score in scores])
+    return _tabulate(scores)
+
+
+def _flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            flat.update((f"{name}_{part}", each) for part, each in value.items())
+        else:
+            flat[name] = value
+    return flat
+
+
+def _tabulate(scores: Sequence[Score]) -> str:
+    unit = choose_unit(score.avg_jct_s for score in scores)
+    table = Table(
+        title=_title(scores[0]), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
+    columns = _choose_columns(unit)
+    table.add_column("policy", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    for score in scores:
+        table.add_row(score.policy, *(column.show(score) for column in columns))
+    return render(table)
+
+
+def _title(score: Score) -> str:
+    dropped = f", {score.dropped} dropped" if score.dropped else ""
+    return f"{score.trace}: {score.jobs} jobs{dropped}; {score.mechanism}, seed {score.seed}"
+
+
+def choose_unit(times: Iterable[float]) -> Unit:
+    """One unit for all times of a table, so that they can be compared at a glance."""
+    least = min((time for time in times if time > 0), default=0.0)
+    return next((unit for unit in UNITS if least >= 2 * unit.seconds), UNITS[-1])
+
+
+def _choose_columns(unit: Unit) -> tuple[Column, ...]:
+    def time(title: str, of: Callable[[Score], float]) -> Column:
+        return Column(f"{title} {unit.name}", lambda score: _show(of(score) / unit.seconds, 1))
+
+    return (
+        time("avg JCT", lambda score: score.avg_jct_s),
+        time("p50", lambda score: score.p50_jct_s),
+        time("p95", lambda score: score.p95_jct_s),
+        time("p99", lambda score: score.p99_jct_s),
+        time("makespan", lambda score: score.makespan_s),
+        Column("GPUs used", lambda score: _show(100 * score.utilization, 1, "%")),
+        Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
+        Column("queue", lambda score: _show(score.avg_queue, 1)),
+        Column("blocking", lambda score: _show(score.blocking_index, 2)),
+        Column("reshapes", lambda score: f"{score.reshapes:,}"),
+        Column("lost to them", lambda score: _show(100 * score.reshape_share, 1, "%")),
+        Column("decisions", lambda score: f"{score.decisions:,}"),
+        Column("median ms", lambda score: _show(score.decision_ms.p50, 2)),
+    )
+
+
+def _show(value: float, digits: int, unit: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:,.{digits}f}{unit}"
+
+
+def render(table: Table) -> str:
+    """Turn a table into text as wide as the terminal, in colour if it takes colour."""
+    probe = Console()
+    console = Console(width=None if probe.is_terminal else PIPED_WIDTH)
+    with console.capture() as capture:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+def list_jobs(policy: str, record: Record) -> list[dict[str, Any]]:
+    """How it went for each job of a run, those that were dropped last."""
+    rows = [_describe_job(policy, job) for job in record.jobs]
+    empty = dict.fromkeys(rows[0] if rows else ())
+    rows += [
+        {**empty, "policy": policy, "job_id": job, "outcome": "dropped"} for job in record.dropped
+    ]
+    return rows
+
+
+def _describe_job(policy: str, job: JobRecord) -> dict[str, Any]:
+    done = job.completed_at is not None
+    return {
+        "policy": policy,
+        "job_id": job.job,
+        "outcome": "completed" if done else "unfinished",
+        "requested_gpus": job.requested,
+        "submitted_s": job.submitted_at,
+        "started_s": job.started_at,
+        "completed_s": job.completed_at,
+        "jct_s": job.jct if done else None,
+        "gpu_seconds": job.gpu_seconds,
+        "iterations": job.iterations,
+        "redone_iterations": job.redone,
+        "lost_s": job.lost_s,
+        "reshapes": job.reshapes,
+        "stops": job.stops,
+    }

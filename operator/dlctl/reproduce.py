@@ -1,0 +1,84 @@
+"""``dljob reproduce``: the evaluation of a paper, its own figures beside ours."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from dlctl import printing, writing
+from dlctl.messages import progress_bar, say
+from dlsim.reproducing import REPRODUCTIONS
+from dlsim.reproducing.findings import Row
+
+
+@click.command("reproduce", short_help="Play a paper's evaluation again.")
+@click.argument("name", type=click.Choice(list(REPRODUCTIONS)), metavar="NAME")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(printing.FORMATS),
+    default="table",
+    show_default=True,
+    help="How the figures are printed.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, file_okay=False),
+    is_flag=False,
+    flag_value="plots",
+    metavar="[DIR]",
+    help="Also draw them, as PNG and SVG into DIR. Without DIR, into plots/.",
+)
+def command(name: str, output: str, plot: Path | None) -> None:
+    """
+    Play the evaluation of a paper again and print its own figures beside ours.
+
+    NAME is one of sidecar, gang, dragon, afs, ones, or peers: the figures of other simulators.
+    What was assumed for each stands in docs/reproduction.md.
+    """
+    reproduce = REPRODUCTIONS[name]
+    if reproduce is None:
+        there = ", ".join(each for each, make in REPRODUCTIONS.items() if make is not None)
+        raise click.UsageError(f"{name} is not part of this version yet; there is {there}")
+    if plot is not None:
+        writing.check_writable(plot / "picture.png")
+    with progress_bar() as bar:
+        reproduction = reproduce(bar.watch if bar is not None else None)
+    if plot is not None:
+        # Not at the top, because it takes longer to load than most commands take to run.
+        from dlctl.pictures import write_pictures  # noqa: PLC0415
+
+        write_pictures(plot, reproduction.draw())
+    for note in reproduction.notes:
+        say(note)
+    click.echo(show_rows(reproduction.rows, output), nl=False)
+
+
+def show_rows(rows: Sequence[Row], form: str) -> str:
+    """Show figures beside each other in one of the formats of :mod:`dlctl.printing`."""
+    if form == "json":
+        return printing.to_json([asdict(row) for row in rows])
+    if form == "csv":
+        return printing.to_csv([asdict(row) for row in rows])
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("item", "quantity", "unit"):
+        table.add_column(title, no_wrap=True)
+    for title in ("paper", "ours", "±", "ours/paper"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        spread = _round(row.spread) if row.spread else ""
+        ratio = f"{row.ours / row.paper:.3f}" if row.paper else ""
+        table.add_row(
+            row.item, row.quantity, row.unit, _round(row.paper), _round(row.ours), spread, ratio
+        )
+    return printing.render(table)
+
+
+def _round(value: float) -> str:
+    """As many digits as people print: one behind the point, more where little is before it."""
+    if abs(value) >= 10 or value == round(value):
+        return f"{value:,.1f}".removesuffix(".0")
+    return f"{value:.3g}"

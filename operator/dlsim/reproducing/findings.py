@@ -1,0 +1,45 @@
+"""
+What comes out of a reproduction: rows of figures, and pictures.
+
+Made by the modules beside this one, printed by ``dljob reproduce``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Most who read figures look at no pictures, and matplotlib takes its time to load.
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of theirs and ours beside it, in the words of ``dljob reproduce -o json``."""
+
+    item: str
+    """What it is about, from the general to the particular: ``workload-1/kube-default``."""
+    quantity: str
+    unit: str
+    paper: float
+    ours: float
+    spread: float = 0.0
+    """The standard deviation of ours where it is the mean of several runs, else 0."""
+
+
+def draw_nothing() -> Mapping[str, Figure]:
+    """No pictures."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """All of it. Pictures are drawn only if somebody wants to see them."""
+
+    rows: tuple[Row, ...]
+    draw: Callable[[], Mapping[str, Figure]] = draw_nothing
+    """Makes the pictures, by the names of their files without what says the format."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures must know, in sentences."""

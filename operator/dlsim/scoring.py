@@ -1,0 +1,146 @@
+"""
+The figures of one run: a :class:`~dlsim.records.Record` in, a :class:`Score` out.
+
+Called by :mod:`dlsim.simulating` when a world has played to its end; the command prints scores
+and :mod:`dlsim.reproducing` holds them against those of others. What is measured here is defined
+here and nowhere else:
+
+* Completion times (JCT) are completion less submission, of the jobs that completed. With n sorted
+  times, p50 is the element ``n // 2``, p95 and p99 the elements ``ceil(0.95 n) - 1`` and
+  ``ceil(0.99 n) - 1``, counted from 0.
+* The *span* is from the first submission of a kept job to the last completion. Its length is the
+  makespan, and whatever is an average over time is one over the span.
+* Utilization is the GPU-seconds that jobs held, over the GPUs of the whole cluster times the
+  makespan. A GPU is held while a process or a pod has it, whether it trains or starts; a node that
+  is lost goes on counting in the cluster.
+* Queue length, cluster efficiency and blocking index are those of AFS, section 2.2, averaged over
+  the span. Where jobs scale better than linearly, the efficiency can exceed 1.
+* The reshape share is the time that jobs, having GPUs and having trained before, did not train,
+  over the time from their first GPUs to their completion (SideCar, Table VIII).
+
+A figure that does not exist, because no job completed, is not a number.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from dlsim.records import JobRecord, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long something took, over many times."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The figures of one policy on one trace, in the order in which they are printed."""
+
+    policy: str
+    trace: str
+    jobs: int
+    """Those that were kept; dropped ones come besides."""
+    dropped: int
+    unfinished: int
+    """Jobs that were kept and never ended; they are in no figure about completions."""
+    avg_jct_s: float
+    p50_jct_s: float
+    p95_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    utilization: float
+    cluster_efficiency: float
+    avg_queue: float
+    blocking_index: float
+    reshapes: int
+    reshape_share: float
+    decisions: int
+    decision_ms: Latency
+    wall_s: float
+    peak_rss_mb: float
+    """Of the whole process, up to the end of this run."""
+    seed: int
+    mechanism: str
+
+
+MEASURED = ("decision_ms", "wall_s", "peak_rss_mb")
+"""The fields that differ between two runs of the same; all others are the same to the last bit."""
+
+
+def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: float = 0.0) -> Score:
+    """Sum up a run. ``policy`` is what its user called it, options included."""
+    done = record.completed
+    times = sorted(job.jct for job in done)
+    span = _measure_span(record)
+    sums = record.sums
+    return Score(
+        policy=policy,
+        trace=record.workload,
+        jobs=len(record.jobs),
+        dropped=len(record.dropped),
+        unfinished=len(record.unfinished),
+        avg_jct_s=fmean(times) if times else math.nan,
+        p50_jct_s=median(times),
+        p95_jct_s=percentile(times, 95),
+        p99_jct_s=percentile(times, 99),
+        makespan_s=span,
+        utilization=_over(sums.used, record.gpus * span),
+        cluster_efficiency=_over(sums.efficiency, record.gpus * span),
+        avg_queue=_over(sums.queue, span),
+        blocking_index=_over(sums.blocking, span),
+        reshapes=sum(job.reshapes for job in record.jobs),
+        reshape_share=_measure_reshaping(done),
+        decisions=record.decisions,
+        decision_ms=summarise([1000.0 * seconds for seconds in record.decision_s]),
+        wall_s=wall_s,
+        peak_rss_mb=peak_rss_mb,
+        seed=record.seed,
+        mechanism=record.mechanism,
+    )
+
+
+def summarise(values: Sequence[float]) -> Latency:
+    """Sum up measured times, in whatever unit they are."""
+    values = sorted(values)
+    return Latency(median(values), percentile(values, 99), values[-1] if values else math.nan)
+
+
+def median(values: Sequence[float]) -> float:
+    """The upper of the two in the middle, if there are two, of values that are sorted."""
+    return values[len(values) // 2] if values else math.nan
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The nearest rank, of values that are sorted."""
+    # In whole numbers: 0.95 * 20 is more than 19 in floating point, on some days.
+    return values[-(-percent * len(values) // 100) - 1] if values else math.nan
+
+
+def _measure_span(record: Record) -> float:
+    ends = [job.completed_at for job in record.jobs if job.completed_at is not None]
+    if not ends:
+        return math.nan
+    return max(ends) - min(job.submitted_at for job in record.jobs)
+
+
+def _measure_reshaping(done: Sequence[JobRecord]) -> float:
+    lost = math.fsum(job.lost_s for job in done)
+    lived = math.fsum(
+        job.completed_at - job.started_at
+        for job in done
+        if job.completed_at is not None and job.started_at is not None
+    )
+    return _over(lost, lived)
+
+
+def _over(amount: float, whole: float) -> float:
+    # Jobs of no length that come and go at one instant leave nothing to divide by.
+    if math.isnan(whole):
+        return math.nan
+    return amount / whole if whole > 0.0 else 0.0

@@ -1,0 +1,77 @@
+"""
+One workload under several policies: worlds are built and played, and their records scored.
+
+The command calls :func:`simulate` for ``dljob simulate``, and :mod:`dlsim.reproducing` for the
+evaluations of papers. All that can be wrong with the input was found before; here everything is a
+value.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlcore.policies.contract import Policy
+from dlsim.records import Record
+from dlsim.scoring import Score, score
+from dlsim.workloads import Workload
+from dlsim.world import Setting, World
+
+Watch = Callable[[str, int, int], None]
+"""Told (policy, jobs done, jobs in all) while a replay goes on, for a progress bar."""
+
+
+class Contestant(NamedTuple):
+    """A policy, and what its user called it: the name with its options."""
+
+    label: str
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out for one policy."""
+
+    score: Score
+    record: Record
+
+
+def simulate(
+    workload: Workload,
+    setting: Setting,
+    contestants: Iterable[Contestant],
+    *,
+    watch: Watch | None = None,
+) -> Iterator[Outcome]:
+    """
+    Play the workload once for each policy, one after the other, in an equal and fresh world.
+
+    They come one by one, so that whoever needs only the scores can let go of the records.
+    """
+    for label, policy in contestants:
+        began = time.perf_counter()
+        record = World(workload, setting, policy, watch=_tell(watch, label)).play()
+        yield Outcome(
+            score(
+                record,
+                policy=label,
+                wall_s=time.perf_counter() - began,
+                peak_rss_mb=measure_peak_mb(),
+            ),
+            record,
+        )
+
+
+def _tell(watch: Watch | None, label: str) -> Callable[[int, int], None] | None:
+    if watch is None:
+        return None
+    return lambda done, total: watch(label, done, total)
+
+
+def measure_peak_mb() -> float:
+    """The most memory that this process has had so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return peak / (1024.0 * 1024.0 if sys.platform == "darwin" else 1024.0)
