@@ -1,0 +1,66 @@
+"""What the benchmarks share: on what they ran, how latencies are told, how a result is printed."""
+
+import json
+import math
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def describe_machine() -> dict[str, Any]:
+    """Say on what this is measured, because a number without that means nothing."""
+    return {
+        "cores": os.cpu_count(),
+        "processor": _find_processor(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _find_processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def summarize(samples: Sequence[float]) -> dict[str, float]:
+    """Tell latencies as p50, p99 and maximum, by the percentile rules of the product."""
+    ordered = sorted(samples)
+    count = len(ordered)
+    return {
+        "p50": round(ordered[count // 2], 3),
+        "p99": round(ordered[math.ceil(0.99 * count) - 1], 3),
+        "max": round(ordered[-1], 3),
+    }
+
+
+def fit_exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """The exponent with which time grows with size: the slope in a log-log plot."""
+    slope = statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(time) for time in times]
+    ).slope
+    return round(slope, 3)
+
+
+def print_result(result: Mapping[str, Any] | Sequence[Mapping[str, Any]], form: str) -> None:
+    """Print a result for people (``table``) or for programs (``json``)."""
+    if form == "json":
+        print(json.dumps(result, indent=2))
+        return
+    rows = [result] if isinstance(result, Mapping) else list(result)
+    for row in rows:
+        for name, value in row.items():
+            print(f"{name:>24}  {_tell(value)}")
+        print()
+
+
+def _tell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "  ".join(f"{key} {each}" for key, each in value.items())
+    return str(value)

@@ -1,0 +1,225 @@
+"""
+How long one decision takes: a whole cycle, from a snapshot to a checked plan.
+
+Each repetition gets a snapshot of its own, from its own seed: jobs of measured types on a cluster
+of one type of GPU in nodes of eight, 10 % of the jobs pending (or ``--arrivals N`` of them), 5 % of
+the GPUs idle. Several sizes, as in ``--jobs 100,1000,10000``, also give the exponent with which
+the time grows.
+"""
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from _measuring import describe_machine, fit_exponent, print_result, summarize
+
+from dlcore import cycle, policies
+from dlcore.model import (
+    Checkpoint,
+    Cluster,
+    GpuDemand,
+    Job,
+    JobId,
+    JobState,
+    Node,
+    NodeName,
+    Placement,
+    Snapshot,
+    Training,
+)
+from dlcore.planning import Plan
+from dlcore.profiles import Costs, JobType, Profile
+from dlsim.shipped import load_shipped
+
+NODE_SIZE = 8
+OPTIONS = (1, 2, 4, 8)
+GPU_TYPE = "A100"
+IDLE_SHARE = 0.05
+PENDING_SHARE = 0.10
+COSTS = Costs(pod_initialization=80, process_initialization=15, checkpoint=6, pod_termination=70)
+
+
+def build_snapshot(*, jobs: int, gpus: int, pending: int, seed: int) -> Snapshot:
+    """Make up a busy cluster. Nothing is shared with the snapshot of another seed."""
+    rng = random.Random(f"decide/{seed}")
+    profiles = _load_types()
+    cluster = Cluster(Node.of(f"n{n:05}", size, GPU_TYPE) for n, size in enumerate(_sizes(gpus)))
+    shapes = _draw_shapes(rng, jobs - pending, round(gpus * (1 - IDLE_SHARE)))
+    placements = _pack(cluster, shapes, rng)
+    states = [
+        _make_state(rng, order, list(profiles), placements[order] if order < len(shapes) else None)
+        for order in range(jobs)
+    ]
+    return Snapshot(
+        now=10_000.0,
+        cluster=cluster,
+        running=tuple(state for state in states if state.placement is not None),
+        pending=tuple(state for state in states if state.placement is None),
+        profiles=profiles,
+        costs=COSTS,
+        seed=seed,
+    )
+
+
+def _load_types() -> dict[JobType, Profile]:
+    return {
+        kind: profile
+        for kind, profile in load_shipped().items()
+        if any(shape.gpu_type == GPU_TYPE for shape in profile.speeds)
+    }
+
+
+def _sizes(gpus: int) -> list[int]:
+    return [NODE_SIZE] * (gpus // NODE_SIZE) + ([gpus % NODE_SIZE] if gpus % NODE_SIZE else [])
+
+
+def _draw_shapes(rng: random.Random, jobs: int, gpus: int) -> list[int]:
+    """Give every job one GPU, then raise random ones until so many are in use."""
+    if jobs > gpus:
+        raise click.UsageError(f"{jobs} running jobs need more than {gpus} GPUs; give more --gpus")
+    shapes = [1] * jobs
+    free = gpus - jobs
+    growing = list(range(jobs))
+    while growing and free > 0:
+        place = rng.randrange(len(growing))
+        job = growing[place]
+        more = shapes[job]
+        if shapes[job] == OPTIONS[-1] or more > free:
+            growing[place] = growing[-1]
+            growing.pop()
+            continue
+        shapes[job] += more
+        free -= more
+    return shapes
+
+
+def _pack(cluster: Cluster, shapes: Sequence[int], rng: random.Random) -> list[Placement]:
+    """Place jobs on nodes drawn at random, the largest first; each on one node if one has room."""
+    free = {node.name: list(node.usable) for node in cluster.nodes}
+    names = list(free)
+    rng.shuffle(names)
+    placements: dict[int, Placement] = {}
+    by_room: dict[int, list[NodeName]] = {size: [] for size in range(NODE_SIZE + 1)}
+    for name in names:
+        by_room[len(free[name])].append(name)
+    for job in sorted(range(len(shapes)), key=lambda job: -shapes[job]):
+        parts: dict[NodeName, list[int]] = {}
+        missing = shapes[job]
+        while missing:
+            room = _best_room(by_room, missing)
+            name = by_room[room].pop()
+            taken, free[name] = free[name][:missing], free[name][missing:]
+            by_room[len(free[name])].append(name)
+            parts[name] = taken
+            missing -= len(taken)
+        placements[job] = Placement.of(parts, GPU_TYPE)
+    return [placements[job] for job in range(len(shapes))]
+
+
+def _best_room(by_room: Mapping[int, list[NodeName]], missing: int) -> int:
+    fits = [room for room, names in by_room.items() if names and room >= missing]
+    return min(fits) if fits else max(room for room, names in by_room.items() if names)
+
+
+def _make_state(
+    rng: random.Random, order: int, kinds: list[JobType], placement: Placement | None
+) -> JobState:
+    total = rng.uniform(1e3, 1e6)
+    job = Job(
+        id=JobId(f"job-{order}"),
+        gpus=GpuDemand(options=OPTIONS, requested=rng.choice(OPTIONS)),
+        training=Training(iterations=round(total)),
+        type=rng.choice(kinds),
+        checkpoint=Checkpoint(shared=True),
+    )
+    return JobState(
+        job=job,
+        order=order,
+        placement=placement,
+        iterations_total=round(total),
+        iterations_done=total * rng.random() if placement is not None else 0.0,
+        observed_at=10_000.0,
+        started_at=None if placement is None else 0.0,
+    )
+
+
+def measure(
+    *, jobs: int, gpus: int, policy: str, arrivals: int | None, runs: int
+) -> dict[str, Any]:
+    """Time ``runs`` decisions on as many snapshots."""
+    pending = round(jobs * PENDING_SHARE) if arrivals is None else arrivals
+    chosen = policies.make(policy)
+    times: list[float] = []
+    considered: list[int] = []
+    steps: Counter[str] = Counter()
+    for seed in range(runs):
+        snapshot = build_snapshot(jobs=jobs, gpus=gpus, pending=pending, seed=seed)
+        began = time.perf_counter()
+        plan = cycle.schedule(snapshot, chosen)
+        times.append((time.perf_counter() - began) * 1000)
+        considered.append(plan.considered)
+        steps += _count_steps(plan)
+    return {
+        "policy": policy,
+        "jobs": jobs,
+        "gpus": gpus,
+        "pending": pending,
+        "considered": min(considered),
+        "runs": runs,
+        "steps_per_plan": {kind: round(count / runs, 1) for kind, count in sorted(steps.items())},
+        "decision_ms": summarize(times),
+    }
+
+
+def _count_steps(plan: Plan) -> Counter[str]:
+    if not plan.steps:
+        raise click.ClickException("the plan is empty, so there is nothing to measure")
+    return Counter(type(step).__name__ for step in plan.steps)
+
+
+@click.command(help=__doc__)
+@click.option("--jobs", default="1000", show_default=True, help="How many; several with commas.")
+@click.option("--gpus", default="4000", show_default=True, help="How many; one or as many as jobs.")
+@click.option("--policy", "names", multiple=True, default=("adaptive",), show_default=True)
+@click.option("--arrivals", type=click.IntRange(min=1), help="Pending jobs; default: 10 %.")
+@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
+def main(  # noqa: PLR0917 - click passes options by keyword
+    jobs: str, gpus: str, names: tuple[str, ...], arrivals: int | None, runs: int, form: str
+) -> None:
+    """Measure every policy at every size."""
+    sizes = _parse_sizes("--jobs", jobs)
+    widths = _parse_sizes("--gpus", gpus)
+    if len(widths) == 1:
+        widths *= len(sizes)
+    if len(widths) != len(sizes):
+        raise click.UsageError("--gpus wants one number, or as many as --jobs")
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        found = [
+            measure(jobs=n, gpus=m, policy=name, arrivals=arrivals, runs=runs)
+            for n, m in zip(sizes, widths, strict=True)
+        ]
+        if len(found) > 1:
+            medians = [row["decision_ms"]["p50"] for row in found]
+            found = [{**row, "exponent": fit_exponent(sizes, medians)} for row in found]
+        rows += [{**row, "machine": describe_machine()} for row in found]
+    print_result(rows if len(rows) > 1 else rows[0], form)
+
+
+def _parse_sizes(option: str, text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise click.UsageError(f"{option} wants positive numbers, with commas between: {text!r}")
+    return sizes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
