@@ -89,9 +89,7 @@ class _Replay:
         self.seen: set[JobId] = set()
 
     def run(self) -> None:
-        for job, state in self.running.items():
-            if state.placement is not None:
-                self._own(job, state.placement.refs())
+        self._own_what_runs()
         for step in self.plan.steps:
             if isinstance(step, Wait):
                 _check_wait(step, self.told, self.seen)
@@ -102,6 +100,20 @@ class _Replay:
             self._take(step)
         for loss in self.losses:
             self._check_loss(loss)
+
+    def _own_what_runs(self) -> None:
+        held = 0
+        for job, state in self.running.items():
+            if state.placement is not None:
+                self.owner.update(dict.fromkeys(state.placement.refs(), job))
+                held += state.placement.shape.gpus
+        if len(self.owner) == held:
+            return
+        # Somewhere two jobs share a GPU: go through them again, slowly, and say which.
+        self.owner.clear()
+        for job, state in self.running.items():
+            if state.placement is not None:
+                self._own(job, state.placement.refs())
 
     def _own(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:

@@ -9,7 +9,7 @@ Whoever watches the real or the simulated world builds a :class:`Snapshot`;
 :func:`dlcore.cycle.schedule` turns it into a plan.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, NewType
@@ -83,10 +83,12 @@ class Placement:
     slices: tuple[Slice, ...]
     gpu_type: str = ""
     shape: Shape = field(init=False, compare=False, repr=False)
+    _refs: tuple[GpuRef, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         count = sum(len(part.gpus) for part in self.slices)
         object.__setattr__(self, "shape", Shape(count, len(self.slices), self.gpu_type))
+        object.__setattr__(self, "_refs", ())
 
     @classmethod
     def of(cls, gpus: Mapping[NodeName, Iterable[int]], gpu_type: str = "") -> "Placement":
@@ -104,11 +106,12 @@ class Placement:
         """The nodes that it spans, in order."""
         return tuple(part.node for part in self.slices)
 
-    def refs(self) -> Iterator[GpuRef]:
-        """Every GPU of it, node by node."""
-        for node, gpus in self.slices:
-            for index in gpus:
-                yield GpuRef(node, index)
+    def refs(self) -> tuple[GpuRef, ...]:
+        """Every GPU of it, node by node. Named once only, for every check of every plan asks."""
+        if not self._refs:
+            refs = tuple(GpuRef(node, number) for node, gpus in self.slices for number in gpus)
+            object.__setattr__(self, "_refs", refs)
+        return self._refs
 
     def __str__(self) -> str:
         return " ".join(f"{node}[{','.join(map(str, gpus))}]" for node, gpus in self.slices)
@@ -400,6 +403,7 @@ class Cluster:
         "totals",
         "types",
         "usable",
+        "whole",
     )
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -415,6 +419,8 @@ class Cluster:
         self.flawless: bool = all(len(self.usable[n.name]) == len(n.gpus) for n in self.nodes)
         """Whether every GPU may be given away."""
         self.types: tuple[str, ...] = tuple(sorted({node.gpu_type for node in self.nodes}))
+        self.whole = frozenset(n.name for n in self.nodes if len(n.usable) == len(n.gpus))
+        """The nodes on which every GPU may be given away."""
         self.sizes: Mapping[str, tuple[int, ...]] = {
             kind: tuple(
                 sorted((len(n.usable) for n in self.nodes if n.gpu_type == kind), reverse=True)

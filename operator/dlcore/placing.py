@@ -58,8 +58,7 @@ class Room:
             name: len(usable) for name, usable in cluster.usable.items()
         }
         for placement in taken:
-            for node, count in count_usable(placement, cluster).items():
-                self.nodes[node] -= count
+            self._take_first(placement)
         self.free: dict[str, int] = dict.fromkeys(cluster.types, 0)
         """How many GPUs of each type are free."""
         self._buckets: dict[str, list[dict[NodeName, None]]] = {
@@ -69,6 +68,19 @@ class Room:
             kind = cluster.by_name[name].gpu_type
             self.free[kind] += count
             self._buckets[kind][count][name] = None
+
+    def _take_first(self, placement: Placement) -> None:
+        """Count the GPUs of a placement as taken; spelt out, for it runs over every running job."""
+        whole = self.cluster.whole
+        for node, gpus in placement.slices:
+            if node in whole:
+                self.nodes[node] -= len(gpus)
+            else:
+                part = Placement.of({node: gpus})
+                self.nodes.update(
+                    (name, self.nodes[name] - count)
+                    for name, count in count_usable(part, self.cluster).items()
+                )
 
     @property
     def total(self) -> int:
@@ -265,22 +277,23 @@ def place(
     if growing or len(kept) < len(shares):
         placer = _Placer(cluster, {job: want.placement for job, want in kept.items()})
         wanted, failed = placer.place_rest(shares, kept, growing, pending)
-    return _undo_vain_losses(running, wanted), failed
+    losers = [state for state in running if _loses(state, wanted.get(state.job.id))]
+    if losers:
+        takers = [wanted[s.job.id] for s in (*growing, *pending) if s.job.id in wanted]
+        _undo_vain_losses(losers, takers, wanted)
+    return wanted, failed
 
 
 def _undo_vain_losses(
-    running: tuple[JobState, ...], wanted: dict[JobId, Wanted]
-) -> dict[JobId, Wanted]:
+    losers: list[JobState], takers: list[Wanted], wanted: dict[JobId, Wanted]
+) -> None:
     """
     Let those keep their GPUs who would lose them to nobody.
 
     That happens when whom they were taken for found no place after all, and it may happen to any
     policy that thinks in numbers and leaves the places to us.
     """
-    losers = [state for state in running if _loses(state, wanted.get(state.job.id))]
-    if not losers:
-        return wanted
-    used = {ref for want in wanted.values() for ref in want.placement.refs()}
+    used = {ref for want in takers for ref in want.placement.refs()}
     for state in losers:
         assert state.placement is not None
         refs = set(state.placement.refs())
@@ -290,7 +303,6 @@ def _undo_vain_losses(
             cause = want.cause if want is not None else Cause(CauseCode.ITS_TURN)
             wanted[state.job.id] = Wanted(state.placement, cause, state.gang, state.batch_size)
             used |= refs
-    return wanted
 
 
 def _loses(state: JobState, want: Wanted | None) -> bool:

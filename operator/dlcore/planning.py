@@ -9,6 +9,7 @@ stopped. What those two need to know – who waits for whom – is in the steps.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlcore.model import (
     Cause,
@@ -94,8 +95,7 @@ class Plan:
     policy_state: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What placing made of one share: where the job shall be, and why."""
 
     placement: Placement

@@ -9,16 +9,15 @@ core. A policy of your own is one file with a class like this, and one line in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from dlcore.checking import Law
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.predicting import Predictor
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a policy wants one job to have from now on."""
+class Share(NamedTuple):
+    """What a policy wants one job to have from now on. A tuple, for there is one for every job."""
 
     gpus: int
     cause: Cause = Cause(CauseCode.ITS_TURN)

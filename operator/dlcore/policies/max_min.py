@@ -13,6 +13,7 @@ from dlcore.checking import Law
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.placing import acceptable_types
 from dlcore.policies.contract import Decision, Share, View
+from dlcore.profiles import JobType
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)
@@ -38,55 +39,71 @@ class MaxMin:
 
     def allocate(self, view: View) -> Decision:
         """Fill from the bottom, level by level."""
-        free = dict(view.cluster.totals)
-        kinds: dict[JobId, str] = {}
-        counts: dict[JobId, int] = {}
-        heap = [(s.least, -s.job.priority, s.order, s) for s in (*view.running, *view.pending)]
-        heapq.heapify(heap)
-        while heap and any(free.values()):
-            gpus, _, _, state = heapq.heappop(heap)
-            job = state.job.id
-            has = counts.get(job, 0)
-            kind = kinds.get(job) or _choose_type(state, free, view)
-            if kind is None or free.get(kind, 0) < gpus - has:
-                continue
-            free[kind] -= gpus - has
-            counts[job], kinds[job] = gpus, kind
-            higher = _next_number(state, gpus, kind, view)
-            if higher is not None:
-                heapq.heappush(heap, (higher, -state.job.priority, state.order, state))
+        filling = _Filling(view)
+        filling.fill()
         shares = {
-            state.job.id: Share(counts[state.job.id], _why(state, view), kinds[state.job.id])
+            state.job.id: filling.share(state)
             for state in (*view.running, *view.pending)
-            if state.job.id in counts
+            if state.job.id in filling.counts
         }
         return Decision(shares=shares, wait=_NO_ROOM)
 
 
-def _choose_type(state: JobState, free: dict[str, int], view: View) -> str | None:
-    if state.placement is not None:
-        return state.placement.gpu_type
-    kinds = acceptable_types(state, view.cluster)
-    return max(kinds, key=lambda kind: free[kind], default=None)
+class _Filling:
+    """The shares while they rise."""
 
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.free = dict(view.cluster.totals)
+        self.kinds: dict[JobId, str] = {}
+        self.counts: dict[JobId, int] = {}
+        self._past_peak: dict[tuple[JobType, str, int, int], bool] = {}
 
-def _next_number(state: JobState, gpus: int, kind: str, view: View) -> int | None:
-    higher = next((n for n in state.job.gpus.options if n > gpus), None)
-    return None if higher is None or _is_past_peak(state, higher, kind, view) else higher
+    def fill(self) -> None:
+        states = (*self.view.running, *self.view.pending)
+        heap = [(s.least, -s.job.priority, s.order, s) for s in states]
+        heapq.heapify(heap)
+        while heap and any(self.free.values()):
+            gpus, _, _, state = heapq.heappop(heap)
+            if self._raise(state, gpus):
+                higher = next((n for n in state.job.gpus.options if n > gpus), None)
+                if higher and not self._is_past_peak(state, gpus, higher):
+                    heapq.heappush(heap, (higher, -state.job.priority, state.order, state))
 
+    def _raise(self, state: JobState, gpus: int) -> bool:
+        job = state.job.id
+        kind = self.kinds.get(job) or self._choose_type(state)
+        more = gpus - self.counts.get(job, 0)
+        if kind is None or self.free.get(kind, 0) < more:
+            return False
+        self.free[kind] -= more
+        self.counts[job], self.kinds[job] = gpus, kind
+        return True
 
-def _is_past_peak(state: JobState, gpus: int, kind: str, view: View) -> bool:
-    """Whether the job would be faster with its next smaller number of GPUs."""
-    lower = max((n for n in state.job.gpus.options if n < gpus), default=None)
-    if lower is None:
-        return False
-    predictor, job = view.predictor, state.job
-    speed = predictor.speed(job, predictor.shape(gpus, kind))
-    return speed < predictor.speed(job, predictor.shape(lower, kind))
+    def _choose_type(self, state: JobState) -> str | None:
+        if state.placement is not None:
+            return state.placement.gpu_type
+        kinds = acceptable_types(state, self.view.cluster)
+        return max(kinds, key=lambda kind: self.free[kind], default=None)
 
+    def _is_past_peak(self, state: JobState, lower: int, higher: int) -> bool:
+        """Whether the job is known to be slower with the higher number of GPUs."""
+        key = (state.job.type, self.kinds[state.job.id], lower, higher)
+        known = self._past_peak.get(key)
+        if known is None:
+            predictor, kind = self.view.predictor, key[1]
+            fast = predictor.speed(state.job, predictor.shape(lower, kind))
+            slow = predictor.speed(state.job, predictor.shape(higher, kind))
+            known = self._past_peak[key] = slow < fast
+        return known
 
-def _why(state: JobState, view: View) -> Cause:
-    placement = state.placement
-    if placement is not None and _is_past_peak(state, placement.gpus, placement.gpu_type, view):
-        return _FASTER_WITH_FEWER
-    return _FAIR_SHARE
+    def share(self, state: JobState) -> Share:
+        """What the job is to have; a loss for its own sake is told from one for others'."""
+        gpus, placement = self.counts[state.job.id], state.placement
+        own = (
+            placement is not None
+            and gpus < placement.gpus
+            and self._is_past_peak(state, gpus, placement.gpus)
+        )
+        cause = _FASTER_WITH_FEWER if own else _FAIR_SHARE
+        return Share(gpus, cause, self.kinds[state.job.id])
