@@ -8,7 +8,7 @@ so that a policy which asks for an odd shape is told what a real cluster would s
 * A count is as fast as it was measured on the fewest nodes, for as long as the job is on no more
   nodes than that, or than the cluster at hand needs. On more nodes it is as fast as was measured
   there, or else slower by the share that spreading usually costs.
-* Counts between and beyond the measured ones follow :mod:`dlcore.interpolating`.
+* Counts between and beyond the measured ones follow :mod:`dlcore.relating`.
 * A type of GPU on which the job was not measured is faster or slower than a measured one by what
   is known of the two, and if nothing is, alike. A cluster whose GPUs bear no name is taken for
   one of those on which the job was measured.

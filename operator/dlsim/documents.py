@@ -18,7 +18,7 @@ import yaml
 
 from dlcore import jobfile
 from dlcore.model import Direction, Job
-from dlcore.profiles import JobType, Profile
+from dlcore.profiles import JobType, Profile, Speed
 from dlcore.relating import Atlas
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.errors import BadInput
@@ -110,6 +110,7 @@ def _construct(loader: yaml.SafeLoader) -> Iterator[tuple[int, Any]]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None  # There is one, as was just checked.
             yield node.start_mark.line + 1, loader.construct_document(node)
     finally:
         loader.dispose()
@@ -216,14 +217,10 @@ class Described:
         return self._pool.draw(job.gpus.requested, f"{self._seed}/{kind}")
 
     def _from_relatives(self, kind: JobType, relatives: Iterable[JobType]) -> Profile:
-        """The profile of the same model at another batch, as prediction would have it."""
-        nearest = min(relatives, key=lambda other: (_remoteness(kind, other), other))
-        named = kind._replace(model=nearest.model)
-        speeds = {
-            shape: speed._replace(iterations_per_s=self._atlas.estimate(named, shape).value)
-            for shape, speed in self._table[nearest].speeds.items()
-        }
-        return Profile(kind, speeds)
+        """The profile that prediction would conclude from the same model at other batches."""
+        shapes = {shape for other in relatives for shape in self._table[other].speeds}
+        speeds = {shape: self._atlas.estimate(kind, shape).value for shape in sorted(shapes)}
+        return Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """The true speeds of all jobs noted."""
@@ -245,8 +242,3 @@ class Described:
 def _plain(model: str) -> str:
     """A model's name as people agree on it: ResNet-18 and resnet18 are one."""
     return "".join(character for character in model.lower() if character.isalnum())
-
-
-def _remoteness(kind: JobType, other: JobType) -> float:
-    one, two = max(kind.batch_size, 1), max(other.batch_size, 1)
-    return max(one, two) / min(one, two)

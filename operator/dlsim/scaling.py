@@ -11,17 +11,21 @@ same jobs and their figures can be compared.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.curves import Curve, Ground, Pool, lay_out
-from dlsim.shipped import StepTimes, find_folder, load_speeds, load_step_times
+from dlsim.shipped import StepTimes, find_folder, load_shipped, load_speeds, load_step_times
 from dlsim.tables import Table
 from dlsim.traces import Kind, Request
 from dlwire.messages import Shape
 
 Profiles = Mapping[JobType, Profile]
+
+MODEL_COLUMNS = ("model", "job_type", "application")
+"""Where the formats have the model."""
 
 
 class Scaling(NamedTuple):
@@ -210,7 +214,9 @@ def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:
         message = f"{kind.model!r} was never measured"
         known = f"one of {', '.join(sorted({other.model for other in table}))}"
     raise request.row.error(
-        message, field="model", remedy=f"take {known}, or give its speeds with --speeds"
+        message,
+        field=next(name for name in MODEL_COLUMNS if name in request.row.fields),
+        remedy=f"take {known}, or give its speeds with --speeds",
     )
 
 
@@ -300,29 +306,24 @@ def _between(measured: Mapping[int, float], batch: int) -> float | None:
 # --- which rule for which trace -----------------------------------------------------------
 
 
-def make_scaler(
-    kind: Kind, table: Profiles, own: Profiles | None, ground: Ground, *, seed: int, rigid: bool
-) -> Scaler:
+def make_scaler(kind: Kind, own: Profiles, ground: Ground, *, seed: int, rigid: bool) -> Scaler:
     """
     Choose the rule for a kind of trace.
 
-    ``table`` holds everything that was measured, ``own`` what the user gave: if anything, lots
-    are drawn from that.
+    ``own`` is what the user measured: it comes before what is shipped, and if there is any, lots
+    are drawn from that alone.
     """
     if kind is Kind.DURATIONS and rigid:
         return AsRequested(ground)
     if kind in (Kind.DURATIONS, Kind.ITERATIONS):
         pool = Pool(own or load_standard_curves(), ground)
         return Drawn(pool, ground, seed=seed, rigid=rigid)
+    table = {**load_shipped(), **own}
     if kind is Kind.POLLUX:
         applications = PolluxApplications(table)
         return Measured(applications.find, applications.identify, ground, rigid=rigid)
-
-    def find(request: Request, wanted: JobType) -> Profile:
-        return find_measured(table, request, wanted)
-
     identify = identify_gavel if kind is Kind.GAVEL else identify_by_batch
-    return Measured(find, identify, ground, rigid=rigid)
+    return Measured(partial(find_measured, table), identify, ground, rigid=rigid)
 
 
 def load_standard_curves() -> Profiles:

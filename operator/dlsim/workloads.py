@@ -74,11 +74,10 @@ def read(
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
     )
-    table = {**load_shipped(), **(speeds or {})}
     if is_document(path):
-        return _read_documents(path, table, speeds, ground, seed=seed, rigid=rigid)
+        return _read_documents(path, speeds or {}, ground, seed=seed, rigid=rigid)
     trace = read_trace(path)
-    scaler = make_scaler(trace.kind, table, speeds, ground, seed=seed, rigid=rigid)
+    scaler = make_scaler(trace.kind, speeds or {}, ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
     return Workload(name_of(path), jobs, profiles, profiles, tuple(scaler.notes()))
@@ -105,18 +104,12 @@ def _make_job(request: Request, scaling: Scaling) -> TracedJob:
 
 
 def _read_documents(
-    path: Path,
-    table: Mapping[JobType, Profile],
-    own: Mapping[JobType, Profile] | None,
-    ground: Ground,
-    *,
-    seed: int,
-    rigid: bool,
+    path: Path, own: Mapping[JobType, Profile], ground: Ground, *, seed: int, rigid: bool
 ) -> Workload:
-    speeds = Described(table, Pool(own or load_standard_curves(), ground), ground, seed=seed)
-    jobs = tuple(
-        _describe(document, speeds, seed=seed, rigid=rigid) for document in read_documents(path)
-    )
+    documents = read_documents(path)
+    pool = Pool(own or load_standard_curves(), ground)
+    speeds = Described({**load_shipped(), **own}, pool, ground, seed=seed)
+    jobs = tuple(_describe(each, speeds, seed=seed, rigid=rigid) for each in documents)
     profiles = speeds.profiles()
     return Workload(name_of(path), jobs, profiles, profiles, tuple(speeds.notes()))
 

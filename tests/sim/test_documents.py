@@ -1,0 +1,192 @@
+"""DLJob files are played in a simulation as they are."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dlcore.profiles import JobType
+from dlsim import workloads
+from dlsim.errors import BadInput
+from dlsim.workloads import Workload
+from dlwire.messages import Shape
+
+JOB = """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata:
+  name: NAME
+  annotations: {dljob.io/submit-at: "AT"}
+spec:
+  gpus: {options: [1, 2, 4]}
+  training: {iterations: 1000, batchSize: 256}
+  profile: {model: resnet50}
+"""
+
+
+def job(name: str = "one", at: float = 0, *changes: tuple[str, str]) -> str:
+    text = JOB.replace("NAME", name).replace("AT", str(at))
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def read(path: Path, **changes) -> Workload:
+    usual = {"rigid": False, "speeds": None, "seed": 0, "gpu_types": ("",), "largest": 64}
+    return workloads.read(path, **(usual | changes))
+
+
+def read_text(folder: Path, text: str, **changes) -> Workload:
+    path = folder / "jobs.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read(path, **changes)
+
+
+def test_a_file_may_hold_several_jobs_and_they_come_when_they_say(tmp_path):
+    workload = read_text(tmp_path, "---".join([job("late", 60), job("a"), job("b"), "\n"]))
+    assert [t.job.id for t in workload.jobs] == ["a", "b", "late"]
+    assert [t.job.submitted_at for t in workload.jobs] == [0.0, 0.0, 60.0]
+    assert workload.name == "jobs"
+
+
+def test_a_folder_of_files_is_one_workload(tmp_path):
+    (tmp_path / "b.yaml").write_text(job("first"), encoding="utf-8")
+    (tmp_path / "c.yml").write_text(job("second"), encoding="utf-8")
+    (tmp_path / "README.md").write_text("no job", encoding="utf-8")
+    assert [t.job.id for t in read(tmp_path).jobs] == ["first", "second"]
+
+
+def test_a_job_is_the_one_that_its_file_describes(tmp_path):
+    (traced,) = read_text(tmp_path, job()).jobs
+    assert traced.job.gpus.options == (1, 2, 4)
+    assert traced.iterations == 1000.0
+    assert not traced.job.checkpoint.shared
+
+
+def test_rigid_jobs_have_the_requested_gpus_only(tmp_path):
+    (traced,) = read_text(tmp_path, job(), rigid=True).jobs
+    assert traced.job.gpus.options == (4,)
+
+
+def test_the_speed_is_the_one_measured_for_the_profile(tmp_path):
+    workload = read_text(tmp_path, job(), gpu_types=("A100",))
+    speeds = workload.truths[JobType("resnet50", "", 256)].speeds
+    assert speeds[Shape(4, 1, "A100")].iterations_per_s == 6.19081
+
+
+@pytest.mark.parametrize("model", ["ResNet-50", "resnet50", "RESNET_50"])
+def test_a_model_is_found_however_its_name_is_written(tmp_path, model):
+    text = job("one", 0, ("model: resnet50", f"model: {model}, dataset: imagenet"))
+    workload = read_text(tmp_path, text)
+    assert not workload.notes
+    speeds = workload.truths[JobType(model, "imagenet", 256)].speeds
+    assert speeds[Shape(1)].iterations_per_s < speeds[Shape(4)].iterations_per_s
+
+
+def test_a_model_nobody_measured_gets_a_curve_by_lot_and_we_say_so(tmp_path):
+    text = job("one", 0, ("model: resnet50", "model: mine")) + "---" + job("two")
+    workload = read_text(tmp_path, text)
+    (note,) = workload.notes
+    assert "no speed is known of mine/256" in note
+    assert all(
+        speed.iterations_per_s > 0.0
+        for speed in workload.truths[JobType("mine", "", 256)].speeds.values()
+    )
+
+
+def test_a_job_without_a_profile_is_a_type_of_its_own(tmp_path):
+    bare = ("  profile: {model: resnet50}\n", "")
+    workload = read_text(tmp_path, job("one", 0, bare) + "---" + job("two", 0, bare))
+    assert [t.job.type for t in workload.jobs] == [
+        JobType("one", "", 256),
+        JobType("two", "", 256),
+    ]
+    assert workload.truths.keys() == {t.job.type for t in workload.jobs}
+
+
+TARGET = (
+    "iterations: 1000, batchSize: 256",
+    "batchSize: 256, target: {metric: top5, value: 0.9}",
+)
+PROGRESS = (
+    "  profile:",
+    "  progress: {log: 'step (?P<iteration>[0-9]+) top5=(?P<top5>[.0-9]+)'}\n  profile:",
+)
+CURVE = ('submit-at: "0"', 'submit-at: "0", sim.dljob.io/learning: "b0=0.002 b1=1.5 c=0.93"')
+
+
+def test_a_job_with_a_target_ends_where_its_curve_reaches_it(tmp_path):
+    (traced,) = read_text(tmp_path, job("one", 0, TARGET, PROGRESS, CURVE)).jobs
+    assert traced.learning is not None
+    assert traced.learning.truth_at(traced.iterations) == pytest.approx(0.9)
+
+
+def test_a_target_does_not_prolong_a_training(tmp_path):
+    more = ("batchSize: 256, target", "iterations: 500, batchSize: 256, target")
+    (traced,) = read_text(tmp_path, job("one", 0, TARGET, PROGRESS, CURVE, more)).jobs
+    assert traced.iterations == 500.0
+
+
+@pytest.mark.parametrize(
+    "curve", ["", "b0=1", "b0=0 b1=1 c=1", "b0=1 b1=1 c=x", "b0=1 b1=1 c=nan", "b0=1 b1=1 c=1 d=1"]
+)
+def test_a_wrong_learning_curve_is_told(tmp_path, curve):
+    wrong = ("b0=0.002 b1=1.5 c=0.93", curve)
+    expect_error(tmp_path, job("one", 0, TARGET, PROGRESS, CURVE, wrong), "is no learning curve")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (job("one", 0, TARGET, PROGRESS), "nothing says when the training ends"),
+        (
+            job("one", 0, TARGET, PROGRESS, CURVE, ("c=0.93", "c=0.8")),
+            "nothing says when the training ends",
+        ),
+        (job() + "---" + job(), "'one' is the job of .*:2 already"),
+        (job("one", -5), "submit-at"),
+        (job("one", math.nan), "submit-at"),
+        (job("one", 0, ('"0"', "0")), "submit-at"),
+        (job("one", 0, ("[1, 2, 4]", "[0, 2]")), "options"),
+        (job("one", 0, ("iterations: 1000", "iterations: 0")), "iterations"),
+        (job("one", 0, ("kind: DLJob", "kind: Pod")), "kind"),
+        ("[1, 2]", "the document is a list"),
+        ("just text", "the document is a string"),
+        ("a: [1, 2", "is not YAML"),
+        ("a: 2020-02-31", "is not YAML"),
+        ("a: !!python/object:os.system {}", "is not YAML"),
+        ("\tspec: {}", "is not YAML"),
+        ("&a [*a]", "anchor"),
+        ("", "holds no DLJob"),
+        ("---\n---\n", "holds no DLJob"),
+        ("[" * 1200, "is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(tmp_path, text, words):
+    expect_error(tmp_path, text, words)
+
+
+def test_the_line_is_that_of_the_document(tmp_path):
+    text = job("one") + "---" + job("two", 0, ("kind: DLJob", "kind: Pod"))
+    assert expect_error(tmp_path, text, "kind").line == 12
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path):
+    with pytest.raises(BadInput, match="a folder without YAML files"):
+        read(tmp_path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read(tmp_path / "nothing.yaml")
+    (tmp_path / "latin.yaml").write_bytes("name: jürgen".encode("latin-1"))
+    with pytest.raises(BadInput, match="UTF-8"):
+        read(tmp_path)
+
+
+def expect_error(folder: Path, text: str, words: str) -> BadInput:
+    with pytest.raises(BadInput, match=words) as caught:
+        read_text(folder, text)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.startswith(str(folder))
+    assert caught.value.remedy
+    return caught.value
