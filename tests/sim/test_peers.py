@@ -1,0 +1,125 @@
+"""
+Rigid jobs on counted GPUs: the figures of others, and of an independent program, to the digit.
+
+Every event of these replays goes through the very same cycle as in production, so that it is the
+cycle, the policies and the world together that are held against the reference.
+"""
+
+import csv
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dlcore.policies.contract import Policy
+from dlcore.policies.fifo import Fifo
+from dlcore.policies.fjf import Fjf
+from dlcore.policies.srsf import Srsf
+from dlcore.policies.srtf import Srtf
+from dlcore.policies.tiresias import Tiresias
+from dlcore.profiles import Costs
+from dlsim import workloads
+from dlsim.clusters import build_counted, fill_nodes
+from dlsim.scoring import Score
+from dlsim.simulating import Contestant, simulate
+from dlsim.world import Setting
+from tests.reference import reference
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (Fifo(), Fjf(), Srtf(), Srsf(), Tiresias())
+}
+
+with (TRACES / "peer_figures.csv").open(encoding="utf-8") as file:
+    PUBLISHED = list(csv.DictReader(file))
+
+QUICK = {"philly_2869ce", "philly_7f04ca", "philly_e13805"}
+"""Traces that are played in an instant."""
+NAMES = [
+    path.name.removesuffix(".csv.gz")
+    for pattern in ("philly_*", "itp_cluster??.*", "tiresias_*")
+    for path in sorted(TRACES.glob(f"{pattern}.gz"))
+]
+LONG = {"philly_6214e9", "philly_11cb48", "itp_cluster04", "itp_cluster09"}
+"""Traces of more than ten thousand jobs, of which the tests replay the first so many."""
+MOST_JOBS = 4_000
+
+
+@cache
+def play(trace: Path, policy: str) -> Score:
+    nodes = build_counted(fill_nodes(64))
+    workload = workloads.read(
+        trace, rigid=True, speeds=None, seed=0, gpu_types=("",), largest=64, node_gpus=64
+    )
+    setting = Setting(nodes=nodes, costs=Costs())
+    (outcome,) = simulate(workload, setting, [Contestant(policy, POLICIES[policy])])
+    return outcome.score
+
+
+def figures_of(score: Score) -> str:
+    figures = reference.Figures(
+        score.avg_jct_s, score.p50_jct_s, score.p95_jct_s, score.p99_jct_s, score.makespan_s
+    )
+    return str(figures)
+
+
+def path_of(trace: str) -> Path:
+    return TRACES / f"{trace}.csv.gz"
+
+
+def marks_of(trace: str) -> list[pytest.MarkDecorator]:
+    return [] if trace in QUICK else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=marks_of(row["trace"]), id=f"{row['trace']}-{row['policy']}")
+        for row in PUBLISHED
+    ],
+)
+def test_the_published_figures_are_met_to_the_printed_digit(row):
+    average, *others = figures_of(play(path_of(row["trace"]), row["policy"])).split()
+    low, _, high = row["avg"].partition("..")
+    assert float(low) <= float(average) <= float(high or low)
+    assert others == [row["p50"], row["p95"], row["p99"], row["makespan"]]
+
+
+def shorten(trace: str, folder: Path) -> Path:
+    """Write the first jobs of a long trace to a file of their own."""
+    if trace not in LONG:
+        return path_of(trace)
+    short = folder / f"{trace}.csv"
+    with reference.open_text(path_of(trace)) as whole:
+        lines = [line for line, _ in zip(whole, range(MOST_JOBS + 1), strict=False)]
+    short.write_text("".join(lines), encoding="utf-8")
+    return short
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("trace", [pytest.param(trace, marks=marks_of(trace)) for trace in NAMES])
+def test_every_trace_is_played_as_the_reference_plays_it(trace, policy, tmp_path):
+    path = shorten(trace, tmp_path)
+    expected = reference.replay(reference.read_trace(path), 64, policy)
+    assert figures_of(play(path, policy)) == str(expected)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(20))
+def test_any_trace_is_played_as_the_reference_plays_it(seed, policy, tmp_path):
+    # Few instants and few counts, so that much happens at once and ties are many.
+    lots = random.Random(seed)
+    counts = lots.choice([(1, 2, 4, 8, 16, 32, 64), (5, 17, 33), (1, 64, 65), (1,)])
+    rows = [
+        f"{job},{lots.randrange(40) * 100},{lots.randrange(30) * 100},{lots.choice(counts)}\n"
+        for job in range(60)
+    ]
+    path = tmp_path / "trace.csv"
+    path.write_text("job_id,submit_time_s,duration_s,num_gpus\n" + "".join(rows), encoding="utf-8")
+    expected = reference.replay(reference.read_trace(path), 64, policy)
+    assert figures_of(play(path, policy)) == str(expected)
+
+
+def test_jobs_larger_than_the_cluster_are_dropped_and_counted():
+    assert play(path_of("philly_ee9e8c"), "fifo").dropped == 3
