@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from math import inf, isfinite
+from typing import assert_never
 
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName, Placement, Snapshot
 from dlcore.placing import acceptable_types, largest_possible
@@ -45,6 +46,8 @@ def sentence_for_step(snapshot: Snapshot, step: Step) -> str:
         case Move():
             done = f"moves from {_where(step.old)} to {_where(step.new)}"
             return f"{done}: {_reason_for(snapshot, state, step)}"
+        case _:
+            assert_never(step)
 
 
 # --- the reasons --------------------------------------------------------------------------
@@ -209,11 +212,17 @@ def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
 
 def _iter_ends(snapshot: Snapshot, predictor: Predictor) -> Iterator[tuple[float, JobState]]:
     """Every running job whose end can be predicted, with the seconds until then, soonest first."""
-    ends = [(predictor.remaining(state, snapshot.now), state) for state in snapshot.running]
+    # Half a gang does not train, so it does not end either.
+    training = [state for state in snapshot.running if not _is_incomplete(state)]
+    ends = [(predictor.remaining(state, snapshot.now), state) for state in training]
     yield from sorted(
         ((seconds, state) for seconds, state in ends if isfinite(seconds)),
         key=lambda end: (end[0], end[1].order),
     )
+
+
+def _is_incomplete(state: JobState) -> bool:
+    return state.placement is not None and state.gang > state.placement.gpus
 
 
 # --- why a job waits ----------------------------------------------------------------------

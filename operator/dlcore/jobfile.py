@@ -264,7 +264,7 @@ def _rendered_spec(job: Job) -> Fields:
         progress=_rendered_progress(job.progress),
         checkpoint=_rendered_checkpoint(job.checkpoint),
         warmStart=_given(preload=list(job.preload)),
-        batch=_given(elastic=job.batch.elastic, max=job.batch.maximum or None),
+        batch=_given(elastic=job.batch.elastic or None, max=job.batch.maximum or None),
         priority=job.priority,
         suspend=job.suspend,
         ttlSecondsAfterFinished=job.limits.ttl_seconds_after_finished,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlcore.problems import Problem, foreign_values, join, listed, nearest, shown
+from dlcore.problems import Problem, foreign_values, join, listed, nearest, plain, shown
 from dlcore.schemas import Form, Json, Node, Text
 
 
@@ -207,7 +207,7 @@ class Record(Node):
             if inner is not None or name not in self.fields
         }
         added = {
-            name: node.completed(node.default)
+            name: node.completed(plain(node.default))
             for name, node in self.fields.items()
             if name not in given and node.default is not None
         }

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dlcore.problems import Problem, foreign_values, kind_of, listed, nearest, shown
+from dlcore.problems import Problem, foreign_values, kind_of, listed, nearest, plain, shown
 
 Json = dict[str, Any]
 
@@ -75,7 +75,7 @@ class Node(ABC):
 
     def openapi(self) -> Json:
         """Describe it as a structural schema of Kubernetes does."""
-        default = {} if self.default is None else {"default": self.default}
+        default = {} if self.default is None else {"default": plain(self.default)}
         return {"description": self.description, **self.keywords(), **default}
 
     def wrong_type(self, value: object, path: str, *, wanted: str, remedy: str) -> Problem:

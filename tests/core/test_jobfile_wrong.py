@@ -1,0 +1,55 @@
+"""
+Every wrong document of ``data/wrong_jobs`` is refused in exactly the lines that it begins with.
+
+A document for a mistake that nobody thought of is one more file there: its first lines, after
+``# wrong:``, are what the user is to be told.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlcore import jobfile, jobrules, podrules
+from dlcore.records import Rule
+
+WRONG_JOBS = sorted((Path(__file__).parent / "data" / "wrong_jobs").glob("*.yaml"))
+
+WRONG = "# wrong: "
+FOR_REAL = "# to be run for real"
+
+RULES = (
+    *jobrules.GPU_RULES,
+    *jobrules.TRAINING_RULES,
+    *jobrules.PROGRESS_RULES,
+    *jobrules.CHECKPOINT_RULES,
+    *jobrules.BATCH_RULES,
+    *jobrules.SPEC_RULES,
+    *podrules.CONTAINER_RULES,
+    *podrules.TRAINER_RULES,
+    *podrules.AUXILIARY_RULES,
+    *podrules.POD_RULES,
+)
+
+
+def expected_lines(text: str) -> tuple[str, ...]:
+    return tuple(line.removeprefix(WRONG) for line in text.splitlines() if line.startswith(WRONG))
+
+
+@pytest.mark.parametrize("path", WRONG_JOBS, ids=lambda path: path.stem)
+def test_a_wrong_job_is_refused_in_the_very_words(path: Path):
+    text = path.read_text(encoding="utf-8")
+    with pytest.raises(jobfile.JobFileError) as caught:
+        jobfile.parse(yaml.safe_load(text), require_template=FOR_REAL in text)
+    assert caught.value.lines() == expected_lines(text)
+
+
+def test_there_are_many_wrong_jobs_and_each_expects_something():
+    assert len(WRONG_JOBS) > 150
+    assert all(expected_lines(path.read_text(encoding="utf-8")) for path in WRONG_JOBS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_is_broken_by_a_wrong_job(rule: Rule):
+    told = [line for path in WRONG_JOBS for line in expected_lines(path.read_text("utf-8"))]
+    assert any(f"{rule.message}; {rule.remedy}" in line for line in told)
