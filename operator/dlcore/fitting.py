@@ -37,8 +37,14 @@ MOST_POINTS = 200
 OFFLINE_WEIGHT = 4.0
 """The points of the profile together weigh no more than so many of the job's own."""
 
-LIMITS = 32
-"""How many limits are tried."""
+LIMITS = 9
+"""How many limits are tried at first, and then twice again around the best of them."""
+
+LUCK = 0.5
+"""
+A noisy metric reaches a value before its mean does, because one good report is enough. So many
+times the usual miss of the curve counts as reached; less if it must be reached several times.
+"""
 
 
 class Forecast(NamedTuple):
@@ -96,7 +102,7 @@ def predict_iterations(
     most = math.inf if asked is None else float(asked)
     if len(offline) + len(online) < FEWEST_POINTS:
         return Forecast(most, min(most, _last(online)), most, 0.0)
-    forecast = _fit_and_read(_Sample.of(offline, online, target))
+    forecast = _fit_and_read(_Sample.of(offline, online, target), target.patience)
     # It was not reached so far, and the last of the required points in a row comes later still.
     wait = (target.patience - 1) * _interval(online or offline)
     soonest = _last(online) + _interval(online)
@@ -113,12 +119,7 @@ def predict_iterations(
 
 def _tidy(points: Iterable[AccuracyPoint]) -> list[AccuracyPoint]:
     """Those that say anything, in order of iteration, and not too many of them."""
-    sound = sorted(
-        point
-        for point in points
-        # Beyond these a metric has diverged, and its square would be infinite.
-        if 0.0 <= point.iteration < 1e18 and abs(point.value) < 1e100
-    )
+    sound = sorted(point for point in points if point.is_sound)
     if len(sound) <= MOST_POINTS:
         return sound
     step = (len(sound) - 1) / (MOST_POINTS - 1)
@@ -208,10 +209,18 @@ def _smooth(values: Floats) -> Floats:
     """Put the median of the neighbours in the place of outliers, as Optimus does before it fits."""
     if len(values) < 5:
         return values
-    medians = np.array([np.median(values[max(0, i - 2) : i + 3]) for i in range(len(values))])
-    off = np.abs(values - medians)
+    # Two at each end lack neighbours on one side, and on a steep curve those mislead.
+    inner = values[2:-2]
+    windows = np.lib.stride_tricks.sliding_window_view(values, 5)
+    off = np.abs(inner - np.median(windows, axis=1))
     usual = 1.4826 * float(np.median(off))
-    return np.where(off > 4.0 * usual, medians, values)
+    # On a curve without noise a steep start is off too, but by a step or two only.
+    others = windows[:, [0, 1, 3, 4]]
+    step = np.median(np.abs(np.diff(others, axis=1)) / [1.0, 2.0, 1.0], axis=1)
+    neighbours = np.median(others, axis=1)
+    smooth = values.copy()
+    smooth[2:-2] = np.where(off > np.maximum(4.0 * usual, 3.0 * step), neighbours, inner)
+    return smooth
 
 
 def _offline_weights(count: int) -> Floats:
@@ -226,10 +235,11 @@ def _online_weights(count: int) -> Floats:
 # --- curves -------------------------------------------------------------------------------
 
 
-def _fit_and_read(sample: _Sample) -> Forecast:
+def _fit_and_read(sample: _Sample, patience: int) -> Forecast:
     """Fit all points; and some of them, to see how much the answer hangs on which."""
     curve = fit_curve(sample.iterations, sample.values, sample.weights)
-    likely = curve.iterations_to(sample.target)
+    target = sample.target + LUCK / patience * curve.error
+    likely = curve.iterations_to(target)
     count = len(sample.iterations)
     most, some = max(FEWEST_POINTS, count * 3 // 4), max(FEWEST_POINTS, count * 3 // 5)
     others = [
@@ -239,9 +249,9 @@ def _fit_and_read(sample: _Sample) -> Forecast:
             for part in (sample.part(0, most), sample.part(count - some, count))
         ),
     ]
-    answers = [likely, *(other.iterations_to(sample.target) for other in others)]
+    answers = [likely, *(other.iterations_to(target) for other in others)]
     low, high = min(answers), max(answers)
-    blur = _blur(curve, sample.target, likely)
+    blur = _blur(curve, target, likely)
     reach = float(sample.iterations[-1])
     return Forecast(
         likely,
@@ -253,10 +263,8 @@ def _fit_and_read(sample: _Sample) -> Forecast:
 
 def _blur(curve: Curve, target: float, likely: float) -> float:
     """By what share the noise of the metric moves the crossing; at most threefold."""
-    if not 0.0 < likely < math.inf:
-        return 1.0
-    shift = curve.error / curve.slope_at(target) / likely
-    return min(shift, math.log(3.0))
+    fall = curve.slope_at(target) * likely if likely < math.inf else 0.0
+    return min(curve.error / fall, math.log(3.0)) if fall > 0.0 else math.log(3.0)
 
 
 def _confidence(low: float, likely: float, high: float, reach: float) -> float:
@@ -277,27 +285,41 @@ def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
     # The mean of the lowest tenth, because a single low one may be noise.
     base = float(np.sort(values)[: max(1, len(values) // 10)].mean())
     scale = max(float(iterations.max()), 1.0)
-    nearest = min(1.0, 1e-3 * span / base) if base > 0.0 else 1.0
+    # Rounded, because a millionth of a millionth of the way is nothing but trouble.
+    points = _Scaled(np.round(iterations / scale, 12), values, weights, least=1e-3 * span)
     best = Curve(0.0, 1.0 / max(high - base, span), base, math.inf)
-    for share in np.geomspace(nearest, 1.0, LIMITS):
-        limit = base * (1.0 - float(share))
-        curve = _fit_to_limit(iterations / scale, values, weights, limit, 1e-3 * span)
-        if curve is not None and curve.error < best.error:
-            best = curve
+    # Near the lowest values more limits are tried, because there each changes the curve more.
+    shares = np.geomspace(min(1.0, 1e-3 * span / base) if base > 0.0 else 1.0, 1.0, LIMITS)
+    for _ in range(3):
+        curves = [points.fit(base * (1.0 - float(share))) for share in shares]
+        errors = [curve.error for curve in curves]
+        first = int(np.argmin(errors))
+        if errors[first] < best.error:
+            best = curves[first]
+        shares = np.linspace(shares[max(0, first - 1)], shares[min(first + 1, LIMITS - 1)], LIMITS)
     return Curve(best.b0 / scale, best.b1, best.limit, best.error)
 
 
-def _fit_to_limit(
-    x: Floats, values: Floats, weights: Floats, limit: float, least: float
-) -> Curve | None:
-    above = np.maximum(values - limit, least)
-    # An error of the metric grows as the square of its reciprocal; this undoes it.
-    trust = np.sqrt(weights) * above * above
-    solution = nnls(np.stack([x * trust, trust], axis=1), trust / above)[0]
-    b0, b1 = float(solution[0]), float(solution[1])
-    denominators = b0 * x + b1
-    if denominators.min() <= 0.0:
-        return None
-    misses = limit + 1.0 / denominators - values
-    error = math.sqrt(float((weights * misses * misses).sum() / weights.sum()))
-    return Curve(b0, b1, limit, error)
+class _Scaled(NamedTuple):
+    """Points whose iterations run to 1, which is kind to the numbers."""
+
+    x: Floats
+    values: Floats
+    weights: Floats
+    least: float
+    """What counts as above a limit."""
+
+    def fit(self, limit: float) -> Curve:
+        """Fit the curve with this limit."""
+        above = np.maximum(self.values - limit, self.least)
+        # An error of the metric grows as the square of its reciprocal; this undoes it.
+        trust = np.sqrt(self.weights) * above * above
+        solution = nnls(np.stack([self.x * trust, trust], axis=1), trust / above)[0]
+        b0, b1 = float(solution[0]), float(solution[1])
+        denominators = b0 * self.x + b1
+        if denominators.min() <= 0.0:
+            # Infinite at the start: only where the first points are of no weight.
+            return Curve(b0, b1, limit, math.inf)
+        misses = limit + 1.0 / denominators - self.values
+        error = math.sqrt(float((self.weights * misses * misses).sum() / self.weights.sum()))
+        return Curve(b0, b1, limit, error)

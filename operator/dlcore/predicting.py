@@ -27,7 +27,7 @@ class Predictor:
     was predicted for it, corrects the prediction for its other shapes by the same factor.
     """
 
-    __slots__ = ("_atlas", "_cluster", "_costs", "_profiles", "_recreates")
+    __slots__ = ("_atlas", "_cluster", "_costs", "_profiles", "_recreates", "_shapes")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Predictor:
         self._costs = costs
         self._recreates = mechanism is Mechanism.RECREATE
         self._cluster = cluster
+        self._shapes: dict[tuple[int, str], Shape] = {}
 
     @property
     def profiles(self) -> Mapping[JobType, Profile]:
@@ -52,7 +53,13 @@ class Predictor:
 
     def speed(self, job: Job, shape: Shape) -> float:
         """Iterations per second; 0 if nothing at all is known that could tell."""
-        return self.estimate(job, shape)[0]
+        # What estimate() does, once more, because policies ask this ten thousand times a decision.
+        profile = self._profiles.get(job.type)
+        if profile is not None:
+            known: Estimate | None = profile.memo.get(shape)
+            if known is not None:
+                return known[0]
+        return self._atlas.estimate(job.type, shape)[0]
 
     def estimate(self, job: Job, shape: Shape) -> Estimate:
         """The speed, and how far it can be trusted."""
@@ -65,12 +72,11 @@ class Predictor:
 
     def shape(self, gpus: int, gpu_type: str) -> Shape:
         """So many GPUs of a type at best: on the fewest nodes of this cluster."""
-        sizes = self._cluster.sizes.get(gpu_type)
-        if sizes is not None:
-            return Shape(gpus, _fewest_nodes(sizes, gpus), gpu_type)
-        kinds = gpu_type.split("+")
-        nodes = _fewest_nodes(_merge_sizes(self._cluster, kinds), gpus)
-        return Shape(gpus, max(nodes, len(kinds)), gpu_type)
+        known = self._shapes.get((gpus, gpu_type))
+        if known is None:
+            nodes = _fewest_nodes(self._cluster, gpus, gpu_type.split("+"))
+            known = self._shapes[gpus, gpu_type] = Shape(gpus, nodes, gpu_type)
+        return known
 
     def best_type(self, job: Job, gpus: int) -> str:
         """
@@ -176,15 +182,16 @@ class Predictor:
         return costs.process_restart(shape.gpus)
 
 
-def _fewest_nodes(sizes: Sequence[int], gpus: int) -> int:
+def _fewest_nodes(cluster: Cluster, gpus: int, types: Sequence[str]) -> int:
     """How many of the largest nodes hold so many; where all are too few, all of them."""
+    sizes = (
+        cluster.sizes.get(types[0], ())
+        if len(types) == 1
+        else sorted((n for kind in types for n in cluster.sizes.get(kind, ())), reverse=True)
+    )
     for count, size in enumerate(sizes, start=1):
         gpus -= size
         if gpus <= 0:
-            return count
-    return max(1, len(sizes))
-
-
-def _merge_sizes(cluster: Cluster, kinds: Sequence[str]) -> Sequence[int]:
-    sizes = (size for kind in kinds for size in cluster.sizes.get(kind, ()))
-    return sorted(sizes, reverse=True)
+            # Types that are mixed are on a node each.
+            return max(count, len(types))
+    return max(len(sizes), len(types))

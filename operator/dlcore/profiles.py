@@ -92,6 +92,11 @@ class AccuracyPoint(NamedTuple):
     iteration: float
     value: float
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be reckoned with: beyond these a metric has diverged, or is none."""
+        return 0.0 <= self.iteration < 1e18 and abs(self.value) < 1e100
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
@@ -168,13 +173,11 @@ def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs(
     ``defaults`` are the costs in force for types without measured ones: they stay in force for
     the terms that were not observed yet.
     """
-    match observation:
-        case SpeedSeen():
-            return _fold_speed(profile, observation)
-        case AccuracySeen():
-            return _fold_accuracy(profile, observation)
-        case CostSeen():
-            return _fold_cost(profile, observation, defaults)
+    if isinstance(observation, SpeedSeen):
+        return _fold_speed(profile, observation)
+    if isinstance(observation, AccuracySeen):
+        return _fold_accuracy(profile, observation)
+    return _fold_cost(profile, observation, defaults)
 
 
 def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
@@ -205,7 +208,8 @@ def _recall(old: Speed | None, now: float) -> tuple[tuple[float, ...], float]:
 
 
 def _fold_accuracy(profile: Profile, seen: AccuracySeen) -> Profile:
-    if not (0.0 <= seen.iteration < math.inf and math.isfinite(seen.value)):
+    point = AccuracyPoint(seen.iteration, seen.value)
+    if not point.is_sound:
         return profile
     values = dict(profile.accuracy)
     # Another job of the type was as far before: the profile is about what they have in common.

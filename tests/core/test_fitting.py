@@ -1,0 +1,348 @@
+import csv
+import gzip
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore.fitting import Forecast, fit_curve, predict_iterations
+from dlcore.model import Direction, Target
+from dlcore.profiles import AccuracyPoint
+
+CURVES = Path(__file__).parents[1] / "data" / "learning" / "curves.csv.gz"
+
+
+def loss_at(k: float) -> float:
+    return 1.0 / (0.002 * k + 0.4) + 0.3
+
+
+def accuracy_at(k: float) -> float:
+    return 0.93 - 1.0 / (0.01 * k + 1.2)
+
+
+def points_of(curve, stop: int, *, start: int = 0, step: int = 100, noise=0.0, seed=0):
+    random = Random(seed)
+    return [
+        AccuracyPoint(float(k), curve(k) + random.gauss(0.0, noise))
+        for k in range(start, stop, step)
+    ]
+
+
+def rising(value: float, *, patience: int = 1) -> Target:
+    return Target(metric="top5", value=value, patience=patience)
+
+
+def falling(value: float) -> Target:
+    return Target(metric="loss", value=value, direction=Direction.FALLS)
+
+
+def forecast(online, target, *, offline=(), asked=None) -> Forecast:
+    return predict_iterations(offline, online, target, asked=asked)
+
+
+# --- curves that are what the fit takes them for
+
+
+def test_a_loss_that_falls_like_optimus_is_foreseen():
+    reached = (1.0 / (0.5 - 0.3) - 0.4) / 0.002
+    seen = forecast(points_of(loss_at, 1000), falling(0.5))
+    assert seen.iterations == pytest.approx(reached, rel=0.05)
+    assert seen.low <= reached * 1.02
+    assert seen.high >= reached * 0.98
+
+
+def test_an_accuracy_that_rises_likewise_is_foreseen():
+    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    seen = forecast(points_of(accuracy_at, 500, step=20), rising(0.85))
+    assert seen.iterations == pytest.approx(reached, rel=0.02)
+
+
+def test_a_percentage_is_a_share():
+    in_percent = [
+        AccuracyPoint(k, 100.0 * value) for k, value in points_of(accuracy_at, 500, step=20)
+    ]
+    as_share = forecast(points_of(accuracy_at, 500, step=20), rising(0.85))
+    assert forecast(in_percent, rising(85.0)).iterations == pytest.approx(as_share.iterations)
+
+
+def test_a_metric_that_is_no_share_may_rise_beyond_100():
+    points = [AccuracyPoint(k, 300.0 * v) for k, v in points_of(accuracy_at, 500, step=20)]
+    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    assert forecast(points, rising(255.0)).iterations == pytest.approx(reached, rel=0.1)
+
+
+def test_a_loss_may_be_negative():
+    points = [AccuracyPoint(k, value - 2.0) for k, value in points_of(loss_at, 2000)]
+    reached = (1.0 / (0.5 - 0.3) - 0.4) / 0.002
+    assert forecast(points, falling(-1.5)).iterations == pytest.approx(reached, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_moves_a_forecast_a_little_and_its_range_says_so(seed):
+    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    seen = forecast(points_of(accuracy_at, 700, step=10, noise=0.005, seed=seed), rising(0.85))
+    assert seen.iterations == pytest.approx(reached, rel=0.25)
+    assert seen.low <= reached <= seen.high
+
+
+def test_outliers_move_a_forecast_hardly():
+    points = points_of(accuracy_at, 500, step=20)
+    points[7] = points[7]._replace(value=0.0)
+    points[15] = points[15]._replace(value=0.84)
+    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    assert forecast(points, rising(0.85)).iterations == pytest.approx(reached, rel=0.1)
+
+
+def test_more_points_make_a_surer_forecast():
+    few, many = (
+        forecast(points_of(accuracy_at, stop, step=20, noise=0.004), rising(0.85))
+        for stop in (240, 1000)
+    )
+    assert few.confidence < many.confidence
+
+
+def test_the_fit_is_not_lost_in_many_points():
+    few, many = (
+        forecast(points_of(accuracy_at, 1000, step=step), rising(0.88)) for step in (50, 1)
+    )
+    assert many.iterations == pytest.approx(few.iterations, rel=0.05)
+
+
+# --- what cannot be reached, and what is reached already
+
+
+def test_a_target_beyond_the_limit_is_out_of_reach():
+    seen = forecast(points_of(accuracy_at, 3000, step=50), rising(0.99))
+    assert seen.iterations == math.inf
+    assert seen.high == math.inf
+    assert seen.low < math.inf
+    assert seen.confidence <= 0.05
+
+
+def test_a_metric_that_does_not_move_never_arrives():
+    flat = [AccuracyPoint(float(k), 0.1) for k in range(10)]
+    assert forecast(flat, rising(0.5)).iterations == math.inf
+    assert forecast(flat, falling(0.05)).iterations == math.inf
+
+
+def test_perfection_is_out_of_reach():
+    assert forecast(points_of(accuracy_at, 500, step=20), rising(1.0)).iterations == math.inf
+
+
+def test_a_job_ends_when_it_has_done_what_was_asked_in_any_case():
+    points = points_of(accuracy_at, 500, step=20)
+    for target in (rising(0.85), rising(0.99)):
+        seen = forecast(points, target, asked=600)
+        assert seen.low <= seen.iterations <= seen.high <= 600.0
+
+
+def test_a_target_that_was_reached_is_certain():
+    points = points_of(accuracy_at, 2000, step=100)
+    first = next(point.iteration for point in points if point.value >= 0.85)
+    assert forecast(points, rising(0.85)) == (first, first, first, 1.0)
+
+
+def test_a_loss_that_was_reached_is_certain():
+    assert forecast([AccuracyPoint(10.0, 0.4)], falling(0.5)) == (10.0, 10.0, 10.0, 1.0)
+
+
+def test_a_target_must_be_reached_as_often_in_a_row_as_patience_says():
+    values = [0.5, 0.9, 0.5, 0.9, 0.9, 0.9]
+    points = [AccuracyPoint(10.0 * i, value) for i, value in enumerate(values)]
+    assert forecast(points, rising(0.8, patience=3)).iterations == 50.0
+    assert forecast(points[:5], rising(0.8, patience=3)).confidence < 1.0
+
+
+def test_patience_makes_a_forecast_later():
+    points = points_of(accuracy_at, 500, step=20)
+    once, often = (forecast(points, rising(0.85, patience=n)).iterations for n in (1, 4))
+    assert often == pytest.approx(once + 3 * 20.0, abs=1.0)
+
+
+def test_what_earlier_jobs_reached_this_one_has_still_to_reach():
+    offline = points_of(accuracy_at, 2000, step=100)
+    seen = forecast([], rising(0.85), offline=offline)
+    assert seen.iterations == pytest.approx((1.0 / (0.93 - 0.85) - 1.2) / 0.01, rel=0.05)
+    assert 0.0 < seen.confidence <= 0.5
+
+
+def test_what_was_not_reached_so_far_comes_later():
+    # The curve says that the target lies behind, but it was never reported.
+    points = [AccuracyPoint(k, min(v, 0.8)) for k, v in points_of(accuracy_at, 1000, step=20)]
+    assert forecast(points, rising(0.801)).iterations > points[-1].iteration
+
+
+# --- offline points first
+
+
+def test_without_points_only_what_was_asked_is_known():
+    assert forecast([], rising(0.9), asked=500) == (500.0, 0.0, 500.0, 0.0)
+    assert forecast([], rising(0.9)) == (math.inf, 0.0, math.inf, 0.0)
+
+
+def test_two_points_are_not_enough():
+    two = [AccuracyPoint(10.0, 0.1), AccuracyPoint(20.0, 0.2)]
+    assert forecast(two, rising(0.9)).confidence == 0.0
+    assert forecast(two, rising(0.9)).low == 20.0
+
+
+def test_offline_points_help_a_job_that_has_just_begun():
+    offline = points_of(accuracy_at, 300, step=50)
+    online = points_of(accuracy_at, 120, start=20, step=50)
+    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    helped = forecast(online, rising(0.85), offline=offline)
+    assert helped.iterations == pytest.approx(reached, rel=0.05)
+
+
+def test_what_the_job_reports_outweighs_what_others_reported():
+    def slower(k: float) -> float:
+        return accuracy_at(k / 2)
+
+    offline = points_of(accuracy_at, 300, step=10)
+    online = points_of(slower, 1000, step=10)
+    reached = 2 * (1.0 / (0.93 - 0.85) - 1.2) / 0.01
+    seen = forecast(online, rising(0.85), offline=offline)
+    assert seen.iterations == pytest.approx(reached, rel=0.1)
+
+
+# --- anything at all
+
+
+VALUES = st.one_of(
+    st.floats(0.0, 1.0), st.floats(-1e3, 1e3), st.floats(allow_nan=True, allow_infinity=True)
+)
+POINTS = st.lists(
+    st.builds(AccuracyPoint, st.one_of(st.integers(0, 10**6).map(float), VALUES), VALUES),
+    max_size=30,
+)
+
+
+@given(
+    POINTS,
+    POINTS,
+    st.floats(-1e3, 1e3),
+    st.integers(1, 3),
+    st.sampled_from(Direction),
+    st.one_of(st.none(), st.integers(1, 10**6)),
+)
+def test_whatever_is_reported_there_is_a_forecast(
+    offline, online, value, patience, direction, asked
+):
+    target = Target(metric="m", value=value, patience=patience, direction=direction)
+    seen = predict_iterations(offline, online, target, asked=asked)
+    assert 0.0 <= seen.low <= seen.iterations <= seen.high
+    assert 0.0 <= seen.confidence <= 1.0
+    if asked is not None and seen.confidence < 1.0:
+        assert seen.high <= asked
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=30),
+    st.integers(0, 10**6),
+)
+def test_no_fitted_term_is_negative(values, last):
+    iterations = np.linspace(0.0, float(last), len(values))
+    curve = fit_curve(iterations, np.array(values), np.ones(len(values)))
+    assert curve.b0 >= 0.0
+    assert curve.b1 >= 0.0
+    assert curve.limit >= 0.0
+
+
+# --- real learning curves
+
+
+class Training(NamedTuple):
+    application: str
+    batch: int
+    points: list[AccuracyPoint]
+
+
+FALLING = {"deepspeech2", "yolov3"}
+
+
+@cache
+def trainings() -> list[Training]:
+    points: dict[tuple[str, int], list[AccuracyPoint]] = defaultdict(list)
+    with gzip.open(CURVES, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            key = (row["application"], int(row["global_batch_size"]))
+            points[key].append(AccuracyPoint(float(row["iteration"]), float(row["metric"])))
+    return [Training(*key, each) for key, each in sorted(points.items())]
+
+
+def targets(training: Training) -> Iterator[tuple[Target, float]]:
+    """Targets at several shares of all that was learnt, and when they were first reached."""
+    sign = -1.0 if training.application in FALLING else 1.0
+    learnt = [sign * point.value for point in training.points]
+    best = sum(sorted(learnt)[-5:]) / 5
+    for share in (0.8, 0.9, 0.95):
+        goal = learnt[0] + share * (best - learnt[0])
+        reached = next(
+            p.iteration for p, value in zip(training.points, learnt, strict=True) if value >= goal
+        )
+        direction = Direction.FALLS if sign < 0 else Direction.RISES
+        yield Target(metric="m", value=sign * goal, direction=direction), reached
+
+
+class Outcome(NamedTuple):
+    error: float
+    seen: Forecast
+    reached: float
+
+
+@cache
+def outcomes(application: str, share: float) -> list[Outcome]:
+    """Forecasts after a share of the iterations to each target."""
+    found = []
+    for training in trainings():
+        if training.application != application:
+            continue
+        for target, reached in targets(training):
+            online = [p for p in training.points if p.iteration <= share * reached]
+            if len(online) >= 4:
+                seen = predict_iterations((), online, target, asked=None)
+                error = min(abs(seen.iterations - reached) / reached, 10.0)
+                found.append(Outcome(error, seen, reached))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("application", ["cifar10", "deepspeech2"])
+def test_real_smooth_curves_are_foreseen_at_half(application):
+    found = outcomes(application, 0.5)
+    assert len(found) >= 10
+    assert median(outcome.error for outcome in found) <= 0.15
+
+
+@pytest.mark.slow
+def test_real_curves_with_steps_are_not_foreseen_and_the_confidence_says_so():
+    found = outcomes("imagenet", 0.5)
+    assert median(outcome.error for outcome in found) > 0.3
+    assert median(outcome.seen.confidence for outcome in found) < 0.1
+
+
+@pytest.mark.slow
+def test_on_real_curves_confidence_tells_good_forecasts_from_bad_ones():
+    found = [
+        outcome
+        for application in ("cifar10", "deepspeech2", "imagenet", "yolov3")
+        for share in (0.25, 0.5, 0.75)
+        for outcome in outcomes(application, share)
+    ]
+    sure = [outcome.error for outcome in found if outcome.seen.confidence >= 0.5]
+    unsure = [outcome.error for outcome in found if outcome.seen.confidence < 0.1]
+    assert len(sure) >= 20
+    assert len(unsure) >= 20
+    assert median(sure) <= 0.15
+    assert median(unsure) >= 0.3
+    within = [outcome.seen.low <= outcome.reached <= outcome.seen.high for outcome in found]
+    assert sum(within) >= 0.7 * len(within)

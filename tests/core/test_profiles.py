@@ -1,0 +1,247 @@
+import math
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore.model import Cluster, GpuDemand, Job, JobId, Mechanism, Training
+from dlcore.predicting import Predictor
+from dlcore.profiles import (
+    MOST_ACCURACY_POINTS,
+    RECENT,
+    STALE_AFTER_S,
+    AccuracyPoint,
+    AccuracySeen,
+    Costs,
+    CostSeen,
+    CostTerm,
+    JobType,
+    Profile,
+    Speed,
+    SpeedSeen,
+    fold,
+)
+from dlwire.messages import Shape
+
+KIND = JobType("resnet50", "imagenet", 256)
+EMPTY = Profile(KIND)
+SHAPE = Shape(4, 1, "V100")
+
+
+def speeds_seen(*speeds: float, at: float = 0.0) -> list[SpeedSeen]:
+    return [SpeedSeen(SHAPE, speed, duration_s=60.0, at=at + i) for i, speed in enumerate(speeds)]
+
+
+def folded(profile: Profile, observations) -> Profile:
+    return reduce(fold, observations, profile)
+
+
+def speed_of(profile: Profile) -> float:
+    return profile.speeds[SHAPE].iterations_per_s
+
+
+# --- types
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (JobType("resnet50", "imagenet", 256), "resnet50/imagenet/256"),
+        (JobType("resnet50", "", 256), "resnet50/256"),
+        (JobType("resnet50"), "resnet50"),
+    ],
+)
+def test_a_type_is_told_by_what_is_known_of_it(kind, told):
+    assert str(kind) == told
+
+
+# --- speeds
+
+
+def test_the_first_observation_is_believed():
+    assert speed_of(folded(EMPTY, speeds_seen(5.0))) == 5.0
+
+
+def test_folding_leaves_the_old_profile_as_it_was():
+    profile = folded(EMPTY, speeds_seen(5.0))
+    folded(profile, speeds_seen(7.0))
+    assert speed_of(profile) == 5.0
+    assert EMPTY.speeds == {}
+
+
+def test_other_shapes_stay_as_they_were():
+    other = Shape(2, 1, "V100")
+    profile = Profile(KIND, {other: Speed(3.0)})
+    assert folded(profile, speeds_seen(5.0)).speeds[other] == Speed(3.0)
+
+
+@given(st.lists(st.floats(0.5, 1e4), max_size=4), st.permutations(range(9)))
+def test_four_stragglers_in_nine_change_nothing(outliers, order):
+    seen = [*outliers, *[5.0] * (9 - len(outliers))]
+    profile = folded(EMPTY, speeds_seen(*(seen[i] for i in order)))
+    assert speed_of(profile) == 5.0
+
+
+def test_drift_is_followed_after_half_the_window():
+    profile = folded(EMPTY, speeds_seen(*[5.0] * 100))
+    assert speed_of(folded(profile, speeds_seen(*[4.0] * (RECENT // 2 + 1)))) == 4.0
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=40))
+def test_weight_and_memory_saturate(speeds):
+    speed = folded(EMPTY, speeds_seen(*speeds)).speeds[SHAPE]
+    assert speed.weight == min(len(speeds), RECENT)
+    assert len(speed.recent) == min(len(speeds), RECENT)
+    assert min(speeds) <= speed.iterations_per_s <= max(speeds)
+
+
+def test_an_offline_profile_counts_as_one_observation():
+    offline = Profile(KIND, {SHAPE: Speed(10.0, weight=5.0)})
+    assert speed_of(folded(offline, speeds_seen(5.0))) == 7.5
+    assert speed_of(folded(offline, speeds_seen(5.0, 5.0))) == 5.0
+
+
+def test_what_was_seen_long_ago_counts_as_one_observation():
+    profile = folded(EMPTY, speeds_seen(*[5.0] * 20))
+    later = speeds_seen(4.0, 4.0, at=STALE_AFTER_S + 100.0)
+    assert speed_of(folded(profile, later)) == 4.0
+
+
+def test_an_observation_that_comes_late_does_not_turn_back_the_clock():
+    profile = folded(EMPTY, [*speeds_seen(5.0, at=100.0), *speeds_seen(5.0, at=50.0)])
+    assert profile.speeds[SHAPE].seen_at == 100.0
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        SpeedSeen(SHAPE, 5.0, duration_s=60.0, at=0.0, warming_up=True),
+        SpeedSeen(SHAPE, 5.0, duration_s=0.1, at=0.0),
+        SpeedSeen(SHAPE, 0.0, duration_s=60.0, at=0.0),
+        SpeedSeen(SHAPE, math.nan, duration_s=60.0, at=0.0),
+        SpeedSeen(SHAPE, math.inf, duration_s=60.0, at=0.0),
+        AccuracySeen(math.nan, 0.5),
+        AccuracySeen(-1.0, 0.5),
+        AccuracySeen(10.0, math.nan),
+        AccuracySeen(10.0, 1e200),
+        CostSeen(CostTerm.CHECKPOINT, -1.0),
+        CostSeen(CostTerm.CHECKPOINT, math.nan),
+    ],
+)
+def test_what_says_nothing_is_not_learnt(seen):
+    assert fold(EMPTY, seen) is EMPTY
+
+
+def test_a_broken_old_speed_is_forgotten():
+    broken = Profile(KIND, {SHAPE: Speed(0.0)})
+    assert speed_of(folded(broken, speeds_seen(5.0))) == 5.0
+
+
+def test_what_was_folded_is_what_is_predicted():
+    def predict(profile: Profile) -> float:
+        job = Job(
+            id=JobId("a"),
+            type=KIND,
+            gpus=GpuDemand(options=(4,), requested=4),
+            training=Training(),
+        )
+        predictor = Predictor(
+            profiles={KIND: profile},
+            costs=Costs(),
+            mechanism=Mechanism.IN_PLACE,
+            cluster=Cluster(()),
+        )
+        return predictor.speed(job, SHAPE)
+
+    profile = folded(EMPTY, speeds_seen(5.0))
+    assert predict(profile) == 5.0
+    assert predict(folded(profile, speeds_seen(6.0, 6.0))) == 6.0
+    assert predict(profile) == 5.0
+
+
+# --- accuracy
+
+
+def test_a_learning_curve_is_in_order_however_it_comes():
+    profile = folded(EMPTY, [AccuracySeen(20.0, 0.5), AccuracySeen(10.0, 0.3)])
+    assert profile.accuracy == (AccuracyPoint(10.0, 0.3), AccuracyPoint(20.0, 0.5))
+
+
+def test_two_jobs_at_the_same_iteration_meet_in_the_middle():
+    profile = folded(EMPTY, [AccuracySeen(10.0, 0.3), AccuracySeen(10.0, 0.5)])
+    assert [point.value for point in profile.accuracy] == [pytest.approx(0.4)]
+
+
+@given(
+    st.lists(st.builds(AccuracySeen, st.floats(0.0, 1e17), st.floats(-1e99, 1e99)), max_size=150)
+)
+def test_a_learning_curve_is_bounded_and_keeps_its_ends(seen):
+    points = folded(EMPTY, seen).accuracy
+    assert len(points) <= MOST_ACCURACY_POINTS
+    if seen:
+        assert points[0].iteration == min(each.iteration for each in seen)
+        assert points[-1].iteration == max(each.iteration for each in seen)
+
+
+def test_thinning_keeps_the_shape():
+    def truth(k: float) -> float:
+        # A steep start, a plateau, and the step of a lower learning rate.
+        return 0.7 - 1.0 / (0.01 * k + 2.0) + (0.2 if k > 3000.0 else 0.0)
+
+    profile = folded(EMPTY, [AccuracySeen(float(k), truth(k)) for k in range(0, 5000, 10)])
+    points = profile.accuracy
+    assert len(points) == MOST_ACCURACY_POINTS
+    for k in range(0, 4990, 37):
+        left = max(p for p in points if p.iteration <= k)
+        right = min(p for p in points if p.iteration > k)
+        share = (k - left.iteration) / (right.iteration - left.iteration)
+        kept = left.value + share * (right.value - left.value)
+        # Within the step itself there is nothing between the two levels.
+        assert abs(kept - truth(k)) < 0.005 or 2950 < k < 3050
+
+
+# --- costs
+
+
+def test_a_measured_cost_takes_the_place_of_the_default():
+    defaults = Costs(checkpoint=60.0, pod_termination=30.0)
+    profile = fold(EMPTY, CostSeen(CostTerm.CHECKPOINT, 5.0), defaults=defaults)
+    assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
+
+
+def test_costs_already_measured_come_before_defaults():
+    profile = Profile(KIND, costs=Costs(checkpoint=1.0))
+    seen = CostSeen(CostTerm.POD_TERMINATION, 7.0)
+    assert fold(profile, seen, defaults=Costs(checkpoint=60.0)).costs == Costs(
+        checkpoint=1.0, pod_termination=7.0
+    )
+
+
+@pytest.mark.parametrize("term", CostTerm)
+def test_every_term_can_be_measured(term):
+    costs = fold(EMPTY, CostSeen(term, 3.0)).costs
+    assert costs == Costs(**{term.value: 3.0})
+
+
+def test_what_each_gpu_adds_is_not_counted_twice():
+    defaults = Costs(process_initialization=1.0, process_initialization_per_gpu=2.0)
+    seen = CostSeen(CostTerm.PROCESS_INITIALIZATION, 30.0, gpus=8)
+    costs = fold(EMPTY, seen, defaults=defaults).costs
+    assert costs is not None
+    assert costs.process_start(8) == 30.0
+    short = CostSeen(CostTerm.PROCESS_INITIALIZATION, 3.0, gpus=8)
+    costs = fold(EMPTY, short, defaults=defaults).costs
+    assert costs is not None
+    assert costs.process_initialization == 0.0
+
+
+def test_a_single_slow_checkpoint_changes_nothing():
+    seconds = [5.0, 5.0, 500.0, 5.0, 5.0]
+    profile = folded(EMPTY, [CostSeen(CostTerm.CHECKPOINT, each) for each in seconds])
+    assert profile.costs == Costs(checkpoint=5.0)
+
+
+def test_the_memory_of_costs_is_bounded():
+    profile = folded(EMPTY, [CostSeen(CostTerm.CHECKPOINT, 5.0)] * 50)
+    assert len(profile.cost_samples[CostTerm.CHECKPOINT]) == RECENT

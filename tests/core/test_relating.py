@@ -1,0 +1,354 @@
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore.interpolating import Estimate
+from dlcore.profiles import JobType, Profile, Speed
+from dlcore.relating import (
+    SPREAD_EXPONENT,
+    TYPE_SPEED,
+    UNKNOWN,
+    Atlas,
+    atlas_of,
+    usual_growth,
+)
+from dlwire.messages import Shape
+
+A = JobType("a", "imagenet", 64)
+B = JobType("b", "imagenet", 64)
+C = JobType("c", "squad", 64)
+
+
+def profiles_of(speeds: Mapping[JobType, Mapping[Shape, float]]) -> dict[JobType, Profile]:
+    return {
+        kind: Profile(kind, {shape: Speed(speed) for shape, speed in each.items()})
+        for kind, each in speeds.items()
+    }
+
+
+def estimate(
+    speeds: Mapping[JobType, Mapping[Shape, float]], kind: JobType, shape: Shape
+) -> Estimate:
+    return Atlas(profiles_of(speeds)).estimate(kind, shape)
+
+
+# --- nodes
+
+
+def test_more_nodes_are_slower_by_what_this_profile_shows():
+    speeds = {A: {Shape(4, 1): 8.0, Shape(4, 2): 4.0, Shape(8, 1): 12.0}}
+    spread = estimate(speeds, A, Shape(8, 2))
+    assert spread.value == pytest.approx(6.0)
+    assert 0.5 < spread.confidence < 1.0
+
+
+def test_a_profile_that_was_never_spread_learns_it_from_its_model_before_others():
+    other_batch = A._replace(batch_size=128)
+    speeds = {
+        A: {Shape(8, 1): 12.0},
+        other_batch: {Shape(4, 1): 8.0, Shape(4, 2): 4.0},
+        B: {Shape(4, 1): 8.0, Shape(4, 2): 8.0},
+    }
+    assert estimate(speeds, A, Shape(8, 2)).value == pytest.approx(6.0)
+
+
+def test_a_model_that_was_never_spread_learns_it_from_all():
+    speeds = {A: {Shape(8, 1): 12.0}, B: {Shape(4, 1): 8.0, Shape(4, 2): 4.0}}
+    assert estimate(speeds, A, Shape(8, 2)).value == pytest.approx(6.0)
+
+
+def test_where_nobody_was_spread_the_usual_loss_is_assumed():
+    spread = estimate({A: {Shape(8, 1): 12.0}}, A, Shape(8, 2))
+    assert spread.value == pytest.approx(12.0 * 2**-SPREAD_EXPONENT)
+    assert spread.confidence < 0.5
+
+
+def test_fewer_nodes_than_measured_are_faster():
+    speeds = {A: {Shape(4, 1): 8.0, Shape(4, 2): 4.0, Shape(8, 2): 6.0}}
+    assert estimate(speeds, A, Shape(8, 1)).value == pytest.approx(12.0)
+
+
+def test_between_counts_on_different_nodes_the_speed_lies_between():
+    speeds = {A: {Shape(8, 1): 8.0, Shape(32, 4): 20.0}}
+    between = estimate(speeds, A, Shape(16, 2))
+    assert 8.0 < between.value < 20.0
+    assert between.confidence > 0.5
+
+
+# --- counts beyond the measured ones
+
+
+def test_beyond_the_measured_counts_another_type_of_gpu_shows_the_way():
+    speeds = {
+        A: {
+            Shape(1, 1, "V100"): 10.0,
+            Shape(1, 1, "P100"): 5.0,
+            Shape(4, 1, "P100"): 15.0,
+        }
+    }
+    assert estimate(speeds, A, Shape(4, 1, "V100")).value == pytest.approx(30.0)
+
+
+def test_beyond_the_measured_counts_the_same_model_shows_the_way():
+    twin = JobType("A", "cifar10", 64)
+    speeds = {
+        A: {Shape(1): 10.0},
+        twin: {Shape(1): 1.0, Shape(8): 4.0},
+        B: {Shape(1): 1.0, Shape(8): 8.0},
+    }
+    assert estimate(speeds, A, Shape(8)).value == pytest.approx(40.0)
+
+
+def test_a_larger_batch_scales_further_than_the_smaller_one_that_was_measured():
+    small = A._replace(batch_size=16)
+    speeds = {A: {Shape(1): 10.0}, small: {Shape(1): 1.0, Shape(8): 4.0}}
+    larger = estimate(speeds, A, Shape(8)).value
+    assert 40.0 < larger <= 80.0
+
+
+def test_a_relative_that_does_not_reach_so_far_is_passed_over():
+    near, far = A._replace(batch_size=65), A._replace(batch_size=6400)
+    speeds = {
+        A: {Shape(1): 10.0},
+        near: {Shape(1): 1.0, Shape(2): 2.0},
+        far: {Shape(1): 1.0, Shape(8): 8.0},
+    }
+    assert estimate(speeds, A, Shape(8)).value > 40.0
+
+
+def test_beyond_enough_measured_counts_the_fit_of_this_very_job_counts():
+    flat = {Shape(1): 10.0, Shape(2): 11.0, Shape(4): 11.5, Shape(8): 11.8}
+    steep = {Shape(gpus): float(gpus) for gpus in (1, 2, 4, 8, 16)}
+    beyond = estimate({A: flat, B: steep}, A, Shape(16))
+    assert 11.5 < beyond.value < 12.5
+
+
+def test_two_measured_counts_are_fitted_when_no_relative_reaches_so_far():
+    beyond = estimate({A: {Shape(1): 1.0, Shape(2): 1.5}}, A, Shape(4))
+    assert 1.5 < beyond.value < 3.0
+
+
+def test_one_measured_count_grows_as_others_do():
+    speeds = {A: {Shape(1): 10.0}, C: {Shape(1): 1.0, Shape(8): 4.0}}
+    assert estimate(speeds, A, Shape(8)).value == pytest.approx(40.0)
+    # The second time it is remembered.
+    atlas = Atlas(profiles_of({**speeds, B: {Shape(1): 20.0}}))
+    assert [atlas.estimate(kind, Shape(8)).value for kind in (A, B)] == pytest.approx([40.0, 80.0])
+
+
+def test_a_lonely_measured_count_grows_as_is_usual():
+    assert estimate({A: {Shape(1): 10.0}}, A, Shape(4)).value == 10.0 * usual_growth(1, 4)
+
+
+def test_what_peaked_does_not_grow_beyond():
+    speeds = {A: {Shape(gpus): speed for gpus, speed in ((1, 1.0), (2, 2.0), (4, 2.5), (8, 2.4))}}
+    assert estimate(speeds, A, Shape(16)).value <= 2.4
+
+
+POINTS = st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.1, 100.0), min_size=1)
+
+
+@given(POINTS, POINTS, st.integers(1, 64))
+def test_nothing_grows_faster_than_linearly_from_where_it_was_measured(mine, others, gpus):
+    speeds = {
+        A: {Shape(count): speed for count, speed in mine.items()},
+        B: {Shape(count): speed for count, speed in others.items()},
+    }
+    value = estimate(speeds, A, Shape(gpus)).value
+    if gpus > max(mine):
+        assert value <= mine[max(mine)] * gpus / max(mine) * (1 + 1e-9)
+    elif gpus < min(mine):
+        assert value >= mine[min(mine)] * gpus / min(mine) * (1 - 1e-9)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from(["V100", "P100"])),
+        st.floats(0.1, 100.0),
+        min_size=1,
+    ),
+    st.integers(0, 65),
+    st.integers(0, 8),
+    st.sampled_from(["", "V100", "K80", "P100+V100"]),
+    st.sampled_from([A, A._replace(batch_size=0), B, JobType("")]),
+)
+def test_every_question_has_a_finite_answer_and_a_confidence(points, gpus, nodes, gpu_type, kind):
+    speeds = {A: {Shape(count, 1, name): speed for (count, name), speed in points.items()}}
+    value, confidence = estimate(speeds, kind, Shape(gpus, nodes, gpu_type))
+    assert 0.0 <= value < 1e9
+    assert 0.0 <= confidence <= 1.0
+    assert (value > 0.0) == (gpus > 0 and nodes > 0)
+
+
+# --- types of GPU
+
+
+def test_another_type_is_as_much_faster_as_it_is_for_the_same_model():
+    twin = A._replace(batch_size=128)
+    speeds = {
+        A: {Shape(2, 1, "P100"): 3.0},
+        twin: {Shape(1, 1, "P100"): 1.0, Shape(1, 1, "A100"): 4.0},
+        B: {Shape(1, 1, "P100"): 1.0, Shape(1, 1, "A100"): 9.0},
+    }
+    faster = estimate(speeds, A, Shape(2, 1, "A100"))
+    assert faster.value == pytest.approx(12.0)
+    assert faster.confidence == pytest.approx(0.5)
+
+
+def test_another_type_is_as_much_faster_as_it_is_for_others():
+    speeds = {
+        A: {Shape(2, 1, "P100"): 3.0},
+        B: {Shape(1, 1, "P100"): 1.0, Shape(1, 1, "A100"): 9.0},
+    }
+    assert estimate(speeds, A, Shape(2, 1, "A100")).value == pytest.approx(27.0)
+
+
+def test_two_well_known_types_are_compared_when_nobody_ran_on_both():
+    speeds = {A: {Shape(2, 1, "K80"): 3.0}}
+    expected = 3.0 * TYPE_SPEED["V100"] / TYPE_SPEED["K80"]
+    assert estimate(speeds, A, Shape(2, 1, "V100")).value == pytest.approx(expected)
+
+
+def test_a_type_that_nobody_knows_is_taken_to_be_alike_with_little_confidence():
+    unknown = estimate({A: {Shape(2, 1, "K80"): 3.0}}, A, Shape(2, 1, "H900"))
+    assert unknown.value == 3.0
+    assert unknown.confidence <= 0.1
+
+
+def test_the_nameless_type_is_the_one_there_is():
+    nameless = estimate({A: {Shape(2, 1, "V100"): 3.0}}, A, Shape(2))
+    assert nameless.value == 3.0
+    named = estimate({A: {Shape(2): 3.0}}, A, Shape(2, 1, "V100"))
+    assert named.value == 3.0
+    assert nameless.confidence == named.confidence == 0.5
+
+
+def test_the_better_known_of_two_types_speaks():
+    speeds = {
+        A: {
+            Shape(1, 1, "K80"): 1.0,
+            Shape(64, 1, "P100"): 8.0,
+        }
+    }
+    # On one GPU the K80 was measured; the P100 would have to be taken down from 64.
+    assert estimate(speeds, A, Shape(1, 1, "V100")).value == pytest.approx(4.1)
+
+
+def test_mixed_types_go_at_the_pace_of_the_slowest():
+    speeds = {A: {Shape(4, 2, "K80"): 1.0, Shape(4, 2, "V100"): 4.0}}
+    mixed = estimate(speeds, A, Shape(4, 2, "K80+V100"))
+    assert mixed.value == 1.0
+    assert 0.0 < mixed.confidence < 1.0
+
+
+def test_mixed_types_that_were_measured_are_as_fast_as_measured():
+    assert estimate({A: {Shape(4, 2, "K80+V100"): 1.5}}, A, Shape(4, 2, "K80+V100")) == (1.5, 1.0)
+
+
+# --- types of job
+
+
+def test_with_no_profile_at_all_nothing_is_known():
+    assert estimate({}, A, Shape(4)) == UNKNOWN
+
+
+def test_an_empty_profile_is_none():
+    assert estimate({A: {}}, A, Shape(4)) == UNKNOWN
+
+
+@pytest.mark.parametrize("shape", [Shape(0), Shape(0, 0), Shape(4, 0)])
+def test_no_gpus_do_not_train(shape):
+    assert estimate({A: {Shape(1): 1.0}}, A, shape) == UNKNOWN
+
+
+def test_a_batch_never_seen_computes_longer_but_does_not_synchronise_longer():
+    speeds = {A: {Shape(1): 1.0, Shape(2): 1.5, Shape(4): 2.0, Shape(8): 2.4}}
+    double = A._replace(batch_size=128)
+    alone = estimate(speeds, double, Shape(1))
+    many = estimate(speeds, double, Shape(8))
+    assert 0.5 <= alone.value < 0.7
+    assert 1.7 < many.value < 2.4
+    assert alone.confidence == 0.5
+
+
+def test_a_batch_that_is_not_said_is_taken_to_be_alike():
+    unsaid = estimate({A: {Shape(2): 1.5}}, A._replace(batch_size=0), Shape(2))
+    assert unsaid.value == 1.5
+    assert unsaid.confidence < 0.5
+
+
+def test_the_relative_that_ran_on_this_type_of_gpu_comes_first():
+    speeds = {
+        A._replace(batch_size=64): {Shape(1, 1, "K80"): 1.0},
+        A._replace(batch_size=128): {Shape(1, 1, "V100"): 10.0},
+    }
+    kind = A._replace(batch_size=66)
+    assert estimate(speeds, kind, Shape(1, 1, "V100")).value > 10.0
+    assert estimate(speeds, kind, Shape(1, 1, "K80")).value < 1.0
+
+
+def test_a_model_is_the_same_however_it_is_spelt():
+    speeds = {JobType("ResNet-50", "", 64): {Shape(1): 5.0}, B: {Shape(1): 1.0}}
+    assert estimate(speeds, JobType("resnet50", "imagenet", 64), Shape(1)).value == 5.0
+
+
+def test_an_unknown_model_is_like_others_on_its_dataset():
+    speeds = {A: {Shape(1): 2.0, Shape(2): 4.0}, C: {Shape(1): 900.0, Shape(2): 901.0}}
+    like = estimate(speeds, JobType("new", "imagenet", 64), Shape(2))
+    assert like.value == pytest.approx(4.0)
+    assert like.confidence <= 0.2
+
+
+@pytest.mark.parametrize("dataset", ["", "never seen"])
+def test_an_unknown_job_is_like_all(dataset):
+    speeds = {A: {Shape(1): 2.0, Shape(2): 4.0}, B: {Shape(1): 2.0}, C: {Shape(1): 900.0}}
+    like = estimate(speeds, JobType("new", dataset, 64), Shape(1))
+    assert like.value == 2.0
+    assert like.confidence <= 0.1
+
+
+def test_an_unknown_job_scales_as_others_do_not_as_others_differ():
+    # The usual speeds of the two shapes are those of two different jobs.
+    speeds = {
+        A: {Shape(1): 1.0, Shape(8): 8.0},
+        B: {Shape(1): 10.0, Shape(8): 80.0},
+        C: {Shape(1): 11.0, Shape(8): 11.0},
+    }
+    new = JobType("new")
+    one, eight = (estimate(speeds, new, Shape(gpus)).value for gpus in (1, 8))
+    assert eight / one == pytest.approx(8.0)
+
+
+# --- the collection
+
+
+def test_the_same_collection_keeps_its_atlas():
+    profiles = profiles_of({A: {Shape(1): 1.0}})
+    atlas = atlas_of(profiles)
+    for _ in range(3):
+        # Other simulations in between do not drive it out.
+        atlas_of({})
+        assert atlas_of(profiles) is atlas
+
+
+def test_another_collection_has_another_atlas():
+    one, two = profiles_of({A: {Shape(1): 1.0}}), profiles_of({A: {Shape(1): 2.0}})
+    assert [atlas_of(each).estimate(A, Shape(1)).value for each in (one, two, one)] == [
+        1.0,
+        2.0,
+        1.0,
+    ]
+
+
+def test_the_answer_does_not_hang_on_what_was_asked_before():
+    speeds = {
+        A: {Shape(1): 1.0, Shape(4): 3.0},
+        B: {Shape(1): 2.0, Shape(8): 4.0, Shape(8, 2): 3.0},
+    }
+    questions = [(A, Shape(8)), (B, Shape(4)), (C, Shape(2)), (A, Shape(4, 2)), (C, Shape(16, 4))]
+    one, two = Atlas(profiles_of(speeds)), Atlas(profiles_of(speeds))
+    there = [one.estimate(*question) for question in questions]
+    back = [two.estimate(*question) for question in reversed(questions)]
+    assert there == back[::-1]
