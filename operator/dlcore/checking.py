@@ -55,7 +55,7 @@ def _check_waits(steps: Sequence[Step], snapshot: Snapshot) -> None:
     if not steps:
         return
     named = {step.job for step in steps}
-    told = {s.job.id: s.waiting for s in snapshot.pending if s.job.id in named}
+    told = {s.id: s.waiting for s in snapshot.pending if s.id in named}
     seen: set[JobId] = set()
     for step in steps:
         _check_wait(step, told, seen)
@@ -78,9 +78,9 @@ class _Replay:
         self.plan = plan
         self.cluster = snapshot.cluster
         self.breaks = breaks
-        self.running = {state.job.id: state for state in snapshot.running}
+        self.running = {state.id: state for state in snapshot.running}
         named = {step.job for step in plan.steps}
-        self.pending = {s.job.id: s for s in snapshot.pending if s.job.id in named}
+        self.pending = {s.id: s for s in snapshot.pending if s.id in named}
         self.told = {job: state.waiting for job, state in self.pending.items()}
         self.owner: dict[GpuRef, JobId] = {}
         self.released: dict[GpuRef, JobId] = {}

@@ -41,13 +41,15 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     )
 
     # 3. Which GPUs these are.
-    wanted, unplaced = placing.place(decision, running, pending, cluster)
+    new = decision.shares.keys() - {state.id for state in running}
+    newcomers = [state for state in pending if state.id in new] if new else []
+    wanted, unplaced = placing.place(decision, running, newcomers, cluster)
 
     # 4. What has to be done for it.
     waits: Mapping[JobId, Cause] = decision.waits
     if unplaced or set_aside:
         waits = {**decision.waits, **unplaced, **set_aside}
-    stop = {s.job.id: Cause(CauseCode.SUSPENDED) for s in snapshot.running if s.job.suspend}
+    stop = {s.id: Cause(CauseCode.SUSPENDED) for s in snapshot.running if s.job.suspend}
     steps = planning.diff(snapshot, wanted, waits=waits, wait=decision.wait, stop=stop)
     plan = Plan(steps, len(pending), decision.wake_at, decision.state)
 
@@ -71,12 +73,10 @@ def find_runnable(
     odd = [state for state in pending if state.least > surely or state.picky]
     if not odd:
         return pending, {}
-    set_aside = {
-        state.job.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))
-    }
+    set_aside = {state.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))}
     if not set_aside:
         return pending, {}
-    return tuple(s for s in pending if s.job.id not in set_aside), set_aside
+    return tuple([s for s in pending if s.id not in set_aside]), set_aside
 
 
 def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:

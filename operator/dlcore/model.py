@@ -361,6 +361,8 @@ class JobState:
     bound_to: tuple[NodeName, ...] = ()
     """The nodes that hold its unshared checkpoint; empty when it may go anywhere."""
     batch_size: int | None = None
+    id: JobId = field(init=False)
+    """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
     """The fewest GPUs it can run on."""
     picky: bool = field(init=False)
@@ -369,6 +371,7 @@ class JobState:
     def __post_init__(self) -> None:
         demand = self.job.gpus
         picky = bool(self.job.suspend or demand.types or self.bound_to)
+        object.__setattr__(self, "id", self.job.id)
         object.__setattr__(self, "least", demand.options[0])
         object.__setattr__(self, "picky", picky)
 

@@ -11,7 +11,7 @@ before they promise it; GPU ids are chosen only here, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -252,11 +252,11 @@ def count_nodes(placement: Placement) -> dict[NodeName, int]:
 def place(
     decision: Decision,
     running: tuple[JobState, ...],
-    pending: tuple[JobState, ...],
+    newcomers: Sequence[JobState],
     cluster: Cluster,
 ) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
     """
-    Turn shares into placements with GPU ids.
+    Turn shares into placements with GPU ids. Newcomers are the pending jobs that have a share.
 
     A share that finds no place leaves a running job with what it has, and a pending one waiting;
     the second result says so. The policy normally knew, because it asked :class:`Room`.
@@ -265,21 +265,21 @@ def place(
     kept: dict[JobId, Wanted] = {}
     growing: list[JobState] = []
     for state in running:
-        share = shares.get(state.job.id)
+        share = shares.get(state.id)
         if share is None or state.placement is None:
             continue
         shrunk = _keep_or_shrink(state, share, cluster)
         if shrunk is None:
             growing.append(state)
             shrunk = state.placement
-        kept[state.job.id] = _want(share, shrunk)
+        kept[state.id] = _want(share, shrunk)
     wanted, failed = kept, dict[JobId, Cause]()
     if growing or len(kept) < len(shares):
         placer = _Placer(cluster, {job: want.placement for job, want in kept.items()})
-        wanted, failed = placer.place_rest(shares, kept, growing, pending)
-    losers = [state for state in running if _loses(state, wanted.get(state.job.id))]
+        wanted, failed = placer.place_rest(shares, kept, (*growing, *newcomers))
+    losers = [state for state in running if _loses(state, wanted.get(state.id))]
     if losers:
-        takers = [wanted[s.job.id] for s in (*growing, *pending) if s.job.id in wanted]
+        takers = [wanted[state.id] for state in (*growing, *newcomers) if state.id in wanted]
         _undo_vain_losses(losers, takers, wanted)
     return wanted, failed
 
@@ -297,11 +297,11 @@ def _undo_vain_losses(
     for state in losers:
         assert state.placement is not None
         refs = set(state.placement.refs())
-        want = wanted.get(state.job.id)
+        want = wanted.get(state.id)
         kept = set(want.placement.refs()) if want is not None else set()
         if kept <= refs and used.isdisjoint(refs - kept):
             cause = want.cause if want is not None else Cause(CauseCode.ITS_TURN)
-            wanted[state.job.id] = Wanted(state.placement, cause, state.gang, state.batch_size)
+            wanted[state.id] = Wanted(state.placement, cause, state.gang, state.batch_size)
             used |= refs
 
 
@@ -363,13 +363,11 @@ class _Placer:
         self,
         shares: Mapping[JobId, Share],
         kept: dict[JobId, Wanted],
-        growing: list[JobState],
-        pending: tuple[JobState, ...],
+        changing: Iterable[JobState],
     ) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
         # Changed jobs are listed again behind the kept ones: the order of the result is the order
         # in which GPUs were given, and a later job may get what a moved one left.
-        takers = {state.job.id: state for state in growing}
-        takers.update((s.job.id, s) for s in pending if s.job.id in shares)
+        takers = {state.id: state for state in changing}
         wanted = {job: want for job, want in kept.items() if job not in takers}
         failed: dict[JobId, Cause] = {}
         for job, share in shares.items():

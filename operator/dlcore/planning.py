@@ -118,13 +118,14 @@ def diff(
     The order of ``wanted`` is the order in which placing gave GPUs away; it is kept, because a job
     may have been given what an earlier one left. Equal inputs yield no steps.
     """
-    stopped = [state for state in snapshot.running if state.job.id not in wanted]
+    running = {state.id for state in snapshot.running}
+    stopped = [state for state in snapshot.running if state.id not in wanted]
     changed = [
         state
         for state in snapshot.running
-        if state.job.id in wanted and _differs(state, wanted[state.job.id])
+        if state.id in wanted and _differs(state, wanted[state.id])
     ]
-    started = [state for state in snapshot.pending if state.job.id in wanted]
+    started = [job for job in wanted if job not in running]
     steps: list[Step] = []
     if stopped or changed or started:
         steps.extend(_iter_changes(wanted, stopped, changed, started, stop))
@@ -142,33 +143,30 @@ def _iter_changes(
     wanted: Mapping[JobId, Wanted],
     stopped: list[JobState],
     changed: list[JobState],
-    started: list[JobState],
+    started: list[JobId],
     stop: Mapping[JobId, Cause],
 ) -> Iterator[Step]:
     receivers = _find_receivers(wanted, changed, started)
     holders = _find_holders(stopped, changed)
     for state in stopped:
         assert state.placement is not None
-        cause = stop.get(state.job.id, Cause(CauseCode.OUTRANKED))
+        cause = stop.get(state.id, Cause(CauseCode.OUTRANKED))
         yield Stop(
-            state.job.id, state.placement, _name_receiver(cause, state.placement, None, receivers)
+            state.id, state.placement, _name_receiver(cause, state.placement, None, receivers)
         )
     # Shrinking comes before growing: on a full cluster the growing job gets the shrinking one's GPUs.
-    growing: list[JobState] = []
+    growing: dict[JobId, JobState] = {}
     for state in changed:
         assert state.placement is not None
-        if _only_shrinks(state.placement, wanted[state.job.id].placement):
-            yield _make_change(state, wanted[state.job.id], holders, receivers)
+        if _only_shrinks(state.placement, wanted[state.id].placement):
+            yield _make_change(state, wanted[state.id], holders, receivers)
         else:
-            growing.append(state)
-    by_id = {state.job.id: state for state in (*growing, *started)}
+            growing[state.id] = state
+    takers = growing.keys() | set(started)
     for job, want in wanted.items():
-        taker = by_id.get(job)
-        if taker is None:
-            continue
-        if taker.placement is not None:
-            yield _make_change(taker, want, holders, receivers)
-        else:
+        if job in growing:
+            yield _make_change(growing[job], want, holders, receivers)
+        elif job in takers:
             after = _find_waited_for(job, want.placement, None, holders)
             yield Start(job, want.placement, want.cause, after, want.gang, want.batch_size)
 
@@ -183,11 +181,11 @@ def _make_change(
     assert old is not None
     kind = Reshape if set(old.nodes) & set(new.nodes) else Move
     return kind(
-        job=state.job.id,
+        job=state.id,
         old=old,
         new=new,
         cause=_name_receiver(want.cause, old, new, receivers),
-        after=_find_waited_for(state.job.id, new, old, holders),
+        after=_find_waited_for(state.id, new, old, holders),
         gang=want.gang,
         batch_size=want.batch_size,
     )
@@ -198,18 +196,17 @@ def _only_shrinks(old: Placement, new: Placement) -> bool:
 
 
 def _find_receivers(
-    wanted: Mapping[JobId, Wanted], changed: list[JobState], started: list[JobState]
+    wanted: Mapping[JobId, Wanted], changed: list[JobState], started: list[JobId]
 ) -> dict[GpuRef, JobId]:
     """Tell for every GPU that somebody is newly given who that is."""
     receivers: dict[GpuRef, JobId] = {}
-    for state in (*changed, *started):
-        job = state.job.id
-        new = wanted[job].placement.refs()
-        if state.placement is None:
-            receivers.update(dict.fromkeys(new, job))
-        else:
-            old = set(state.placement.refs())
-            receivers.update((ref, job) for ref in new if ref not in old)
+    for job in started:
+        receivers.update(dict.fromkeys(wanted[job].placement.refs(), job))
+    for state in changed:
+        assert state.placement is not None
+        old = set(state.placement.refs())
+        new = wanted[state.id].placement.refs()
+        receivers.update((ref, state.id) for ref in new if ref not in old)
     return receivers
 
 
@@ -218,7 +215,7 @@ def _find_holders(stopped: list[JobState], changed: list[JobState]) -> dict[GpuR
     holders: dict[GpuRef, JobId] = {}
     for state in (*stopped, *changed):
         assert state.placement is not None
-        holders.update(dict.fromkeys(state.placement.refs(), state.job.id))
+        holders.update(dict.fromkeys(state.placement.refs(), state.id))
     return holders
 
 
@@ -250,14 +247,12 @@ def _iter_waits(
     waits: Mapping[JobId, Cause],
     wait: Cause,
 ) -> Iterator[Wait]:
-    if not waits:
-        # The usual case is on the hot path of every replay: thousands wait, for one shared reason.
-        for state in [s for s in pending if s.waiting is not wait]:
-            if state.waiting != wait and state.job.id not in wanted:
-                yield Wait(state.job.id, wait)
-        return
-    for state in pending:
-        job = state.job.id
-        cause = waits.get(job, wait)
-        if state.waiting != cause and job not in wanted:
-            yield Wait(job, cause)
+    # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
+    if waits:
+        untold = [s for s in pending if s.waiting is not wait or s.id in waits]
+    else:
+        untold = [s for s in pending if s.waiting is not wait]
+    for state in untold:
+        cause = waits.get(state.id, wait)
+        if state.waiting != cause and state.id not in wanted:
+            yield Wait(state.id, cause)

@@ -39,11 +39,11 @@ class KubeDefault:
 def count_drawn(state: JobState, view: View) -> int:
     """The number of GPUs drawn for this job, always the same one."""
     options = state.job.gpus.options
-    gpus = draw(view.seed, state.job.id, options)
+    gpus = draw(view.seed, state.id, options)
     largest = ordering.largest_option(state, view.cluster)
     if gpus <= largest:
         return gpus
-    return draw(view.seed, state.job.id, options[: options.index(largest) + 1])
+    return draw(view.seed, state.id, options[: options.index(largest) + 1])
 
 
 # Asked for every waiting job at every decision.

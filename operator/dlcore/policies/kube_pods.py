@@ -43,7 +43,7 @@ class KubePods:
                 break
             share = _bind(room, state, view)
             if share is not None:
-                shares[state.job.id] = share
+                shares[state.id] = share
         return Decision(shares, wait=ordering.NO_ROOM)
 
 

@@ -120,7 +120,7 @@ def keep(gpus: int) -> Share:
 def keep_all(states: Iterable[JobState]) -> dict[JobId, Share]:
     """Let all of these go on untouched."""
     return {
-        state.job.id: keep(state.placement.shape.gpus)
+        state.id: keep(state.placement.shape.gpus)
         for state in states
         if state.placement is not None
     }
@@ -158,8 +158,8 @@ class Filling:
             return False
         self.room.take(fit.nodes)
         self.most -= gpus
-        self.shares[state.job.id] = Share(gpus, gpu_type=fit.gpu_type, nodes=fit.nodes)
-        self.waits.pop(state.job.id, None)
+        self.shares[state.id] = Share(gpus, gpu_type=fit.gpu_type, nodes=fit.nodes)
+        self.waits.pop(state.id, None)
         return True
 
     def go_on(self, state: JobState) -> bool:
@@ -170,7 +170,7 @@ class Filling:
             return False
         self.room.take(held)
         self.most -= sum(held.values())
-        self.shares[state.job.id] = keep(state.placement.shape.gpus)
+        self.shares[state.id] = keep(state.placement.shape.gpus)
         return True
 
     def _say_why_not(self, state: JobState, gpus: int) -> None:
@@ -178,7 +178,7 @@ class Filling:
         if gpus <= (sum(counts) if state.job.gpus.mixed else max(counts)):
             bound = CauseCode.CHECKPOINT_ELSEWHERE
             code = bound if state.bound_to else CauseCode.NO_ROOM_ON_ONE_NODE
-            self.waits[state.job.id] = Cause(code, gpus=gpus)
+            self.waits[state.id] = Cause(code, gpus=gpus)
 
 
 def admit(
@@ -198,7 +198,7 @@ def admit(
             break
     if passing:
         return Decision(filling.shares, waits=filling.waits, wait=NO_ROOM)
-    head = next((s.job.id for s in view.pending if s.job.id not in filling.shares), None)
+    head = next((s.id for s in view.pending if s.id not in filling.shares), None)
     waits = {head: filling.waits.get(head, NO_ROOM)} if head is not None else {}
     return Decision(filling.shares, waits=waits, wait=BEHIND)
 
@@ -239,7 +239,7 @@ def preempt(view: View, line: Line) -> Decision:
             filling.start(state)
     if filling.room.free != counting.left:
         for state in line(filling):
-            if state.job.id not in filling.shares:
+            if state.id not in filling.shares:
                 _ = filling.start(state) if state.placement is None else filling.go_on(state)
     return Decision(filling.shares, waits=filling.waits, wait=BEHIND)
 
@@ -256,53 +256,56 @@ class _Counting:
         """Those that GPUs suffice for, in order."""
         chosen: list[JobState] = []
         for state in line(self):
-            if state.placement is None and state.least > self.most:
+            if (state.placement is None and state.least > self.most) or not self._take(state):
                 continue
-            needs = self._needed(state) if state.placement is None else self._held(state)
-            if all(self.left[kind] >= gpus for kind, gpus in needs.items()):
-                self._take(needs)
-                chosen.append(state)
-                if self.most == 0:
-                    break
+            chosen.append(state)
+            if self.most == 0:
+                break
         if not self.view.cluster.flawless:
             chosen.extend(self._find_spared(chosen))
         return chosen
 
-    def _take(self, needs: Mapping[str, int]) -> None:
-        for kind, gpus in needs.items():
-            self.left[kind] -= gpus
+    def _take(self, state: JobState) -> bool:
+        needs = self._needed(state) if state.placement is None else self._held(state)
+        left = self.left
+        for kind, gpus in needs:
+            if left[kind] < gpus:
+                return False
+        for kind, gpus in needs:
+            left[kind] -= gpus
             self.most -= gpus
+        return True
 
     def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
         """Running jobs whose GPUs nobody else could be given are stopped for nobody."""
-        known = {state.job.id for state in chosen}
-        others = (state for state in self.view.running if state.job.id not in known)
-        return [state for state in others if not any(self._held(state).values())]
+        known = {state.id for state in chosen}
+        others = (state for state in self.view.running if state.id not in known)
+        return [state for state in others if not any(gpus for _, gpus in self._held(state))]
 
-    def _held(self, state: JobState) -> Mapping[str, int]:
+    def _held(self, state: JobState) -> Iterable[tuple[str, int]]:
         placement, cluster = state.placement, self.view.cluster
         assert placement is not None
         if cluster.flawless and placement.gpu_type in cluster.totals:
-            return {placement.gpu_type: placement.shape.gpus}
+            return ((placement.gpu_type, placement.shape.gpus),)
         held: dict[str, int] = {}
         for node, count in count_usable(placement, cluster).items():
             kind = cluster.by_name[node].gpu_type
             held[kind] = held.get(kind, 0) + count
-        return held
+        return held.items()
 
-    def _needed(self, state: JobState) -> Mapping[str, int]:
+    def _needed(self, state: JobState) -> Iterable[tuple[str, int]]:
         """How many of which type, counted as it will be placed; too many if there is no way."""
         gpus = count_requested(state, self.view)
         kinds = rank_types(state, gpus, self.view)
         for kind in kinds:
             if self.left[kind] >= gpus:
-                return {kind: gpus}
+                return ((kind, gpus),)
         if not state.job.gpus.mixed or sum(self.left[kind] for kind in kinds) < gpus:
-            return {kinds[0]: gpus}
+            return ((kinds[0], gpus),)
         needs: dict[str, int] = {}
         for kind in kinds:
             needs[kind] = min(self.left[kind], gpus - sum(needs.values()))
-        return needs
+        return needs.items()
 
 
 # --- in which order -----------------------------------------------------------------------
@@ -318,10 +321,14 @@ def rank(view: View, key: Key) -> Line:
     The key of a pending job is taken at the time it was last observed: it does not train, so that
     nothing changes until then, and the key needs to be found only once.
     """
-    known = _known_keys(view, key)
+    known = _find_known(view, key)
     running = sorted([(key(state, view.now, view), state.order, state) for state in view.running])
     last = running[-1][0] if running else -math.inf
-    ahead = [(known[s], s.order, s) for s in view.pending if known[s] <= last]
+    try:
+        ahead = [(known[s], s.order, s) for s in view.pending if known[s] <= last]
+    except KeyError:
+        _add_keys(known, view, key)
+        ahead = [(known[s], s.order, s) for s in view.pending if known[s] <= last]
     front = [state for _, _, state in (sorted(running + ahead) if ahead else running)]
 
     def line(left: Left) -> Iterator[JobState]:
@@ -335,6 +342,9 @@ def rank(view: View, key: Key) -> Line:
 
 def remaining_time(state: JobState, now: float, view: View) -> float:
     """How long a job trains yet with the GPUs it has or, without any, with those it would get."""
+    if state.speed > 0.0 and not state.adjusting:
+        # What the predictor would answer too, a hundred times a decision.
+        return state.remaining_at(now) / state.speed
     if state.placement is not None:
         return view.predictor.training_time(state, state.placement.shape, now)
     gpus = count_requested(state, view)
@@ -357,15 +367,14 @@ class _Keys:
 _latest: list[_Keys] = []
 
 
-def _known_keys(view: View, key: Key) -> Mapping[JobState, float]:
-    """The keys of all pending jobs."""
-    known = _find_known(view, key)
+def _add_keys(known: dict[JobState, float], view: View, key: Key) -> None:
+    """Find the keys of the jobs that arrived, were stopped, or were told why they wait."""
     for state in [state for state in view.pending if state not in known]:
         known[state] = key(state, state.observed_at, view)
-    return known
 
 
 def _find_known(view: View, key: Key) -> dict[JobState, float]:
+    """The keys that were found before, of any jobs."""
     profiles, cluster = view.predictor.profiles, view.cluster
     for keys in _latest:
         if keys.key is key and keys.profiles is profiles and keys.cluster is cluster:

@@ -76,7 +76,7 @@ class Tiresias:
         decision = ordering.preempt(view, line.offer)
         queues = line.settle(decision.shares)
         looks = [
-            self._time_to(bound, state.service_at(view.now), decision.shares[state.job.id].gpus)
+            self._time_to(bound, state.service_at(view.now), decision.shares[state.id].gpus)
             for bound, queue in zip(self.thresholds, queues.levels, strict=False)
             for state in map(line.find, queue.running)
         ]
@@ -169,19 +169,19 @@ class _Line:
     def settle(self, shares: Mapping[JobId, Share]) -> Queues:
         """Put those that have GPUs from now on before the others of their queue."""
         for level in self.levels:
-            stopped = [e for e in level.running if self.find(e).job.id not in shares]
+            stopped = [e for e in level.running if self.find(e).id not in shares]
             level.running = [entry for entry in level.running if entry not in stopped]
             level.waiting[:0] = stopped
         for level, entry in self.offered.values():
-            if self.find(entry).job.id in shares:
+            if self.find(entry).id in shares:
                 level.waiting.remove(entry)
                 level.running.append(entry)
         pending = list(self.pending)
         for state in self.view.running:
-            if state.job.id not in shares:
+            if state.id not in shares:
                 insort(pending, state.order)
         for _, entry in self.offered.values():
-            if entry.order not in self.running and self.find(entry).job.id in shares:
+            if entry.order not in self.running and self.find(entry).id in shares:
                 del pending[bisect_left(pending, entry.order)]
         levels = (Queue(tuple(level.running), tuple(level.waiting)) for level in self.levels)
         return Queues(tuple(levels), tuple(pending))

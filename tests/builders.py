@@ -1,0 +1,159 @@
+"""
+Short ways to make the values that the core works on, for tests of anything that touches it.
+
+Everything has a default, so that a test names only what it is about::
+
+    cluster = make_cluster(n1=4, n2=4)
+    old = make_state("old", options=(1, 2, 4), holds={"n1": (0, 1)})
+    new = make_state("new", options=(4,))
+    snapshot = make_snapshot(cluster, old, new)   # in order of arrival
+
+Nodes, jobs and types are named by plain strings here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from dlcore.model import (
+    Cluster,
+    Gpu,
+    GpuDemand,
+    Job,
+    JobId,
+    JobState,
+    Mechanism,
+    Node,
+    NodeName,
+    Placement,
+    Snapshot,
+    Training,
+)
+from dlcore.policies.contract import View
+from dlcore.predicting import Predictor
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlwire.messages import Shape
+
+MODEL = "resnet"
+
+_FREE = Costs()
+
+_DEMAND = {field.name for field in fields(GpuDemand)}
+_JOB = {field.name for field in fields(Job)}
+
+
+def make_node(
+    name: str,
+    gpus: int = 4,
+    gpu_type: str = "",
+    *,
+    unavailable: Iterable[int] = (),
+    schedulable: bool = True,
+) -> Node:
+    bad = set(unavailable)
+    devices = tuple(Gpu(i, unavailable_because="ECC" if i in bad else "") for i in range(gpus))
+    return Node(NodeName(name), devices, gpu_type, schedulable)
+
+
+def make_cluster(*nodes: Node, **sizes: int | tuple[int, str]) -> Cluster:
+    """Make a cluster of nodes, or of names with sizes: ``make_cluster(n1=4, n2=(8, "V100"))``."""
+    named = (
+        make_node(name, *(size if isinstance(size, tuple) else (size,)))
+        for name, size in sizes.items()
+    )
+    return Cluster((*nodes, *named))
+
+
+def make_placement(gpu_type: str = "", **gpus: Iterable[int]) -> Placement:
+    """Make a placement: ``make_placement(n1=(0, 1), n2=(0,))``."""
+    return Placement.of({NodeName(node): ids for node, ids in gpus.items()}, gpu_type)
+
+
+def make_job(
+    name: str = "job", *, options: tuple[int, ...] = (1, 2, 4), model: str = MODEL, **rest: Any
+) -> Job:
+    """Make a job; what it demands of GPUs is named directly: ``make_job(options=(2,), mixed=True)``."""
+    demand = {key: rest.pop(key) for key in list(rest) if key in _DEMAND}
+    demand.setdefault("requested", options[-1])
+    rest.setdefault("training", Training(iterations=1000))
+    return Job(
+        id=JobId(name), type=JobType(model), gpus=GpuDemand(options=options, **demand), **rest
+    )
+
+
+def make_state(
+    name: str = "job",
+    *,
+    holds: Mapping[str, Iterable[int]] | Placement | None = None,
+    gpu_type: str = "",
+    order: int = 0,
+    **rest: Any,
+) -> JobState:
+    """
+    Make a job with what is known of it; fields of the job may be named directly.
+
+    One that holds GPUs trains by an iteration a second, if nothing else is said.
+    """
+    ours = {key: rest.pop(key) for key in list(rest) if key in _JOB | _DEMAND | {"model"}}
+    if holds is not None and not isinstance(holds, Placement):
+        holds = make_placement(gpu_type, **holds)
+    rest.setdefault("iterations_total", 1000.0)
+    rest.setdefault("speed", 1.0 if holds is not None else 0.0)
+    rest["bound_to"] = tuple(map(NodeName, rest.get("bound_to", ())))
+    return JobState(job=make_job(name, **ours), order=order, placement=holds, **rest)
+
+
+def make_profile(speeds: Mapping[Any, float] | None = None, model: str = MODEL) -> Profile:
+    """Make a profile from speeds by count, or by ``Shape``; by default more GPUs are a bit faster."""
+    speeds = speeds or {gpus: gpus**0.8 for gpus in (1, 2, 4, 8, 16, 32, 64)}
+    shapes = {
+        shape if isinstance(shape, Shape) else Shape(shape, 1, ""): speed
+        for shape, speed in speeds.items()
+    }
+    kind = JobType(model)
+    return Profile(kind, {shape: Speed(speed) for shape, speed in shapes.items()})
+
+
+def make_snapshot(
+    cluster: Cluster,
+    *states: JobState,
+    now: float = 0.0,
+    profiles: Iterable[Profile] | None = None,
+    costs: Costs = _FREE,
+    mechanism: Mechanism = Mechanism.IN_PLACE,
+    seed: int = 0,
+    policy_state: object = None,
+) -> Snapshot:
+    """Make a snapshot of jobs, given in order of arrival; those that hold GPUs are the running ones."""
+    if len({state.order for state in states}) < len(states):
+        states = tuple(replace(state, order=order) for order, state in enumerate(states))
+    known = (make_profile(),) if profiles is None else profiles
+    return Snapshot(
+        now=now,
+        cluster=cluster,
+        running=tuple(state for state in states if state.placement is not None),
+        pending=tuple(state for state in states if state.placement is None),
+        profiles={profile.type: profile for profile in known},
+        costs=costs,
+        mechanism=mechanism,
+        seed=seed,
+        policy_state=policy_state,
+    )
+
+
+def make_view(snapshot: Snapshot) -> View:
+    """Make what a policy is shown of a snapshot, as the cycle does."""
+    return View(
+        now=snapshot.now,
+        cluster=snapshot.cluster,
+        running=snapshot.running,
+        pending=snapshot.pending,
+        predictor=Predictor(
+            profiles=snapshot.profiles,
+            costs=snapshot.costs,
+            mechanism=snapshot.mechanism,
+            cluster=snapshot.cluster,
+        ),
+        seed=snapshot.seed,
+        state=snapshot.policy_state,
+    )
