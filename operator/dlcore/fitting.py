@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from dlcore.model import Direction, Target
 from dlcore.profiles import AccuracyPoint
@@ -286,40 +285,48 @@ def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
     base = float(np.sort(values)[: max(1, len(values) // 10)].mean())
     scale = max(float(iterations.max()), 1.0)
     # Rounded, because a millionth of a millionth of the way is nothing but trouble.
-    points = _Scaled(np.round(iterations / scale, 12), values, weights, least=1e-3 * span)
+    x = np.round(iterations / scale, 12)
     best = Curve(0.0, 1.0 / max(high - base, span), base, math.inf)
     # Near the lowest values more limits are tried, because there each changes the curve more.
     shares = np.geomspace(min(1.0, 1e-3 * span / base) if base > 0.0 else 1.0, 1.0, LIMITS)
     for _ in range(3):
-        curves = [points.fit(base * (1.0 - float(share))) for share in shares]
-        errors = [curve.error for curve in curves]
+        limits = base * (1.0 - shares)
+        b0, b1, errors = _fit_to_limits(x, values, weights, limits, least=1e-3 * span)
         first = int(np.argmin(errors))
         if errors[first] < best.error:
-            best = curves[first]
+            found = (b0[first], b1[first], limits[first], errors[first])
+            best = Curve(*(float(number) for number in found))
         shares = np.linspace(shares[max(0, first - 1)], shares[min(first + 1, LIMITS - 1)], LIMITS)
     return Curve(best.b0 / scale, best.b1, best.limit, best.error)
 
 
-class _Scaled(NamedTuple):
-    """Points whose iterations run to 1, which is kind to the numbers."""
+def _fit_to_limits(
+    x: Floats, values: Floats, weights: Floats, limits: Floats, *, least: float
+) -> tuple[Floats, Floats, Floats]:
+    """
+    Fit b0 and b1 for each limit, by non-negative least squares; tell the errors in the metric.
 
-    x: Floats
-    values: Floats
-    weights: Floats
-    least: float
-    """What counts as above a limit."""
-
-    def fit(self, limit: float) -> Curve:
-        """Fit the curve with this limit."""
-        above = np.maximum(self.values - limit, self.least)
-        # An error of the metric grows as the square of its reciprocal; this undoes it.
-        trust = np.sqrt(self.weights) * above * above
-        solution = nnls(np.stack([self.x * trust, trust], axis=1), trust / above)[0]
-        b0, b1 = float(solution[0]), float(solution[1])
-        denominators = b0 * self.x + b1
-        if denominators.min() <= 0.0:
-            # Infinite at the start: only where the first points are of no weight.
-            return Curve(b0, b1, limit, math.inf)
-        misses = limit + 1.0 / denominators - self.values
-        error = math.sqrt(float((self.weights * misses * misses).sum() / self.weights.sum()))
-        return Curve(b0, b1, limit, error)
+    With two unknowns these have a closed form, so all limits are done at once: where one of the
+    two would be negative, it is zero and the other is fitted alone.
+    """
+    above = np.maximum(values - limits[:, None], least)
+    # An error of the metric grows as the square of its reciprocal; this undoes it.
+    square = above * above
+    trust = weights * square * square
+    xx, xy = (trust * x * x).sum(axis=1), (trust * x / above).sum(axis=1)
+    x1, y1 = (trust * x).sum(axis=1), (trust / above).sum(axis=1)
+    ones = trust.sum(axis=1)
+    determinant = xx * ones - x1 * x1
+    # Where all points are at one iteration there is no slope.
+    level = determinant <= 1e-12 * xx * ones
+    solvable = np.where(level, 1.0, determinant)
+    b0, b1 = (xy * ones - y1 * x1) / solvable, (y1 * xx - xy * x1) / solvable
+    flat, steep = level | (b0 <= 0.0), b1 < 0.0
+    b1 = np.where(flat, y1 / ones, np.maximum(b1, 0.0))
+    b0 = np.where(flat, 0.0, np.where(steep, xy / np.where(xx > 0.0, xx, 1.0), b0))
+    denominators = b0[:, None] * x + b1[:, None]
+    # Infinite at the start: only where the first points are of no weight.
+    finite = denominators.min(axis=1) > 0.0
+    misses = limits[:, None] + 1.0 / np.where(finite[:, None], denominators, 1.0) - values
+    errors = np.sqrt((weights * misses * misses).sum(axis=1) / weights.sum())
+    return b0, b1, np.where(finite, errors, math.inf)

@@ -149,7 +149,7 @@ def _read_gavel(folder: Path) -> Speeds:
         workers = _Workers(row.name("model"), Shape(gpus, nodes, row.text("gpu_type").upper()))
         local = row.whole("local_batch_size", least=1, default=0)
         speed = row.number("steps_per_s")
-        # One measurement of 492 failed and says 0.
+        # Where the memory of the K80 did not suffice, it says 0.
         if speed > 0.0:
             steps.setdefault(workers, {})[local] = speed
     return _at_global_batches(steps)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
-from dlcore.fitting import Forecast, fit_curve, predict_iterations
+from dlcore.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
 from dlcore.model import Direction, Target
 from dlcore.profiles import AccuracyPoint
 
@@ -255,6 +256,26 @@ def test_no_fitted_term_is_negative(values, last):
     assert curve.b0 >= 0.0
     assert curve.b1 >= 0.0
     assert curve.limit >= 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 100), st.floats(0.05, 1.0), st.floats(0.1, 1.0)),
+        min_size=3,
+        max_size=30,
+    ),
+    st.floats(0.0, 0.04),
+)
+def test_the_closed_form_is_what_the_solver_finds(points, limit):
+    k, values, weights = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    x = k / 100.0
+    (b0,), (b1,), _ = _fit_to_limits(x, values, weights, np.array([limit]), least=1e-9)
+    above = values - limit
+    trust = np.sqrt(weights) * above * above
+    matrix = np.stack([x * trust, trust], axis=1)
+    _, best = nnls(matrix, trust / above)
+    ours = float(np.linalg.norm(matrix @ [b0, b1] - trust / above))
+    assert ours == pytest.approx(best, rel=1e-6, abs=1e-9)
 
 
 # --- real learning curves
