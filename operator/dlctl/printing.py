@@ -22,8 +22,11 @@ from dlsim.scoring import Score
 
 FORMATS = ("table", "json", "csv")
 
-PIPED_WIDTH = 160
-"""How wide a table may be where no terminal says how wide it is."""
+PIPED_WIDTH = 140
+"""How wide a table with sentences is where no terminal says how wide it is."""
+
+ENDLESS = 10_000
+"""How wide a table of figures may be there: programs that cut columns do not want them broken."""
 
 
 class Column(NamedTuple):
@@ -98,22 +101,33 @@ def _flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tabulate(scores: Sequence[Score]) -> str:
+    """The more important columns come first; those for which the terminal is too narrow go."""
     unit = choose_unit(score.avg_jct_s for score in scores)
-    table = Table(
-        title=_title(scores[0]), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-    )
     columns = _choose_columns(unit)
+    wide = Console(width=ENDLESS)
+    table = _make_table(scores, columns, unit)
+    room = find_width(ENDLESS)
+    while len(columns) > 1 and wide.measure(table).maximum > room:
+        columns = columns[:-1]
+        table = _make_table(scores, columns, unit)
+    return render(table, piped_width=ENDLESS)
+
+
+def _make_table(scores: Sequence[Score], columns: Sequence[Column], unit: Unit) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=_title(scores[0], unit))
+    table.title_justify, table.title_style = "left", "bold"
     table.add_column("policy", no_wrap=True)
     for column in columns:
-        table.add_column(column.title, justify="right")
+        table.add_column(column.title, justify="right", no_wrap=True)
     for score in scores:
         table.add_row(score.policy, *(column.show(score) for column in columns))
-    return render(table)
+    return table
 
 
-def _title(score: Score) -> str:
+def _title(score: Score, unit: Unit) -> str:
     dropped = f", {score.dropped} dropped" if score.dropped else ""
-    return f"{score.trace}: {score.jobs} jobs{dropped}; {score.mechanism}, seed {score.seed}"
+    jobs = f"{score.trace}: {score.jobs:,} jobs{dropped}"
+    return f"{jobs}; {score.mechanism}, seed {score.seed}; times in {unit.name}"
 
 
 def choose_unit(times: Iterable[float]) -> Unit:
@@ -124,7 +138,7 @@ def choose_unit(times: Iterable[float]) -> Unit:
 
 def _choose_columns(unit: Unit) -> tuple[Column, ...]:
     def time(title: str, of: Callable[[Score], float]) -> Column:
-        return Column(f"{title} {unit.name}", lambda score: _show(of(score) / unit.seconds, 1))
+        return Column(title, lambda score: _show(of(score) / unit.seconds, 1))
 
     return (
         time("avg JCT", lambda score: score.avg_jct_s),
@@ -132,25 +146,33 @@ def _choose_columns(unit: Unit) -> tuple[Column, ...]:
         time("p95", lambda score: score.p95_jct_s),
         time("p99", lambda score: score.p99_jct_s),
         time("makespan", lambda score: score.makespan_s),
-        Column("GPUs used", lambda score: _show(100 * score.utilization, 1, "%")),
-        Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
-        Column("queue", lambda score: _show(score.avg_queue, 1)),
-        Column("blocking", lambda score: _show(score.blocking_index, 2)),
+        Column("GPU use", lambda score: _show(100 * score.utilization, 1, "%")),
         Column("reshapes", lambda score: f"{score.reshapes:,}"),
         Column("lost to them", lambda score: _show(100 * score.reshape_share, 1, "%")),
+        Column("queue", lambda score: _show(score.avg_queue, 1)),
+        Column("blocking", lambda score: _show(score.blocking_index, 2)),
+        Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
         Column("decisions", lambda score: f"{score.decisions:,}"),
-        Column("median ms", lambda score: _show(score.decision_ms.p50, 2)),
+        Column("ms each", lambda score: _show(score.decision_ms.p50, 2)),
     )
 
 
 def _show(value: float, digits: int, unit: str = "") -> str:
-    return "–" if math.isnan(value) else f"{value:,.{digits}f}{unit}"
+    if math.isnan(value):
+        return "–"
+    # Nobody reads decimals behind thousands.
+    return f"{value:,.{0 if abs(value) >= 10_000 else digits}f}{unit}"
 
 
-def render(table: Table) -> str:
-    """Turn a table into text as wide as the terminal, in colour if it takes colour."""
-    probe = Console()
-    console = Console(width=None if probe.is_terminal else PIPED_WIDTH)
+def find_width(piped_width: int) -> int:
+    """How wide a table may be: as the terminal, or as is said where none is."""
+    console = Console()
+    return console.width if console.is_terminal else piped_width
+
+
+def render(table: Table, *, piped_width: int = PIPED_WIDTH) -> str:
+    """Turn a table into text, in colour if it goes to a terminal that takes colour."""
+    console = Console(width=find_width(piped_width))
     with console.capture() as capture:
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

@@ -36,6 +36,8 @@ WIDTH = 7.0
 STRETCHES = 600
 """How many stretches a series is divided into when it has more points than can be told apart."""
 
+ROOMY_BARS = 8
+
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -64,8 +66,16 @@ STYLE: dict[Any, Any] = {
 COLOURS = ("#0072b2", "#d55e00", "#000000", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's, which people tell apart whatever colours they see."""
 
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
-"""Four, and seven colours: 28 policies look different."""
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (10, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (2, 1.5)),
+)
+"""As many as colours, so that nobody needs the colours to tell seven policies apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +147,7 @@ def draw_gpus(runs: Sequence[Run]) -> Figure:
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(run.label)
+        axes.set_title(_tell_use(run.record), loc="right", weight="normal", size=8)
         clock.label(axes)
     figure.supylabel("GPUs held", fontsize=STYLE["font.size"])
     return figure
@@ -156,7 +167,7 @@ def draw_jct(runs: Sequence[Run]) -> Figure:
             x, y = _distribute(np.maximum(each, 1.0) if logarithmic else each)
             axes.step(x / unit.seconds, y, where="post", label=label, **_line(index))
     if logarithmic:
-        _use_times(axes, longest)
+        _use_times(axes, min(float(each[0]) for each in some), longest)
         axes.set_xlabel("job completion time")
     else:
         axes.set_xlim(0, longest / unit.seconds)
@@ -209,33 +220,39 @@ def draw_changes(runs: Sequence[Run]) -> Figure:
 
 
 @_styled
-def draw_bars(bars: Sequence[Bar], *, quantity: str, title: str = "") -> Figure:
+def draw_bars(
+    bars: Sequence[Bar], *, quantity: str, title: str = "", theirs: str = "paper"
+) -> Figure:
     """Figures of a paper and ours side by side, with how far ours vary."""
-    figure, (axes,) = _make_panels(rows=1, height=2.9)
+    # More bars than these leave no room for words beside each other.
+    crowded = len(bars) > ROOMY_BARS
+    figure, (axes,) = _make_panels(rows=1, height=3.4 if crowded else 2.9)
     places = np.arange(len(bars))
-    width = 0.38
+    spreads = [bar.spread for bar in bars]
     papers = axes.bar(
-        places - width / 2,
-        [bar.paper for bar in bars],
-        width,
-        label="paper",
-        **{**_OUTLINE, "color": "#f0f0f0", "hatch": "/////"},
+        places - 0.19, [bar.paper for bar in bars], 0.38, label=theirs, **_OUTLINE, **_HATCHED
     )
     ours = axes.bar(
-        places + width / 2,
+        places + 0.19,
         [bar.ours for bar in bars],
-        width,
+        0.38,
         label="ours",
-        yerr=[bar.spread for bar in bars] if any(bar.spread for bar in bars) else None,
+        yerr=spreads if any(spreads) else None,
         error_kw={"elinewidth": 0.9, "capsize": 2.5},
-        **{**_OUTLINE, "color": "#4292c6"},
+        **_OUTLINE,
+        **_SOLID,
     )
-    for container in (papers, ours):
-        axes.bar_label(container, fmt="{:,.4g}", fontsize=7, padding=2)
+    if not crowded:
+        for container in (papers, ours):
+            axes.bar_label(container, fmt=_write, fontsize=7, padding=2)
     axes.set_xticks(places, [bar.label for bar in bars])
+    if crowded:
+        for label in axes.get_xticklabels():
+            label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
-    axes.margins(y=0.12)
+    axes.margins(x=0.02, y=0.12)
     axes.axhline(0, color="black", linewidth=0.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _write(value)))
     axes.set_ylabel(quantity)
     axes.set_title(title)
     _add_legend(figure, axes)
@@ -323,10 +340,23 @@ def _is_skewed(times: Numbers) -> bool:
     return bool(times[-1] > 50.0 * max(1.0, float(np.median(times))))
 
 
+def _write(value: float) -> str:
+    """As many digits as can be told apart in a picture."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _tell_use(record: Record) -> str:
+    begin, end = _begin_and_end(record)
+    share = record.sums.used / (record.gpus * (end - begin)) if end > begin else 0.0
+    return f"{share:.1%} of {record.gpus:,} GPUs on average"
+
+
 # --- looks --------------------------------------------------------------------------------
 
 
 _OUTLINE: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 0.7}
+_HATCHED: Mapping[str, Any] = {"facecolor": "#f0f0f0", "hatch": "/////"}
+_SOLID: Mapping[str, Any] = {"facecolor": "#4292c6"}
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 _TIMES = {
     1.0: "1 s",
@@ -353,7 +383,7 @@ def _make_panels(
 def _line(index: int) -> dict[str, Any]:
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index % len(DASHES)],
+        "linestyle": DASHES[(index + index // len(COLOURS)) % len(DASHES)],
     }
 
 
@@ -381,11 +411,12 @@ def _choose_unit(span: float) -> Unit:
     return next((unit for unit in UNITS if span >= 3 * unit.seconds), SECONDS)
 
 
-def _use_times(axes: Axes, longest: float) -> None:
+def _use_times(axes: Axes, shortest: float, longest: float) -> None:
     """A logarithmic axis of times, with ticks where people have words for them."""
+    begin, end = max(1.0, shortest * 0.8), longest * 1.1
     axes.set_xscale("log")
-    axes.set_xlim(1.0, longest * 1.05)
-    ticks = [time for time in _TIMES if time <= longest]
+    axes.set_xlim(begin, end)
+    ticks = [time for time in _TIMES if begin <= time <= end]
     axes.set_xticks(ticks, [_TIMES[time] for time in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
 
