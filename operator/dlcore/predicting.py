@@ -101,16 +101,15 @@ class Predictor:
         )
 
     def _speed_of(self, state: JobState, shape: Shape) -> float:
-        predicted = self.speed(state.job, shape)
-        observed, placement = state.speed, state.placement
+        job, observed, placement = state.job, state.speed, state.placement
         if observed <= 0.0 or state.adjusting or placement is None:
-            return predicted
+            return self.speed(job, shape)
         present = placement.shape
         if present == shape:
             return observed
-        here = self.speed(state.job, present)
+        here = self.speed(job, present)
         if here > 0.0:
-            return predicted * (observed / here)
+            return self.speed(job, shape) * (observed / here)
         # Nothing is known but what is seen: take it to scale like the usual job.
         return observed * usual_growth(present.gpus, shape.gpus)
 
@@ -125,7 +124,9 @@ class Predictor:
 
     def training_time(self, state: JobState, shape: Shape, now: float) -> float:
         """For the iterations that are left, in that shape; infinite where it does not train."""
-        left = state.remaining_at(now)
+        # As JobState.remaining_at() reckons, without two calls more.
+        done = state.iterations_done + state.speed * (now - state.observed_at)
+        left = state.iterations_total - done
         if left <= 0.0:
             return 0.0
         speed = self._speed_of(state, shape)
@@ -134,13 +135,9 @@ class Predictor:
     def completion(self, state: JobState, shape: Shape, now: float) -> float:
         """Until a job that starts now in that shape is done and gone: all six terms."""
         costs = self.costs_of(state.job)
-        return (
-            costs.pod_start(shape.gpus)
-            + costs.process_start(shape.gpus)
-            + self.training_time(state, shape, now)
-            + costs.process_stop
-            + costs.pod_termination
-        )
+        gpus = shape.gpus
+        starts = costs.pod_start(gpus) + costs.process_start(gpus)
+        return starts + self.training_time(state, shape, now) + costs.end
 
     def remaining(self, state: JobState, now: float) -> float:
         """Until a job with GPUs is done and gone if it is left as it is."""
@@ -150,24 +147,15 @@ class Predictor:
         costs = self.costs_of(state.job)
         # A change under way still has its process to start.
         ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
-        return (
-            ahead
-            + self.training_time(state, shape, now)
-            + costs.process_stop
-            + costs.pod_termination
-        )
+        return ahead + self.training_time(state, shape, now) + costs.end
 
     def remaining_after(
         self, state: JobState, shape: Shape, now: float, *, moves: bool = False
     ) -> float:
         """Until a job with GPUs is done and gone if it is changed to that shape now."""
         costs = self.costs_of(state.job)
-        return (
-            self.change_cost(state.job, shape, moves=moves)
-            + self.training_time(state, shape, now)
-            + costs.process_stop
-            + costs.pod_termination
-        )
+        change = self._change(costs, shape.gpus, moves=moves)
+        return change + self.training_time(state, shape, now) + costs.end
 
     def change_cost(self, job: Job, shape: Shape, *, moves: bool = False) -> float:
         """
@@ -176,10 +164,12 @@ class Predictor:
         ``moves`` says that it needs nodes where no pod of it can be made ready in advance; then,
         as always where the mechanism recreates pods, the pods' own times are paid too.
         """
-        costs = self.costs_of(job)
+        return self._change(self.costs_of(job), shape.gpus, moves=moves)
+
+    def _change(self, costs: Costs, gpus: int, *, moves: bool) -> float:
         if moves or self._recreates:
-            return costs.pod_restart(shape.gpus)
-        return costs.process_restart(shape.gpus)
+            return costs.pod_restart(gpus)
+        return costs.process_restart(gpus)
 
 
 def _fewest_nodes(cluster: Cluster, gpus: int, types: Sequence[str]) -> int:

@@ -60,6 +60,11 @@ class Costs:
         """From "stop" to released GPUs, the pod staying alive."""
         return self.checkpoint + self.process_termination
 
+    @property
+    def end(self) -> float:
+        """From the last iteration to a job that is gone."""
+        return self.checkpoint + self.process_termination + self.pod_termination
+
     def pod_restart(self, gpus: int) -> float:
         """What a change costs when pods are deleted and created again."""
         return (

@@ -86,8 +86,6 @@ class Atlas:
 
     def estimate(self, kind: JobType, shape: Shape) -> Estimate:
         """The speed of a type of job in a shape; 0 if there is nothing to conclude it from."""
-        if shape.gpus < 1 or shape.nodes < 1:
-            return UNKNOWN
         profile = self.profiles.get(kind)
         key = (kind if profile is None else profile, shape)
         known = self._estimates.get(key)
@@ -96,6 +94,8 @@ class Atlas:
         return known
 
     def _conclude(self, kind: JobType, profile: Profile | None, shape: Shape) -> Estimate:
+        if shape.gpus < 1 or shape.nodes < 1:
+            return UNKNOWN
         if profile is None or not points_by_type(profile):
             return self._from_relatives(kind, shape)
         alone = estimate_alone(profile, shape)
@@ -121,7 +121,8 @@ class Atlas:
             # This very count was measured, but over another number of nodes.
             return Estimate(inside.value, exponent.confidence)
         # Where one node more comes with every few GPUs, an error in what nodes cost cancels out.
-        trust = 0.5 + 0.5 * exponent.confidence
+        spread = any(point.nodes != shape.nodes for point in points)
+        trust = 0.5 + 0.5 * exponent.confidence if spread else 1.0
         if inside is not None:
             return Estimate(inside.value, inside.confidence * trust)
         end = curve[0] if shape.gpus < curve[0].gpus else curve[-1]

@@ -309,6 +309,12 @@ def test_an_unknown_job_is_like_all(dataset):
     assert like.confidence <= 0.1
 
 
+def test_what_is_usual_is_so_for_every_unknown_job():
+    atlas = Atlas(profiles_of({A: {Shape(1): 2.0}}))
+    one, other = (atlas.estimate(JobType(model), Shape(1)) for model in ("new", "newer"))
+    assert one == other
+
+
 def test_an_unknown_job_scales_as_others_do_not_as_others_differ():
     # The usual speeds of the two shapes are those of two different jobs.
     speeds = {
