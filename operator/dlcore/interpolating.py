@@ -164,7 +164,8 @@ def fit_iteration_time(curve: Sequence[Point]) -> IterationTime:
     """
     counts = np.array([float(point.gpus) for point in curve])
     speeds = np.array([point.speed for point in curve])
-    trust = np.sqrt(np.minimum([point.weight for point in curve], 10.0))
+    # A point of no weight at all would be no point.
+    trust = np.sqrt(np.clip([point.weight for point in curve], 0.1, 10.0))
     columns = [1.0 / counts, np.ones_like(counts), counts][: 3 if len(curve) > 2 else 2]
     rows = np.stack(columns, axis=1) * (speeds * trust)[:, None]
     solution = nnls(rows, trust)[0]

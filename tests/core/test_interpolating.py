@@ -158,12 +158,15 @@ def test_heavier_points_pull_the_fit():
 
 
 @given(
-    st.dictionaries(st.integers(1, 64), st.floats(0.01, 1000.0), min_size=2, max_size=8),
+    st.dictionaries(st.integers(1, 64), st.floats(1e-11, 1e11), min_size=2, max_size=8),
     st.integers(1, 256),
+    st.floats(-1.0, 1e6),
 )
-def test_no_term_of_a_fit_is_negative_so_no_fit_grows_faster_than_linearly(speeds, gpus):
-    terms = fit_iteration_time(curve_of(speeds))
+def test_no_term_of_a_fit_is_negative_so_no_fit_grows_faster_than_linearly(speeds, gpus, weight):
+    curve = [point._replace(weight=weight) for point in curve_of(speeds)]
+    terms = fit_iteration_time(curve)
     assert all(term >= 0.0 for term in terms)
+    assert any(term > 0.0 for term in terms)
     # Twice the GPUs never take less than half the time.
     assert iteration_time(terms, 2 * gpus) >= iteration_time(terms, gpus) / 2 * (1 - 1e-9)
 
