@@ -125,8 +125,7 @@ def read_lines(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that hold anything, with their numbers."""
     try:
         with open_text(path) as file:
-            reader = csv.reader(file, strict=True)
-            lines = [(reader.line_num, [each.strip() for each in fields]) for fields in reader]
+            lines = _split_lines(path, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadInput(path, "is not a whole gzip file", remedy="compress it again") from error
     except OSError as error:
@@ -134,11 +133,17 @@ def read_lines(path: Path) -> list[tuple[int, list[str]]]:
         raise BadInput(path, message, remedy="check the path and its permissions") from error
     except UnicodeDecodeError as error:
         raise BadInput(path, "is not UTF-8 text", remedy="save it as UTF-8") from error
+    return [(line, fields) for line, fields in lines if any(fields)]
+
+
+def _split_lines(path: Path, file: IO[str]) -> list[tuple[int, list[str]]]:
+    reader = csv.reader(file, strict=True)
+    try:
+        return [(reader.line_num, [each.strip() for each in fields]) for fields in reader]
     except csv.Error as error:
         raise BadInput(
             path, f"is not CSV ({error})", line=reader.line_num, remedy="check its quotes"
         ) from error
-    return [(line, fields) for line, fields in lines if any(fields)]
 
 
 def _check_header(
