@@ -12,10 +12,14 @@ Nodes, jobs and types are named by plain strings here.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
+from dlcore import cycle
+from dlcore.checking import Law
 from dlcore.model import (
+    Cause,
+    CauseCode,
     Cluster,
     Gpu,
     GpuDemand,
@@ -29,7 +33,8 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.policies.contract import View
+from dlcore.planning import Plan
+from dlcore.policies.contract import Decision, Share, View
 from dlcore.predicting import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape
@@ -37,6 +42,7 @@ from dlwire.messages import Shape
 MODEL = "resnet"
 
 _FREE = Costs()
+_NO_ROOM = Cause(CauseCode.NO_ROOM)
 
 _DEMAND = {field.name for field in fields(GpuDemand)}
 _JOB = {field.name for field in fields(Job)}
@@ -147,7 +153,7 @@ def make_view(snapshot: Snapshot) -> View:
         now=snapshot.now,
         cluster=snapshot.cluster,
         running=snapshot.running,
-        pending=snapshot.pending,
+        pending=snapshot.queue,
         predictor=Predictor(
             profiles=snapshot.profiles,
             costs=snapshot.costs,
@@ -157,3 +163,44 @@ def make_view(snapshot: Snapshot) -> View:
         seed=snapshot.seed,
         state=snapshot.policy_state,
     )
+
+
+@dataclass(frozen=True)
+class Told:
+    """A policy that decides what it was told, for tests of what comes after the policy."""
+
+    name: ClassVar[str] = "told"
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+
+    decision: Decision
+    breaks: frozenset[Law] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return self.decision
+
+
+def make_plan(
+    snapshot: Snapshot,
+    shares: Mapping[str, int | Share],
+    *,
+    waits: Mapping[str, Cause] | None = None,
+    wait: Cause = _NO_ROOM,
+    breaks: Iterable[Law] = (),
+) -> Plan:
+    """
+    Make the plan that follows from these shares, placed, diffed and checked.
+
+    A number is a share of so many GPUs for the sake of others, as most are.
+    """
+    decision = Decision(
+        {
+            JobId(job): Share(share, Cause(CauseCode.MAKES_ROOM))
+            if isinstance(share, int)
+            else share
+            for job, share in shares.items()
+        },
+        waits={JobId(job): cause for job, cause in (waits or {}).items()},
+        wait=wait,
+    )
+    return cycle.schedule(snapshot, Told(decision, frozenset(breaks)))

@@ -11,7 +11,7 @@ A baseline whose point is to show what happens without a law declares it in its 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from dlcore.model import OWN_REASONS, GpuRef, JobId, JobState, Placement, Snapshot
+from dlcore.model import OWN_REASONS, GpuRef, JobId, JobState, NodeName, Placement, Snapshot
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
 
@@ -55,7 +55,7 @@ def _check_waits(steps: Sequence[Step], snapshot: Snapshot) -> None:
     if not steps:
         return
     named = {step.job for step in steps}
-    told = {s.id: s.waiting for s in snapshot.pending if s.id in named}
+    told = {job: state.waiting for job, state in snapshot.queue.select(named).items()}
     seen: set[JobId] = set()
     for step in steps:
         _check_wait(step, told, seen)
@@ -78,18 +78,20 @@ class _Replay:
         self.plan = plan
         self.cluster = snapshot.cluster
         self.breaks = breaks
-        self.running = {state.id: state for state in snapshot.running}
+        self.snapshot = snapshot
         named = {step.job for step in plan.steps}
-        self.pending = {s.id: s for s in snapshot.pending if s.id in named}
+        self.running = {state.id: state for state in snapshot.running if state.id in named}
+        self.pending = snapshot.queue.select(named)
         self.told = {job: state.waiting for job, state in self.pending.items()}
-        self.owner: dict[GpuRef, JobId] = {}
+        self.busy: dict[NodeName, set[int]] = {}
         self.released: dict[GpuRef, JobId] = {}
+        self.given: dict[GpuRef, JobId] = {}
         self.losses: list[Reshape | Move | Stop] = []
         self.gained: set[JobId] = set()
         self.seen: set[JobId] = set()
 
     def run(self) -> None:
-        self._own_what_runs()
+        self._occupy()
         for step in self.plan.steps:
             if isinstance(step, Wait):
                 _check_wait(step, self.told, self.seen)
@@ -101,25 +103,24 @@ class _Replay:
         for loss in self.losses:
             self._check_loss(loss)
 
-    def _own_what_runs(self) -> None:
+    def _occupy(self) -> None:
+        """Note which GPUs are in somebody's hands; whose they are is asked only in an error."""
         held = 0
-        for job, state in self.running.items():
+        for state in self.snapshot.running:
             if state.placement is not None:
-                self.owner.update(dict.fromkeys(state.placement.refs(), job))
                 held += state.placement.shape.gpus
-        if len(self.owner) == held:
-            return
-        # Somewhere two jobs share a GPU: go through them again, slowly, and say which.
-        self.owner.clear()
-        for job, state in self.running.items():
-            if state.placement is not None:
-                self._own(job, state.placement.refs())
+                for node, gpus in state.placement.slices:
+                    self.busy.setdefault(node, set()).update(gpus)
+        if held != sum(map(len, self.busy.values())):
+            self._find_double()
 
-    def _own(self, job: JobId, refs: Iterable[GpuRef]) -> None:
-        for ref in refs:
-            other = self.owner.setdefault(ref, job)
-            if other != job:
-                raise BrokenLaw(Law.ONE_MASTER, job, f"GPU {ref} belongs to {other} already")
+    def _find_double(self) -> None:
+        owner: dict[GpuRef, JobId] = {}
+        for state in self.snapshot.running:
+            for ref in state.placement.refs() if state.placement is not None else ():
+                other = owner.setdefault(ref, state.id)
+                if other != state.id:
+                    raise BrokenLaw(Law.ONE_MASTER, state.id, f"GPU {ref} is {other}'s already")
 
     def _take(self, step: Start | Reshape | Move | Stop) -> None:
         if isinstance(step, Start):
@@ -158,7 +159,7 @@ class _Replay:
         self._check_gpus(step.job, refs, whole)
         for ref in sorted(refs):
             self._check_released(step, ref)
-        self._own(step.job, refs)
+            self.busy.setdefault(ref.node, set()).add(ref.number)
         if refs:
             self.gained.add(step.job)
         self._check_shape(step, state, whole)
@@ -172,16 +173,23 @@ class _Replay:
                 raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} is not a {whole.gpu_type}")
 
     def _check_released(self, step: Start | Reshape | Move, ref: GpuRef) -> None:
+        if ref.number in self.busy.get(ref.node, ()):
+            law = Law.ONE_MASTER if ref in self.given else Law.RELEASED_FIRST
+            raise BrokenLaw(law, step.job, f"GPU {ref} is {self._find_owner(ref)}'s still")
         former = self.released.get(ref)
-        if former is not None:
-            if former not in step.after:
-                raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
-        elif ref in self.owner:
-            raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"GPU {ref} is {self.owner[ref]}'s still")
+        if former is not None and former not in step.after:
+            raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
+        self.given[ref] = step.job
+
+    def _find_owner(self, ref: GpuRef) -> JobId:
+        if ref in self.given:
+            return self.given[ref]
+        placements = ((state.id, state.placement) for state in self.snapshot.running)
+        return next(job for job, place in placements if place is not None and ref in place.refs())
 
     def _release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            del self.owner[ref]
+            self.busy[ref.node].discard(ref.number)
             self.released[ref] = job
 
     def _check_shape(self, step: Start | Reshape | Move, state: JobState, whole: Placement) -> None:

@@ -5,13 +5,18 @@ The loop of production and the simulator both call :func:`schedule`, and neither
 this itself. The same snapshot and policy give the same plan.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from dlcore import checking, placing, planning
+from dlcore.checking import Law
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Snapshot
 from dlcore.planning import Plan
 from dlcore.policies.contract import Policy, View
 from dlcore.predicting import Predictor
+from dlcore.queues import Queue
+
+_OUTRANKED = Cause(CauseCode.OUTRANKED)
 
 
 def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -19,8 +24,11 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     cluster = snapshot.cluster
 
     # 1. Who is runnable: the others wait or stop, and no policy has to think of them.
-    running = tuple(state for state in snapshot.running if not state.job.suspend)
-    pending, set_aside = find_runnable(snapshot.pending, cluster)
+    stop = find_ending(snapshot.running, cluster, policy)
+    running = snapshot.running
+    if stop:
+        running = tuple(state for state in running if state.id not in stop)
+    pending, set_aside = find_runnable(snapshot.queue, cluster)
 
     # 2. How many GPUs each shall have: the only step that differs between policies.
     decision = policy.allocate(
@@ -42,15 +50,23 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
 
     # 3. Which GPUs these are.
     new = decision.shares.keys() - {state.id for state in running}
-    newcomers = [state for state in pending if state.id in new] if new else []
-    wanted, unplaced = placing.place(decision, running, newcomers, cluster)
+    newcomers = tuple(pending.select(new).values())
+    placed = placing.place(decision, running, newcomers, cluster)
 
     # 4. What has to be done for it.
     waits: Mapping[JobId, Cause] = decision.waits
-    if unplaced or set_aside:
-        waits = {**decision.waits, **unplaced, **set_aside}
-    stop = {s.id: Cause(CauseCode.SUSPENDED) for s in snapshot.running if s.job.suspend}
-    steps = planning.diff(snapshot, wanted, waits=waits, wait=decision.wait, stop=stop)
+    if placed.unplaced or set_aside:
+        waits = {**decision.waits, **placed.unplaced, **set_aside}
+    stopped = dict.fromkeys(placed.stopped, _OUTRANKED)
+    stopped.update((state, stop[state.id]) for state in snapshot.running if state.id in stop)
+    steps = planning.diff(
+        snapshot,
+        placed.wanted,
+        changed=placed.changed,
+        stopped=stopped,
+        waits=waits,
+        wait=decision.wait,
+    )
     plan = Plan(steps, len(pending), decision.wake_at, decision.state)
 
     # 5. Whether it may be done at all.
@@ -58,25 +74,52 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     return plan
 
 
+def find_ending(
+    running: tuple[JobState, ...], cluster: Cluster, policy: Policy
+) -> dict[JobId, Cause]:
+    """
+    Tell which jobs cannot keep their GPUs whatever the policy decides, with the reason.
+
+    Whoever observes the cluster normally takes a lost node from its jobs before; here it is made
+    sure that no decision counts on GPUs that are not there.
+    """
+    ending: dict[JobId, Cause] = {}
+    for state in running:
+        placement = state.placement
+        assert placement is not None
+        if state.job.suspend:
+            ending[state.id] = Cause(CauseCode.SUSPENDED)
+        elif not cluster.has(placement):
+            ending[state.id] = Cause(CauseCode.NODE_LOST)
+        elif state.gang > placement.shape.gpus and Law.WHOLE_GANG not in policy.breaks:
+            # Left over from another policy; with this one it would stay incomplete for ever.
+            ending[state.id] = Cause(CauseCode.GANG_INCOMPLETE, gpus=state.gang)
+    return ending
+
+
 def find_runnable(
-    pending: tuple[JobState, ...], cluster: Cluster
-) -> tuple[tuple[JobState, ...], dict[JobId, Cause]]:
+    pending: Queue[JobState], cluster: Cluster
+) -> tuple[Queue[JobState], dict[JobId, Cause]]:
     """
     Split off the jobs that cannot run now whatever a policy decides, with the reason.
 
     A job too large for the cluster as it is today may fit again when a lost node is back, so it
     waits rather than fails.
     """
-    # The cluster's smallest type takes any of the jobs in the usual case; only the rest is looked
-    # at one by one, because this runs over thousands of waiting jobs at every event of a replay.
+    # Any node takes any of the jobs in the usual case; only the rest is looked at one by one,
+    # because thousands may wait at every event of a replay.
     surely = min(cluster.largest_node.values(), default=0)
-    odd = [state for state in pending if state.least > surely or state.picky]
-    if not odd:
-        return pending, {}
+    blocks = [block for block in pending.blocks if block.ask(_most_needed) > surely]
+    odd = [state for block in blocks for state in block if state.least > surely or state.picky]
     set_aside = {state.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))}
     if not set_aside:
         return pending, {}
-    return tuple([s for s in pending if s.id not in set_aside]), set_aside
+    return Queue.of(state for state in pending if state.id not in set_aside), set_aside
+
+
+def _most_needed(states: Iterable[JobState]) -> float:
+    """The most GPUs that any of these needs at least; infinite if one may not do with any node."""
+    return max(math.inf if state.picky else state.least for state in states)
 
 
 def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:

@@ -9,12 +9,13 @@ Whoever watches the real or the simulated world builds a :class:`Snapshot`;
 :func:`dlcore.cycle.schedule` turns it into a plan.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, NewType
 
 from dlcore.profiles import Costs, JobType, Profile
+from dlcore.queues import Queue
 from dlwire.messages import Shape
 
 JobId = NewType("JobId", str)
@@ -308,6 +309,7 @@ OWN_REASONS = frozenset(
         CauseCode.FASTER_WITH_FEWER,
         CauseCode.TOO_LARGE,
         CauseCode.EXPLORING,
+        CauseCode.GANG_INCOMPLETE,
     }
 )
 """Why a job may lose GPUs although no other job gets them."""
@@ -419,11 +421,11 @@ class Cluster:
             node.name: frozenset(gpu.index for gpu in node.gpus) for node in self.nodes
         }
         """The indices of all GPUs of each node, whether they may be given away or not."""
-        self.flawless: bool = all(len(self.usable[n.name]) == len(n.gpus) for n in self.nodes)
-        """Whether every GPU may be given away."""
-        self.types: tuple[str, ...] = tuple(sorted({node.gpu_type for node in self.nodes}))
         self.whole = frozenset(n.name for n in self.nodes if len(n.usable) == len(n.gpus))
         """The nodes on which every GPU may be given away."""
+        self.flawless: bool = len(self.whole) == len(self.nodes)
+        """Whether every GPU of the cluster may be given away."""
+        self.types: tuple[str, ...] = tuple(sorted({node.gpu_type for node in self.nodes}))
         self.sizes: Mapping[str, tuple[int, ...]] = {
             kind: tuple(
                 sorted((len(n.usable) for n in self.nodes if n.gpu_type == kind), reverse=True)
@@ -434,6 +436,14 @@ class Cluster:
         self.totals: Mapping[str, int] = {kind: sum(each) for kind, each in self.sizes.items()}
         self.total: int = sum(self.totals.values())
         self.largest_node: Mapping[str, int] = {kind: each[0] for kind, each in self.sizes.items()}
+
+    def has(self, placement: Placement) -> bool:
+        """Tell whether all GPUs of the placement are there yet, good or bad."""
+        for node, gpus in placement.slices:
+            devices = self.devices.get(node)
+            if devices is None or not devices.issuperset(gpus):
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -448,7 +458,8 @@ class Snapshot:
     now: float
     cluster: Cluster
     running: tuple[JobState, ...] = ()
-    pending: tuple[JobState, ...] = ()
+    pending: Sequence[JobState] = ()
+    """A :class:`~dlcore.queues.Queue`, made of any other sequence at once."""
     profiles: Mapping[JobType, Profile] = field(default_factory=dict)
     costs: Costs = Costs()
     """For jobs whose profile holds no measured costs."""
@@ -456,3 +467,13 @@ class Snapshot:
     seed: int = 0
     policy_state: object = None
     """What the policy asked to be given back: a value of its own, ``None`` the first time."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pending, Queue):
+            object.__setattr__(self, "pending", Queue.of(self.pending))
+
+    @property
+    def queue(self) -> Queue[JobState]:
+        """The pending jobs, as what they are kept in."""
+        assert isinstance(self.pending, Queue)
+        return self.pending

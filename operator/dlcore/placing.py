@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlcore.model import (
     OWN_REASONS,
@@ -58,7 +58,10 @@ class Room:
             name: len(usable) for name, usable in cluster.usable.items()
         }
         for placement in taken:
-            self._take_first(placement)
+            # Spelt out, for this runs over every running job.
+            for node, gpus in placement.slices:
+                good = len(gpus) if node in cluster.whole else _count_good(cluster, node, gpus)
+                self.nodes[node] -= good
         self.free: dict[str, int] = dict.fromkeys(cluster.types, 0)
         """How many GPUs of each type are free."""
         self._buckets: dict[str, list[dict[NodeName, None]]] = {
@@ -66,21 +69,10 @@ class Room:
         }
         for name, count in self.nodes.items():
             kind = cluster.by_name[name].gpu_type
-            self.free[kind] += count
-            self._buckets[kind][count][name] = None
-
-    def _take_first(self, placement: Placement) -> None:
-        """Count the GPUs of a placement as taken; spelt out, for it runs over every running job."""
-        whole = self.cluster.whole
-        for node, gpus in placement.slices:
-            if node in whole:
-                self.nodes[node] -= len(gpus)
-            else:
-                part = Placement.of({node: gpus})
-                self.nodes.update(
-                    (name, self.nodes[name] - count)
-                    for name, count in count_usable(part, self.cluster).items()
-                )
+            # Never below nothing, should two jobs be seen with one GPU: checking will tell.
+            left = self.nodes[name] = max(0, count)
+            self.free[kind] += left
+            self._buckets[kind][left][name] = None
 
     @property
     def total(self) -> int:
@@ -163,47 +155,63 @@ class Room:
         """
         if sum(self.free.get(kind, 0) for kind in kinds) < gpus:
             return None
+        largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
         chosen: dict[NodeName, int] = {}
         left = gpus
-        for node, count in self._iter_gaps(kinds, beside):
+        for node, count in self._iter_gaps(kinds, range(largest, 0, -1), beside):
             if left <= count:
                 break
             chosen[node] = count
             left -= count
-        last = self._find_last(left, kinds, {**beside, **chosen})
+        last = next(self._iter_gaps(kinds, range(left, largest + 1), {**beside, **chosen}), None)
         if last is None:
             return None
-        chosen[last] = left
+        chosen[last[0]] = left
         if demand.max_nodes is not None and len(beside) + len(chosen) > demand.max_nodes:
             return None
         return chosen
 
     def _iter_gaps(
-        self, kinds: tuple[str, ...], beside: Mapping[NodeName, int]
+        self, kinds: tuple[str, ...], counts: Iterable[int], but: Mapping[NodeName, int]
     ) -> Iterator[tuple[NodeName, int]]:
-        """Every other node with free GPUs and how many; within a type the largest gaps first."""
-        for kind in kinds:
-            for bucket in reversed(self._buckets.get(kind, [])[1:]):
-                yield from ((node, self.nodes[node]) for node in bucket if node not in beside)
-
-    def _find_last(
-        self, gpus: int, kinds: tuple[str, ...], chosen: Mapping[NodeName, int]
-    ) -> NodeName | None:
-        """The smallest gap that is large enough, on a node not chosen already."""
-        buckets = (bucket for kind in kinds for bucket in self._buckets.get(kind, [])[gpus:])
-        return next((node for bucket in buckets for node in bucket if node not in chosen), None)
+        """The nodes with so many free GPUs, in the order of these counts."""
+        for count in counts:
+            for kind in kinds:
+                buckets = self._buckets.get(kind, ())
+                if count < len(buckets):
+                    yield from ((node, count) for node in buckets[count] if node not in but)
 
     def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
         """A checkpoint that only some nodes can read binds the job to these."""
-        nodes = {
-            name: self.nodes[name]
-            for name in state.bound_to
-            if name in self.nodes and self.cluster.by_name[name].gpu_type in kinds
-        }
-        for name, free in nodes.items():
-            if free >= gpus:
-                return Fit(self.cluster.by_name[name].gpu_type, {name: gpus})
+        groups: list[tuple[str, ...]] = [(kind,) for kind in kinds]
+        if state.job.gpus.mixed and len(kinds) > 1:
+            groups.append(kinds)
+        for group in groups:
+            free = {
+                name: self.nodes[name]
+                for name in state.bound_to
+                if name in self.nodes and self.cluster.by_name[name].gpu_type in group
+            }
+            nodes = _take_fewest(free, gpus, state.job.gpus.max_nodes)
+            if nodes is not None:
+                return Fit(name_type(self.cluster, nodes), nodes)
         return None
+
+
+def _take_fewest(
+    free: Mapping[NodeName, int], gpus: int, max_nodes: int | None
+) -> dict[NodeName, int] | None:
+    """Take GPUs from the fewest of a few nodes."""
+    whole = [node for node, count in free.items() if count >= gpus]
+    if whole:
+        return {min(whole, key=free.__getitem__): gpus}
+    chosen: dict[NodeName, int] = {}
+    for node in sorted(free, key=lambda node: -free[node])[:max_nodes]:
+        chosen[node] = min(free[node], gpus)
+        gpus -= chosen[node]
+        if gpus == 0:
+            return chosen
+    return None
 
 
 def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
@@ -212,11 +220,14 @@ def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
 
     Fewer than it has where a job goes on with GPUs that nobody new would be given.
     """
-    if cluster.flawless:
-        return {node: len(gpus) for node, gpus in placement.slices}
     return {
-        node: len(set(cluster.usable[node]).intersection(gpus)) for node, gpus in placement.slices
+        node: len(gpus) if node in cluster.whole else _count_good(cluster, node, gpus)
+        for node, gpus in placement.slices
     }
+
+
+def _count_good(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
+    return len(set(cluster.usable[node]).intersection(gpus))
 
 
 def name_type(cluster: Cluster, nodes: Iterable[NodeName]) -> str:
@@ -236,12 +247,21 @@ def largest_possible(state: JobState, cluster: Cluster) -> int:
     """The most GPUs that this job could ever have on this cluster, were it empty."""
     demand = state.job.gpus
     kinds = acceptable_types(state, cluster)
-    if state.bound_to:
-        return sum(len(cluster.usable.get(node, ())) for node in state.bound_to)
-    sizes = [cluster.sizes[kind] for kind in kinds]
+    sizes = _bound_sizes(state, cluster) if state.bound_to else cluster.sizes
+    groups: list[Sequence[int]] = [sizes.get(kind, ()) for kind in kinds]
     if demand.mixed:
-        sizes = [tuple(sorted((size for each in sizes for size in each), reverse=True))]
-    return max((sum(each[: demand.max_nodes]) for each in sizes), default=0)
+        groups = [sorted((size for group in groups for size in group), reverse=True)]
+    return max((sum(group[: demand.max_nodes]) for group in groups), default=0)
+
+
+def _bound_sizes(state: JobState, cluster: Cluster) -> Mapping[str, Sequence[int]]:
+    """The sizes of the nodes that the job is bound to, by type, the largest first."""
+    sizes: dict[str, list[int]] = {}
+    for name in state.bound_to:
+        if name in cluster.by_name:
+            kind = cluster.by_name[name].gpu_type
+            sizes.setdefault(kind, []).append(len(cluster.usable[name]))
+    return {kind: sorted(each, reverse=True) for kind, each in sizes.items()}
 
 
 def count_nodes(placement: Placement) -> dict[NodeName, int]:
@@ -249,60 +269,90 @@ def count_nodes(placement: Placement) -> dict[NodeName, int]:
     return {node: len(gpus) for node, gpus in placement.slices}
 
 
+class Placed(NamedTuple):
+    """What came of a policy's shares: only what is not as it was before."""
+
+    wanted: dict[JobId, Wanted]
+    """Newcomers and changed jobs, in the order in which GPUs were given."""
+    changed: list[JobState]
+    stopped: list[JobState]
+    unplaced: dict[JobId, Cause]
+    """Newcomers that found no place, and why."""
+
+
 def place(
     decision: Decision,
     running: tuple[JobState, ...],
     newcomers: Sequence[JobState],
     cluster: Cluster,
-) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
+) -> Placed:
     """
     Turn shares into placements with GPU ids. Newcomers are the pending jobs that have a share.
 
-    A share that finds no place leaves a running job with what it has, and a pending one waiting;
-    the second result says so. The policy normally knew, because it asked :class:`Room`.
+    A share that finds no place leaves a running job with what it has, and a pending one waiting.
+    The policy normally knew, because it asked :class:`Room`.
     """
     shares = decision.shares
-    kept: dict[JobId, Wanted] = {}
-    growing: list[JobState] = []
+    stopped: list[JobState] = []
+    changed: list[JobState] = []
     for state in running:
         share = shares.get(state.id)
-        if share is None or state.placement is None:
-            continue
-        shrunk = _keep_or_shrink(state, share, cluster)
-        if shrunk is None:
-            growing.append(state)
-            shrunk = state.placement
-        kept[state.id] = _want(share, shrunk)
-    wanted, failed = kept, dict[JobId, Cause]()
-    if growing or len(kept) < len(shares):
-        placer = _Placer(cluster, {job: want.placement for job, want in kept.items()})
-        wanted, failed = placer.place_rest(shares, kept, (*growing, *newcomers))
-    losers = [state for state in running if _loses(state, wanted.get(state.id))]
-    if losers:
-        takers = [wanted[state.id] for state in (*growing, *newcomers) if state.id in wanted]
-        _undo_vain_losses(losers, takers, wanted)
-    return wanted, failed
+        if share is None:
+            stopped.append(state)
+        elif not _keeps(state, share):
+            changed.append(state)
+    if not (stopped or changed or newcomers):
+        return Placed({}, [], [], {})
+    moved = {state.id for state in (*stopped, *changed)}
+    placer = _Placer(cluster, [state for state in running if state.id not in moved])
+    wanted, unplaced = placer.place_all(shares, changed, newcomers)
+    vain = _find_vain_losses((*stopped, *changed), wanted)
+    for job in vain:
+        wanted.pop(job, None)
+    return Placed(
+        wanted,
+        [state for state in changed if state.id in wanted],
+        [state for state in stopped if state.id not in vain],
+        unplaced,
+    )
 
 
-def _undo_vain_losses(
-    losers: list[JobState], takers: list[Wanted], wanted: dict[JobId, Wanted]
-) -> None:
+def _keeps(state: JobState, share: Share) -> bool:
+    """Whether nothing changes for a running job. The usual case is told by its first line."""
+    placement = state.placement
+    assert placement is not None
+    if share.gpus != placement.shape.gpus:
+        return False
+    if share.gpu_type is not None and share.gpu_type != placement.gpu_type:
+        return False
+    if share.batch_size is not None and share.batch_size != state.batch_size:
+        return False
+    return share.nodes is None or share.nodes == count_nodes(placement)
+
+
+def _find_vain_losses(states: Iterable[JobState], wanted: Mapping[JobId, Wanted]) -> set[JobId]:
     """
-    Let those keep their GPUs who would lose them to nobody.
+    Find those who would lose GPUs to nobody, and shall keep what they have.
 
     That happens when whom they were taken for found no place after all, and it may happen to any
     policy that thinks in numbers and leaves the places to us.
     """
-    used = {ref for want in takers for ref in want.placement.refs()}
+    losers = [state for state in states if _loses(state, wanted.get(state.id))]
+    if not losers:
+        return set()
+    lost = {state.id for state in losers}
+    given = {
+        ref for job, want in wanted.items() if job not in lost for ref in want.placement.refs()
+    }
+    vain: set[JobId] = set()
     for state in losers:
         assert state.placement is not None
-        refs = set(state.placement.refs())
         want = wanted.get(state.id)
+        refs = set(state.placement.refs())
         kept = set(want.placement.refs()) if want is not None else set()
-        if kept <= refs and used.isdisjoint(refs - kept):
-            cause = want.cause if want is not None else Cause(CauseCode.ITS_TURN)
-            wanted[state.id] = Wanted(state.placement, cause, state.gang, state.batch_size)
-            used |= refs
+        if kept <= refs and given.isdisjoint(refs - kept):
+            vain.add(state.id)
+    return vain
 
 
 def _loses(state: JobState, want: Wanted | None) -> bool:
@@ -351,46 +401,58 @@ def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
 class _Placer:
     """Gives out GPU ids, one share after the other, in the order of the policy's decision."""
 
-    def __init__(self, cluster: Cluster, kept: Mapping[JobId, Placement]) -> None:
+    def __init__(self, cluster: Cluster, keeping: Iterable[JobState]) -> None:
         self.cluster = cluster
-        self.room = Room(cluster, kept.values())
+        placements = [state.placement for state in keeping if state.placement is not None]
+        self.room = Room(cluster, placements)
         self.used: dict[NodeName, set[int]] = {}
-        for placement in kept.values():
+        for placement in placements:
             for node, gpus in placement.slices:
                 self.used.setdefault(node, set()).update(gpus)
 
-    def place_rest(
+    def _hold(self, placement: Placement) -> None:
+        self.room.take(count_usable(placement, self.cluster))
+        for node, gpus in placement.slices:
+            self.used.setdefault(node, set()).update(gpus)
+
+    def place_all(
         self,
         shares: Mapping[JobId, Share],
-        kept: dict[JobId, Wanted],
-        changing: Iterable[JobState],
+        changed: Iterable[JobState],
+        newcomers: Iterable[JobState],
     ) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
-        # Changed jobs are listed again behind the kept ones: the order of the result is the order
-        # in which GPUs were given, and a later job may get what a moved one left.
-        takers = {state.id: state for state in changing}
-        wanted = {job: want for job, want in kept.items() if job not in takers}
-        failed: dict[JobId, Cause] = {}
-        for job, share in shares.items():
-            state = takers.get(job)
-            if state is None:
-                continue
-            placement = self._place(state, share)
-            if placement is not None:
-                wanted[job] = _want(share, placement)
-            elif job in kept:
-                wanted[job] = kept[job]
+        """Let first shrink who shrinks, then place the others in the order of the shares."""
+        wanted: dict[JobId, Wanted] = {}
+        takers: dict[JobId, JobState] = {}
+        for state in changed:
+            assert state.placement is not None
+            share = shares[state.id]
+            shrunk = _keep_or_shrink(state, share, self.cluster)
+            self._hold(shrunk or state.placement)
+            if shrunk is not None:
+                wanted[state.id] = _want(share, shrunk)
             else:
-                failed[job] = _why_not(state, share)
-        return wanted, failed
+                takers[state.id] = state
+        takers.update((state.id, state) for state in newcomers)
+        unplaced: dict[JobId, Cause] = {}
+        for job in [job for job in shares if job in takers]:
+            placement = self._place(takers[job], shares[job])
+            if placement is not None:
+                wanted[job] = _want(shares[job], placement)
+            elif takers[job].placement is None:
+                unplaced[job] = _why_not(takers[job], shares[job])
+        return wanted, unplaced
 
     def _place(self, state: JobState, share: Share) -> Placement | None:
         have = count_nodes(state.placement) if state.placement is not None else {}
         nodes = self._choose(state, share, have)
         if nodes is None:
             return None
-        for node in {**have, **nodes}:
-            self.room.take({node: nodes.get(node, 0) - have.get(node, 0)})
-        return self._pick(state.placement, nodes)
+        placement = self._pick(state.placement, nodes)
+        if state.placement is not None:
+            self.room.give(count_usable(state.placement, self.cluster))
+        self.room.take(count_usable(placement, self.cluster))
+        return placement
 
     def _choose(
         self, state: JobState, share: Share, have: Mapping[NodeName, int]

@@ -7,7 +7,7 @@ GPUs are released before they are given and that a newcomer is initialised befor
 stopped. What those two need to know – who waits for whom – is in the steps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
+from dlcore.queues import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,49 +109,36 @@ def diff(
     snapshot: Snapshot,
     wanted: Mapping[JobId, Wanted],
     *,
+    changed: Sequence[JobState],
+    stopped: Mapping[JobState, Cause],
     waits: Mapping[JobId, Cause],
     wait: Cause,
-    stop: Mapping[JobId, Cause],
 ) -> tuple[Step, ...]:
     """
     Return the steps that turn what is decided now into ``wanted``.
 
-    The order of ``wanted`` is the order in which placing gave GPUs away; it is kept, because a job
-    may have been given what an earlier one left. Equal inputs yield no steps.
+    ``wanted`` holds what is to be different: the jobs ``changed``, and those started. Its order is
+    the order in which placing gave GPUs away; it is kept, because a job may have been given what
+    an earlier one left.
     """
-    running = {state.id for state in snapshot.running}
-    stopped = [state for state in snapshot.running if state.id not in wanted]
-    changed = [
-        state
-        for state in snapshot.running
-        if state.id in wanted and _differs(state, wanted[state.id])
-    ]
-    started = [job for job in wanted if job not in running]
     steps: list[Step] = []
-    if stopped or changed or started:
-        steps.extend(_iter_changes(wanted, stopped, changed, started, stop))
-    steps.extend(_iter_waits(snapshot.pending, wanted, waits=waits, wait=wait))
+    if wanted or stopped:
+        steps.extend(_iter_changes(wanted, changed, stopped))
+    steps.extend(_iter_waits(snapshot.queue, wanted, waits=waits, wait=wait))
     return tuple(steps)
-
-
-def _differs(state: JobState, wanted: Wanted) -> bool:
-    if wanted.batch_size is not None and wanted.batch_size != state.batch_size:
-        return True
-    return wanted.placement is not state.placement and wanted.placement != state.placement
 
 
 def _iter_changes(
     wanted: Mapping[JobId, Wanted],
-    stopped: list[JobState],
-    changed: list[JobState],
-    started: list[JobId],
-    stop: Mapping[JobId, Cause],
+    changed: Sequence[JobState],
+    stopped: Mapping[JobState, Cause],
 ) -> Iterator[Step]:
+    there = {state.id for state in changed}
+    started = [job for job in wanted if job not in there]
     receivers = _find_receivers(wanted, changed, started)
     holders = _find_holders(stopped, changed)
-    for state in stopped:
+    for state, cause in stopped.items():
         assert state.placement is not None
-        cause = stop.get(state.id, Cause(CauseCode.OUTRANKED))
         yield Stop(
             state.id, state.placement, _name_receiver(cause, state.placement, None, receivers)
         )
@@ -196,7 +184,7 @@ def _only_shrinks(old: Placement, new: Placement) -> bool:
 
 
 def _find_receivers(
-    wanted: Mapping[JobId, Wanted], changed: list[JobState], started: list[JobId]
+    wanted: Mapping[JobId, Wanted], changed: Iterable[JobState], started: Iterable[JobId]
 ) -> dict[GpuRef, JobId]:
     """Tell for every GPU that somebody is newly given who that is."""
     receivers: dict[GpuRef, JobId] = {}
@@ -210,7 +198,7 @@ def _find_receivers(
     return receivers
 
 
-def _find_holders(stopped: list[JobState], changed: list[JobState]) -> dict[GpuRef, JobId]:
+def _find_holders(stopped: Iterable[JobState], changed: Iterable[JobState]) -> dict[GpuRef, JobId]:
     """Tell for every GPU of a job that is stopped or changed whose it is now."""
     holders: dict[GpuRef, JobId] = {}
     for state in (*stopped, *changed):
@@ -240,18 +228,24 @@ def _name_receiver(
     return cause
 
 
+def _told(states: Iterable[JobState]) -> Cause | None:
+    """The reason for waiting that all of these were told, if it is the same."""
+    causes = {state.waiting for state in states}
+    return causes.pop() if len(causes) == 1 else None
+
+
 def _iter_waits(
-    pending: Iterable[JobState],
+    queue: Queue[JobState],
     wanted: Mapping[JobId, Wanted],
     *,
     waits: Mapping[JobId, Cause],
     wait: Cause,
 ) -> Iterator[Wait]:
     # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
+    untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting is not wait]
     if waits:
-        untold = [s for s in pending if s.waiting is not wait or s.id in waits]
-    else:
-        untold = [s for s in pending if s.waiting is not wait]
+        others = queue.select(waits.keys())
+        untold += [state for state in others.values() if state.waiting is wait]
     for state in untold:
         cause = waits.get(state.id, wait)
         if state.waiting != cause and state.id not in wanted:

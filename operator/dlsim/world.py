@@ -6,6 +6,7 @@ of one instant are taken together – completions first, arrivals after them –
 made for all of them. What the decision costs is the business of :mod:`dlsim.coordinator`.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -24,8 +25,10 @@ from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.policies.contract import Policy
 from dlcore.predicting import Predictor
 from dlcore.profiles import AccuracyPoint, Costs
+from dlcore.queues import Queue
 from dlsim.coordinator import Coordinator
-from dlsim.kernel import Kernel, Order
+from dlsim.errors import BadInput
+from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
 from dlsim.runs import Activity, Run
@@ -33,6 +36,12 @@ from dlsim.workloads import Learning, TracedJob, Workload
 
 EVALUATIONS = 20
 """How often a job that trains to a target evaluates its metric, from its start to its end."""
+
+PATIENCE = 1000
+"""
+How often a policy is asked in a row when nothing happens any more unless it does something. Then
+the jobs that are left will never run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +88,10 @@ class World:
         self._coordinator = Coordinator(self, self._costs_of, setting.mechanism)
         self._runs: dict[JobId, Run] = {}
         self._running = Roster()
-        self._pending = Roster()
+        self._pending: Queue[JobState] = Queue()
         self._policy_state: object = None
         self._wake_stamp = 0
+        self._fruitless = 0
         self._done = 0
         self._due = False
         self.record = Record(
@@ -104,11 +114,17 @@ class World:
             if outage.back_at is not None:
                 self._kernel.at(outage.back_at, Order.FAILURE, _bind(self._regain, outage.node))
         while self._kernel and self._done < len(self._workload.jobs):
+            if self._fruitless > PATIENCE:
+                break
             self._handle_instant()
             if self._due:
                 self._decide()
             self._note_levels()
         self.record.ended_at = self._kernel.now
+        for run in self._runs.values():
+            if not run.finished:
+                done = min(run.state.iterations_at(self._kernel.now), run.traced.iterations)
+                run.record.iterations = done + run.record.redone
         return self.record
 
     def _handle_instant(self) -> None:
@@ -129,16 +145,19 @@ class World:
         self.record.decisions += 1
         self._policy_state = plan.policy_state
         self._apply(plan)
+        # What an earlier decision wanted is of no interest to the policy any more.
+        self._wake_stamp += 1
         if plan.wake_at is not None:
-            self._wake_stamp += 1
-            self._kernel.at(plan.wake_at, Order.WAKE, _bind(self._wake, self._wake_stamp))
+            wake_at = max(plan.wake_at, self._kernel.now + RESOLUTION)
+            self._kernel.at(wake_at, Order.WAKE, _bind(self._wake, self._wake_stamp))
+        self._fruitless = self._fruitless + 1 if self._kernel.only_wakes else 0
 
     def _take_snapshot(self) -> Snapshot:
         return Snapshot(
             now=self._kernel.now,
             cluster=self._cluster,
             running=self._running.states(),
-            pending=self._pending.states(),
+            pending=self._pending,
             profiles=self._workload.known,
             costs=self._setting.costs,
             mechanism=self._setting.mechanism,
@@ -161,7 +180,7 @@ class World:
 
     def _start(self, run: Run, step: Start) -> None:
         now = self._kernel.now
-        self._pending.drop(run.state)
+        self._pending = self._pending.drop(run.state)
         self._leave_queue(run)
         if run.record.started_at is None:
             run.record.started_at = now
@@ -180,9 +199,7 @@ class World:
         self._coordinator.retarget(run, step.placement)
 
     def _change(self, run: Run, step: Reshape | Move) -> None:
-        growth = step.new.gpus - step.old.gpus
-        what = Happening.ADDING if growth > 0 else Happening.REMOVING
-        run.record.reshapes += 1
+        self._note_change(run, step)
         self._note(
             run,
             placement=step.new,
@@ -190,15 +207,31 @@ class World:
             batch_size=step.batch_size or run.state.batch_size,
             adjusting=not run.serves(step.new),
         )
-        self._log(run, what if growth else Happening.MOVING, step.new.gpus)
         self._coordinator.retarget(run, step.new)
+
+    def _note_change(self, run: Run, step: Reshape | Move) -> None:
+        growth = step.new.gpus - step.old.gpus
+        what = Happening.ADDING if growth > 0 else Happening.REMOVING
+        if not run.gang_complete:
+            # It is still being given what it needs to start at all.
+            what = Happening.GRANTED
+        elif growth == 0:
+            what = Happening.MOVING
+        run.record.reshapes += what is not Happening.GRANTED
+        self._log(run, what, step.new.gpus)
 
     def _stop(self, run: Run) -> None:
         run.record.stops += 1
+        self._take_all(run, Happening.STOPPED)
+
+    def _take_all(self, run: Run, why: Happening) -> None:
+        """Put a running job back among the pending ones."""
         self._running.drop(run.state)
         self._note(run, placement=None, gang=0, adjusting=False, waiting=None)
+        # From now on it waits, which is not time lost with GPUs.
+        self._end_idling(run)
         self._enter_queue(run)
-        self._log(run, Happening.STOPPED)
+        self._log(run, why)
         self._coordinator.retarget(run, None)
 
     # Events.
@@ -219,7 +252,7 @@ class World:
         self.record.jobs.append(record)
         run = Run(traced=traced, record=record, state=state)
         self._runs[job.id] = run
-        self._pending.put(state)
+        self._pending = self._pending.put(state)
         self._enter_queue(run)
         self._log(run, Happening.SUBMITTED, job.gpus.requested)
         self._due = True
@@ -230,9 +263,11 @@ class World:
         now = self._kernel.now
         self._note(run)
         in_queue = run.state.placement is None
-        (self._pending if in_queue else self._running).drop(run.state)
         if in_queue:
+            self._pending = self._pending.drop(run.state)
             self._leave_queue(run)
+        else:
+            self._running.drop(run.state)
         run.finished = True
         self._done += 1
         run.record.completed_at = now
@@ -253,28 +288,24 @@ class World:
             return
         del self._alive[name]
         self._cluster = Cluster(self._alive.values())
-        for run in self._runs.values():
-            if not run.finished or run.holds:
-                self._break_down(run, name)
+        concerned = [run for run in self._runs.values() if not run.finished or run.holds]
+        # Nobody moves before all of them know, lest one starts where there is no node any more.
+        broken = [run for run in concerned if self._break_down(run, name)]
+        for run in broken:
+            self._coordinator.kill(run)
         self._coordinator.settle()
         self._due = True
 
-    def _break_down(self, run: Run, node: NodeName) -> None:
-        """Take a dead node from the run: if its process was there, the whole gang ends with it."""
-        dies = run.serving is not None and node in run.serving.nodes
+    def _break_down(self, run: Run, node: NodeName) -> bool:
+        """Take a dead node from the run; tell whether its process dies with it."""
+        dies = run.works and run.serving is not None and node in run.serving.nodes
         if dies and run.activity is Activity.TRAINING:
             self._fall_back(run)
             self.training_halts(run, saves=False)
         self._coordinator.lose_node(run, node)
         if run.target is not None and node in run.target.nodes:
-            self._running.drop(run.state)
-            self._note(run, placement=None, gang=0, adjusting=False, waiting=None)
-            self._enter_queue(run)
-            self._log(run, Happening.LOST)
-            self._coordinator.retarget(run, None)
-        if dies and run.activity in (Activity.TRAINING, Activity.STARTING):
-            # Its processes on other nodes hang in a collective and are killed.
-            self._coordinator.end_process(run, self._costs_of(run).process_termination)
+            self._take_all(run, Happening.LOST)
+        return dies
 
     def _fall_back(self, run: Run) -> None:
         now = self._kernel.now
@@ -308,15 +339,18 @@ class World:
         job, shape = run.state.job, run.serving.shape
         speed = self._truth.speed(job, shape)
         if speed <= 0:
-            raise ValueError(f"job {job.id} has no true speed on {shape}")
-        if run.idle_since is not None:
-            run.record.lost_s += now - run.idle_since
-            run.idle_since = None
+            raise BadInput(
+                self._workload.name,
+                f"nothing is known of the speed of job {job.id} on {shape}",
+                remedy="give it with --speeds",
+            )
+        self._end_idling(run)
         run.trained = True
         run.training_since = now
         bound = () if job.checkpoint.shared else run.serving.nodes
         self._note(run, speed=speed, adjusting=False, bound_to=bound)
-        run.efficiency = speed / self._one_gpu_speed(run)
+        alone = self._one_gpu_speed(run)
+        run.efficiency = speed / alone if alone > 0 else 0.0
         self.record.efficiency.add(run.efficiency, now)
         self._log(run, Happening.TRAINS, shape.gpus)
         self._due = True
@@ -356,8 +390,15 @@ class World:
             run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
         run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
         if not run.finished:
-            home = self._pending if run.state.placement is None else self._running
-            home.put(run.state)
+            if run.state.placement is None:
+                self._pending = self._pending.put(run.state)
+            else:
+                self._running.put(run.state)
+
+    def _end_idling(self, run: Run) -> None:
+        if run.idle_since is not None:
+            run.record.lost_s += self._kernel.now - run.idle_since
+            run.idle_since = None
 
     def _log(self, run: Run, what: Happening, gpus: int = 0) -> None:
         self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
@@ -387,12 +428,14 @@ class World:
     def _time_alone(self, run: Run) -> float:
         """Its remaining time with one GPU."""
         left = run.traced.iterations - run.state.iterations_done
-        return max(0.0, left) / self._one_gpu_speed(run)
+        speed = self._one_gpu_speed(run)
+        return max(0.0, left) / speed if speed > 0 else math.inf
 
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
         job = run.state.job
-        kind = run.serving.gpu_type if run.serving is not None else self._setting.nodes[0].gpu_type
+        serving = run.serving
+        kind = serving.gpu_type if serving is not None else self._truth.best_type(job, 1)
         options = job.gpus.options
         if len(options) == 1:
             return self._truth.speed(job, self._truth.shape(options[0], kind)) / options[0]

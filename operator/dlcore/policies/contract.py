@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from dlcore.checking import Law
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.predicting import Predictor
+from dlcore.queues import Queue
 
 
 class Share(NamedTuple):
@@ -39,7 +40,7 @@ class View:
     now: float
     cluster: Cluster
     running: tuple[JobState, ...]
-    pending: tuple[JobState, ...]
+    pending: Queue[JobState]
     predictor: Predictor
     seed: int = 0
     state: object = None

@@ -7,11 +7,12 @@ common is here: :func:`admit` for policies that never stop anybody, :func:`preem
 do, and :class:`Filling`, which both put jobs into the free GPUs with.
 """
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.placing import (
@@ -23,7 +24,7 @@ from dlcore.placing import (
     name_type,
 )
 from dlcore.policies.contract import Decision, Share, View
-from dlcore.profiles import JobType, Profile
+from dlcore.queues import Block
 
 # One object each for all who wait, because thousands do and each is compared at every event.
 NO_ROOM = Cause(CauseCode.NO_ROOM)
@@ -190,17 +191,35 @@ def admit(
     With ``passing`` whoever fits may start; else the first that does not fit blocks the others.
     """
     filling = Filling(view, view.running, count=count, find=find)
-    for state in view.pending:
+    for block in view.pending.blocks:
         if filling.most == 0:
             break
-        # The comparison is start()'s own; here it spares thousands of calls.
-        if (state.least > filling.most or not filling.start(state)) and not passing:
+        # A block of jobs that all need more than is left is passed as a whole.
+        if block.ask(fewest_needed) <= filling.most:
+            blocked = not _admit_block(filling, block, passing=passing)
+        else:
+            blocked = not passing
+        if blocked:
             break
     if passing:
         return Decision(filling.shares, waits=filling.waits, wait=NO_ROOM)
     head = next((s.id for s in view.pending if s.id not in filling.shares), None)
     waits = {head: filling.waits.get(head, NO_ROOM)} if head is not None else {}
     return Decision(filling.shares, waits=waits, wait=BEHIND)
+
+
+def fewest_needed(states: Iterable[JobState]) -> int:
+    """The least number of GPUs that any of these jobs can run on."""
+    return min(state.least for state in states)
+
+
+def _admit_block(filling: "Filling", block: Iterable[JobState], *, passing: bool) -> bool:
+    """Start whom there is room for; tell whether those behind may try too."""
+    for state in block:
+        # The comparison is start()'s own; here it spares thousands of calls.
+        if (state.least > filling.most or not filling.start(state)) and not passing:
+            return False
+    return True
 
 
 class Left(Protocol):
@@ -310,77 +329,103 @@ class _Counting:
 
 # --- in which order -----------------------------------------------------------------------
 
-Key = Callable[[JobState, float, View], float]
-"""What jobs are ordered by, the smallest first, as it was at some time."""
 
-
-def rank(view: View, key: Key) -> Line:
+def rank(view: View, *, by_service: bool) -> Line:
     """
-    Order all jobs by a key, ties by arrival.
+    Order all jobs by the time that they still need, or by that time x GPUs, ties by arrival.
 
-    The key of a pending job is taken at the time it was last observed: it does not train, so that
-    nothing changes until then, and the key needs to be found only once.
+    The time is what is predicted for the GPUs that a job requests, of the type that suits it best,
+    for waiting and running jobs alike: were those that run ranked by what they really got, a job
+    that got a slower type would be overtaken, and overtake again as soon as it waits.
     """
-    known = _find_known(view, key)
-    running = sorted([(key(state, view.now, view), state.order, state) for state in view.running])
-    last = running[-1][0] if running else -math.inf
-    try:
-        ahead = [(known[s], s.order, s) for s in view.pending if known[s] <= last]
-    except KeyError:
-        _add_keys(known, view, key)
-        ahead = [(known[s], s.order, s) for s in view.pending if known[s] <= last]
-    front = [state for _, _, state in (sorted(running + ahead) if ahead else running)]
+    paces = _find_paces(view, by_service=by_service)
+    running = sorted([paces.entry(state, view.now, view) for state in view.running])
+    last = running[-1].key if running else -math.inf
+    blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
+    # Only the first of a block is looked at in most: whoever waits mostly ranks behind all who run.
+    ahead = [e for block in blocks if block[0].key <= last for e in block if e.key <= last]
+    front = sorted(running + ahead) if ahead else running
 
     def line(left: Left) -> Iterator[JobState]:
-        yield from front
+        yield from (entry.state for entry in front)
         # Only now, because in most decisions nothing is left for them.
-        behind = [s for s in view.pending if s.least <= left.most and known[s] > last]
-        yield from sorted(behind, key=known.__getitem__)
+        waiting = zip(view.pending.blocks, blocks, strict=True)
+        fitting = [ranked for block, ranked in waiting if block.ask(fewest_needed) <= left.most]
+        behind = heapq.merge(*fitting)
+        yield from (e.state for e in behind if e.key > last and e.state.least <= left.most)
 
     return line
 
 
-def remaining_time(state: JobState, now: float, view: View) -> float:
-    """How long a job trains yet with the GPUs it has or, without any, with those it would get."""
-    if state.speed > 0.0 and not state.adjusting:
-        # What the predictor would answer too, a hundred times a decision.
-        return state.remaining_at(now) / state.speed
-    if state.placement is not None:
-        return view.predictor.training_time(state, state.placement.shape, now)
-    gpus = count_requested(state, view)
-    kind = rank_types(state, gpus, view)[0]
-    return view.predictor.training_time(state, view.predictor.shape(gpus, kind), now)
+class _Entry(NamedTuple):
+    """A job and what it is ordered by."""
+
+    key: float
+    order: int
+    state: JobState
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The keys of pending jobs, good for as long as the profiles and the cluster are the same."""
+class _Paces:
+    """How fast jobs come nearer to their end, for as long as the profiles and cluster are the same."""
 
-    key: Key
-    profiles: Mapping[JobType, Profile]
-    cluster: Cluster
-    known: dict[JobState, float] = field(default_factory=dict)
+    def __init__(self, view: View, *, by_service: bool) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self.by_service = by_service
+        self.paces: dict[JobState, float] = {}
+        """Seconds, or GPU-seconds, an iteration."""
+        self.blocks: WeakKeyDictionary[Block[JobState], list[_Entry]] = WeakKeyDictionary()
+        """Waiting jobs by what they need yet; it stays true for as long as they wait."""
+
+    def suits(self, view: View, *, by_service: bool) -> bool:
+        """Whether this is about the same things."""
+        return (
+            self.profiles is view.predictor.profiles
+            and self.cluster is view.cluster
+            and self.by_service is by_service
+        )
+
+    def rank_block(self, block: Block[JobState], view: View) -> list[_Entry]:
+        """Order a few waiting jobs, once."""
+        ranked = self.blocks.get(block)
+        if ranked is None:
+            entries = [self.entry(state, state.observed_at, view) for state in block]
+            ranked = self.blocks[block] = sorted(entries)
+        return ranked
+
+    def entry(self, state: JobState, now: float, view: View) -> _Entry:
+        """What the job needs yet at that time."""
+        pace = self.paces.get(state)
+        if pace is None:
+            pace = self.paces[state] = self._find_pace(state, view)
+        left = state.remaining_at(now)
+        return _Entry(left * pace if left > 0.0 else 0.0, state.order, state)
+
+    def _find_pace(self, state: JobState, view: View) -> float:
+        held = state.placement
+        gpus = held.shape.gpus if held is not None else count_requested(state, view)
+        shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
+        speed = view.predictor.speed(state.job, shape)
+        if speed <= 0.0:
+            return math.inf
+        return (gpus if self.by_service else 1) / speed
+
+    def prune(self, most: int) -> None:
+        """Forget everything rather than hold too much."""
+        if len(self.paces) > most:
+            self.paces.clear()
 
 
-# Conclusions only, as in dlcore.interpolating: without them the answers would be the same, but
-# found more slowly. A few are kept, because several simulations may take turns in one process.
-_latest: list[_Keys] = []
+# Conclusions only, as in dlcore.relating: without them the answers would be the same, but found
+# more slowly. A few are kept, because several simulations may take turns in one process.
+_latest: list[_Paces] = []
 
 
-def _add_keys(known: dict[JobState, float], view: View, key: Key) -> None:
-    """Find the keys of the jobs that arrived, were stopped, or were told why they wait."""
-    for state in [state for state in view.pending if state not in known]:
-        known[state] = key(state, state.observed_at, view)
-
-
-def _find_known(view: View, key: Key) -> dict[JobState, float]:
-    """The keys that were found before, of any jobs."""
-    profiles, cluster = view.predictor.profiles, view.cluster
-    for keys in _latest:
-        if keys.key is key and keys.profiles is profiles and keys.cluster is cluster:
-            if len(keys.known) > 1000 + 4 * len(view.pending):
-                keys.known.clear()
-            return keys.known
-    keys = _Keys(key, profiles, cluster)
-    _latest[:] = [keys, *_latest[:7]]
-    return keys.known
+def _find_paces(view: View, *, by_service: bool) -> _Paces:
+    for paces in _latest:
+        if paces.suits(view, by_service=by_service):
+            paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
+            return paces
+    paces = _Paces(view, by_service=by_service)
+    _latest[:] = [paces, *_latest[:7]]
+    return paces

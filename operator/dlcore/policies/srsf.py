@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
-from dlcore.model import JobState
 from dlcore.policies import ordering
 from dlcore.policies.contract import Decision, View
 
@@ -24,13 +23,4 @@ class Srsf:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:
-        return ordering.preempt(view, ordering.rank(view, remaining_service))
-
-
-def remaining_service(state: JobState, now: float, view: View) -> float:
-    """How many GPU-seconds a job needs yet."""
-    if state.placement is not None:
-        gpus = state.placement.shape.gpus
-    else:
-        gpus = ordering.count_requested(state, view)
-    return ordering.remaining_time(state, now, view) * gpus
+        return ordering.preempt(view, ordering.rank(view, by_service=True))

@@ -15,8 +15,8 @@ class Srtf:
 
     The baseline of AFS (section 5.1). All jobs are ordered by the time they have still to train,
     ties by arrival; who fits is taken, who does not is skipped, and running jobs that are not
-    taken are stopped. The time is predicted for the requested GPUs, or for those a job runs on,
-    and knows no cost of stopping and starting: the text leaves preemption free of charge.
+    taken are stopped. The time is predicted for the requested GPUs of the type that suits the job
+    best, and knows no cost of stopping and starting: the text leaves preemption free of charge.
     """
 
     name: ClassVar[str] = "srtf"
@@ -25,4 +25,4 @@ class Srtf:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:
-        return ordering.preempt(view, ordering.rank(view, ordering.remaining_time))
+        return ordering.preempt(view, ordering.rank(view, by_service=False))
