@@ -12,7 +12,7 @@ Nodes, jobs and types are named by plain strings here.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from dlcore import cycle
@@ -34,7 +34,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Plan
-from dlcore.policies.contract import Decision, Share, View
+from dlcore.policies.contract import Decision, Policy, Share, View
 from dlcore.predicting import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape
@@ -165,19 +165,20 @@ def make_view(snapshot: Snapshot) -> View:
     )
 
 
-@dataclass(frozen=True)
-class Told:
-    """A policy that decides what it was told, for tests of what comes after the policy."""
+def tell(decision: Decision, breaks: Iterable[Law] = ()) -> Policy:
+    """Make a policy that decides what it was told, for tests of what comes after the policy."""
+    laws = frozenset(breaks)
 
-    name: ClassVar[str] = "told"
-    paper: ClassVar[str] = ""
-    needs: ClassVar[str] = ""
+    class Told:
+        name: ClassVar[str] = "told"
+        paper: ClassVar[str] = ""
+        needs: ClassVar[str] = ""
+        breaks: ClassVar[frozenset[Law]] = laws
 
-    decision: Decision
-    breaks: frozenset[Law] = frozenset()
+        def allocate(self, view: View) -> Decision:
+            return decision
 
-    def allocate(self, view: View) -> Decision:
-        return self.decision
+    return Told()
 
 
 def make_plan(
@@ -203,4 +204,9 @@ def make_plan(
         waits={JobId(job): cause for job, cause in (waits or {}).items()},
         wait=wait,
     )
-    return cycle.schedule(snapshot, Told(decision, frozenset(breaks)))
+    return cycle.schedule(snapshot, tell(decision, breaks))
+
+
+def make_steps(snapshot: Snapshot, shares: Mapping[str, int | Share], **rest: Any) -> list[Any]:
+    """Make the steps of that plan; what kinds they are is for the test to say."""
+    return list(make_plan(snapshot, shares, **rest).steps)

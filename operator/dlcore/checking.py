@@ -8,7 +8,7 @@ never of the user, so it ends the cycle with :class:`BrokenLaw` and nothing is c
 A baseline whose point is to show what happens without a law declares it in its ``breaks``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from dlcore.model import OWN_REASONS, GpuRef, JobId, JobState, NodeName, Placement, Snapshot
@@ -45,44 +45,20 @@ class BrokenLaw(Exception):
 
 def check(plan: Plan, snapshot: Snapshot, *, breaks: frozenset[Law] = frozenset()) -> None:
     """Raise :class:`BrokenLaw` at the first law that the plan breaks and ``breaks`` does not allow."""
-    if all(isinstance(step, Wait) for step in plan.steps):
-        _check_waits(plan.steps, snapshot)
-        return
-    _Replay(plan, snapshot, breaks).run()
-
-
-def _check_waits(steps: Sequence[Step], snapshot: Snapshot) -> None:
-    if not steps:
-        return
-    named = {step.job for step in steps}
-    told = {job: state.waiting for job, state in snapshot.queue.select(named).items()}
-    seen: set[JobId] = set()
-    for step in steps:
-        _check_wait(step, told, seen)
-
-
-def _check_wait(step: Step, told: Mapping[JobId, object], seen: set[JobId]) -> None:
-    if step.job not in told:
-        raise BrokenLaw(Law.PURPOSE, step.job, "is told to wait but is not pending")
-    if told[step.job] == step.cause:
-        raise BrokenLaw(Law.PURPOSE, step.job, "is told again why it waits")
-    if step.job in seen:
-        raise BrokenLaw(Law.PURPOSE, step.job, "has more than one step")
-    seen.add(step.job)
+    if plan.steps:
+        _Replay(plan.steps, snapshot, breaks).run()
 
 
 class _Replay:
-    """One pass over the steps, keeping book of who has which GPU."""
+    """One pass over the steps, keeping book of which GPUs are in somebody's hands."""
 
-    def __init__(self, plan: Plan, snapshot: Snapshot, breaks: frozenset[Law]) -> None:
-        self.plan = plan
+    def __init__(self, steps: Sequence[Step], snapshot: Snapshot, breaks: frozenset[Law]) -> None:
+        self.steps = steps
+        self.snapshot = snapshot
         self.cluster = snapshot.cluster
         self.breaks = breaks
-        self.snapshot = snapshot
-        named = {step.job for step in plan.steps}
-        self.running = {state.id: state for state in snapshot.running if state.id in named}
-        self.pending = snapshot.queue.select(named)
-        self.told = {job: state.waiting for job, state in self.pending.items()}
+        self.pending = snapshot.queue.select({step.job for step in steps})
+        self.running: dict[JobId, JobState] = {}
         self.busy: dict[NodeName, set[int]] = {}
         self.released: dict[GpuRef, JobId] = {}
         self.given: dict[GpuRef, JobId] = {}
@@ -91,23 +67,31 @@ class _Replay:
         self.seen: set[JobId] = set()
 
     def run(self) -> None:
-        self._occupy()
-        for step in self.plan.steps:
-            if isinstance(step, Wait):
-                _check_wait(step, self.told, self.seen)
-                continue
+        if not all(isinstance(step, Wait) for step in self.steps):
+            self._occupy()
+        for step in self.steps:
             if step.job in self.seen:
-                raise BrokenLaw(Law.PURPOSE, step.job, "has more than one step")
+                self._refuse(Law.PURPOSE, step.job, "has more than one step")
             self.seen.add(step.job)
-            self._take(step)
+            if isinstance(step, Wait):
+                self._check_wait(step)
+            elif isinstance(step, Start):
+                self._start(step)
+            else:
+                self._take(step)
         for loss in self.losses:
             self._check_loss(loss)
+
+    def _refuse(self, law: Law, job: JobId, message: str) -> None:
+        if law not in self.breaks:
+            raise BrokenLaw(law, job, message)
 
     def _occupy(self) -> None:
         """Note which GPUs are in somebody's hands; whose they are is asked only in an error."""
         held = 0
         for state in self.snapshot.running:
             if state.placement is not None:
+                self.running[state.id] = state
                 held += state.placement.shape.gpus
                 for node, gpus in state.placement.slices:
                     self.busy.setdefault(node, set()).update(gpus)
@@ -116,114 +100,131 @@ class _Replay:
 
     def _find_double(self) -> None:
         owner: dict[GpuRef, JobId] = {}
-        for state in self.snapshot.running:
-            for ref in state.placement.refs() if state.placement is not None else ():
-                other = owner.setdefault(ref, state.id)
-                if other != state.id:
-                    raise BrokenLaw(Law.ONE_MASTER, state.id, f"GPU {ref} is {other}'s already")
+        for job, placement in self._iter_held():
+            for ref in placement.refs():
+                other = owner.setdefault(ref, job)
+                if other != job:
+                    self._refuse(Law.ONE_MASTER, job, f"GPU {ref} is {other}'s already")
 
-    def _take(self, step: Start | Reshape | Move | Stop) -> None:
-        if isinstance(step, Start):
-            state = self.pending.get(step.job)
-            if state is None:
-                raise BrokenLaw(Law.PURPOSE, step.job, "is started but is not pending")
-            self._give(step, state, set(step.placement.refs()), step.placement)
+    def _iter_held(self) -> Iterator[tuple[JobId, Placement]]:
+        for state in self.running.values():
+            if state.placement is not None:
+                yield state.id, state.placement
+
+    # --- the steps
+
+    def _check_wait(self, step: Wait) -> None:
+        state = self.pending.get(step.job)
+        if state is None:
+            self._refuse(Law.PURPOSE, step.job, "is told to wait but is not pending")
+        elif state.waiting == step.cause:
+            self._refuse(Law.PURPOSE, step.job, "is told again why it waits")
+
+    def _start(self, step: Start) -> None:
+        state = self.pending.get(step.job)
+        if state is None:
+            self._refuse(Law.PURPOSE, step.job, "is started but is not pending")
             return
+        self._give(step, set(step.placement.refs()), step.placement)
+        self._check_shape(step, state, step.placement)
+
+    def _take(self, step: Reshape | Move | Stop) -> None:
         state = self.running.get(step.job)
         if state is None or state.placement != step.old:
-            raise BrokenLaw(Law.PURPOSE, step.job, "does not hold what the step takes from it")
-        old = set(step.old.refs())
-        if isinstance(step, Stop):
-            self._release(step.job, old)
+            self._refuse(Law.PURPOSE, step.job, "does not hold what the step takes from it")
+        elif isinstance(step, Stop):
+            self._release(step.job, step.old.refs())
             self.losses.append(step)
-            return
-        self._change(step, state, old)
+        else:
+            self._change(step, state)
 
-    def _change(self, step: Reshape | Move, state: JobState, old: set[GpuRef]) -> None:
-        new = set(step.new.refs())
+    def _change(self, step: Reshape | Move, state: JobState) -> None:
+        old, new = set(step.old.refs()), set(step.new.refs())
         same_batch = step.batch_size is None or step.batch_size == state.batch_size
         if old == new and same_batch:
-            raise BrokenLaw(Law.PURPOSE, step.job, "is changed into what it is")
-        stays = bool(set(step.old.nodes) & set(step.new.nodes))
+            self._refuse(Law.PURPOSE, step.job, "is changed into what it is")
+        stays = not set(step.old.nodes).isdisjoint(step.new.nodes)
         if stays != isinstance(step, Reshape):
-            raise BrokenLaw(Law.PURPOSE, step.job, "a move keeps no node, a reshape keeps one")
+            self._refuse(Law.PURPOSE, step.job, "a move keeps no node, a reshape keeps one")
         # What it gives up is free for later steps only: a job cannot wait for itself.
-        self._give(step, state, new - old, step.new)
+        self._give(step, new - old, step.new)
+        self._check_shape(step, state, step.new)
         self._release(step.job, old - new)
-        if old - new and len(new) <= len(old):
+        if old - new and len(new) < len(old):
             self.losses.append(step)
 
-    def _give(
-        self, step: Start | Reshape | Move, state: JobState, refs: set[GpuRef], whole: Placement
-    ) -> None:
-        self._check_gpus(step.job, refs, whole)
+    # --- the GPUs
+
+    def _give(self, step: Start | Reshape | Move, refs: set[GpuRef], whole: Placement) -> None:
+        kinds = whole.gpu_type.split("+")
         for ref in sorted(refs):
+            if ref.number not in self.cluster.usable.get(ref.node, ()):
+                self._refuse(Law.REAL_GPUS, step.job, f"GPU {ref} is not there or not to be given")
+            elif self.cluster.by_name[ref.node].gpu_type not in kinds:
+                self._refuse(Law.REAL_GPUS, step.job, f"GPU {ref} is not a {whole.gpu_type}")
             self._check_released(step, ref)
             self.busy.setdefault(ref.node, set()).add(ref.number)
+            self.given[ref] = step.job
         if refs:
             self.gained.add(step.job)
-        self._check_shape(step, state, whole)
-
-    def _check_gpus(self, job: JobId, refs: Iterable[GpuRef], whole: Placement) -> None:
-        kinds = set(whole.gpu_type.split("+"))
-        for ref in refs:
-            if ref.number not in self.cluster.usable.get(ref.node, ()):
-                raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} does not exist or may not be given")
-            if self.cluster.by_name[ref.node].gpu_type not in kinds:
-                raise BrokenLaw(Law.REAL_GPUS, job, f"GPU {ref} is not a {whole.gpu_type}")
 
     def _check_released(self, step: Start | Reshape | Move, ref: GpuRef) -> None:
         if ref.number in self.busy.get(ref.node, ()):
-            law = Law.ONE_MASTER if ref in self.given else Law.RELEASED_FIRST
-            raise BrokenLaw(law, step.job, f"GPU {ref} is {self._find_owner(ref)}'s still")
+            owner = self._find_owner(ref)
+            law = Law.RELEASED_FIRST if self._gives_up(owner, ref) else Law.ONE_MASTER
+            self._refuse(law, step.job, f"GPU {ref} is {owner}'s still")
         former = self.released.get(ref)
         if former is not None and former not in step.after:
-            raise BrokenLaw(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
-        self.given[ref] = step.job
+            self._refuse(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
 
     def _find_owner(self, ref: GpuRef) -> JobId:
         if ref in self.given:
             return self.given[ref]
-        placements = ((state.id, state.placement) for state in self.snapshot.running)
-        return next(job for job, place in placements if place is not None and ref in place.refs())
+        return next(job for job, placement in self._iter_held() if ref in placement.refs())
+
+    def _gives_up(self, owner: JobId, ref: GpuRef) -> bool:
+        """Whether the GPU is taken from its owner by a step that comes later."""
+        return any(
+            isinstance(step, Stop)
+            or (isinstance(step, Reshape | Move) and ref not in step.new.refs())
+            for step in self.steps
+            if step.job == owner
+        )
 
     def _release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            self.busy[ref.node].discard(ref.number)
-            self.released[ref] = job
+            if ref not in self.given:
+                self.busy[ref.node].discard(ref.number)
+                self.released[ref] = job
+
+    # --- the job
 
     def _check_shape(self, step: Start | Reshape | Move, state: JobState, whole: Placement) -> None:
-        demand, shape = state.job.gpus, whole.shape
-        if not whole.slices:
-            raise BrokenLaw(Law.ALLOWED_SHAPE, step.job, "is given no GPU at all")
-        complete = shape.gpus in demand.options and step.gang in (0, shape.gpus)
-        if not complete and Law.WHOLE_GANG not in self.breaks:
-            law = Law.WHOLE_GANG if step.gang > shape.gpus else Law.ALLOWED_SHAPE
-            raise BrokenLaw(law, step.job, f"cannot run on {shape.gpus} GPUs")
-        if not complete and (step.gang not in demand.options or shape.gpus > step.gang):
-            raise BrokenLaw(Law.ALLOWED_SHAPE, step.job, f"cannot run on {step.gang} GPUs")
-        self._check_kind(step.job, state, whole)
+        options, gpus, job = state.job.gpus.options, whole.shape.gpus, step.job
+        if step.gang > gpus:
+            self._refuse(Law.WHOLE_GANG, job, f"needs {step.gang} GPUs and is given {gpus}")
+            if step.gang not in options:
+                self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {step.gang} GPUs")
+        elif gpus not in options or step.gang not in (0, gpus):
+            self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {gpus} GPUs")
+        self._check_kind(job, state, whole)
 
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
-        demand = state.job.gpus
-        kinds = whole.gpu_type.split("+")
+        demand, nodes = state.job.gpus, whole.shape.nodes
+        kinds = set(whole.gpu_type.split("+"))
         if len(kinds) > 1 and not demand.mixed:
-            raise BrokenLaw(Law.ALLOWED_SHAPE, job, f"may not mix {whole.gpu_type}")
-        if demand.types and not set(kinds) <= set(demand.types):
-            raise BrokenLaw(Law.ALLOWED_SHAPE, job, f"cannot run on {whole.gpu_type}")
-        if demand.max_nodes is not None and whole.shape.nodes > demand.max_nodes:
-            raise BrokenLaw(
-                Law.ALLOWED_SHAPE, job, f"may not spread over {whole.shape.nodes} nodes"
-            )
+            self._refuse(Law.ALLOWED_SHAPE, job, f"may not mix {whole.gpu_type}")
+        if demand.types and not kinds <= set(demand.types):
+            self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {whole.gpu_type}")
+        if demand.max_nodes is not None and nodes > demand.max_nodes:
+            self._refuse(Law.ALLOWED_SHAPE, job, f"may not spread over {nodes} nodes")
         if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
-            raise BrokenLaw(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
+            self._refuse(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
 
     def _check_loss(self, step: Reshape | Move | Stop) -> None:
         if step.cause.code in OWN_REASONS:
             return
         if step.old.gpus not in self.running[step.job].job.gpus.options:
             return  # Its user has changed what it may have.
-        if isinstance(step, Move | Reshape) and len(set(step.new.refs())) >= step.old.gpus:
-            return
         if step.cause.job is None or step.cause.job not in self.gained:
-            raise BrokenLaw(Law.PURPOSE, step.job, "loses GPUs and nobody in the plan gains")
+            self._refuse(Law.PURPOSE, step.job, "loses GPUs and nobody in the plan gains")

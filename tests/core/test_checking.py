@@ -1,0 +1,331 @@
+"""
+The laws of plans, each broken by a plan made by hand.
+
+For every law there are plans that break just this one. Each is refused for it, and let through
+once the law's check is taken out: so every check is needed, and no other one does its work.
+"""
+
+from typing import Any
+
+import pytest
+
+from dlcore import checking
+from dlcore.checking import BrokenLaw, Law
+from dlcore.model import Cause, CauseCode, JobId
+from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
+from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
+
+TURN = Cause(CauseCode.ITS_TURN)
+OUTRANKED = Cause(CauseCode.OUTRANKED)
+FOR_NEW = Cause(CauseCode.OUTRANKED, job=JobId("new"))
+NO_ROOM = Cause(CauseCode.NO_ROOM)
+
+TWO_TYPES = make_cluster(n1=(4, "A"), n2=(4, "B"))
+TWO_NODES = make_cluster(n1=4, n2=4)
+
+
+def on(gpu_type="", **gpus):
+    return make_placement(gpu_type, **gpus)
+
+
+def new(**known):
+    return make_state("new", **known)
+
+
+def old(**known):
+    known.setdefault("holds", {"n1": (0, 1)})
+    return make_state("old", **known)
+
+
+def start(placement, job="new", **rest):
+    return Start(JobId(job), placement, TURN, **rest)
+
+
+def stop(state, cause=FOR_NEW):
+    return Stop(state.id, state.placement, cause)
+
+
+def change(state, placement, cause=TURN, kind=Reshape, **rest):
+    return kind(state.id, state.placement, placement, cause, **rest)
+
+
+A, B = old(), new()
+HELD_BY_OLD = make_snapshot(TWO_NODES, A, B)
+WIDE = old(holds={"n1": (0, 1, 2, 3)})
+HELD_WHOLLY = make_snapshot(TWO_NODES, WIDE, B)
+
+BREAKING: dict[Law, dict[str, Any]] = {
+    Law.ONE_MASTER: {
+        "two jobs start on one GPU": (
+            make_snapshot(TWO_NODES, new(), make_state("other")),
+            [start(on(n1=(0, 1))), start(on(n1=(1, 2)), job="other")],
+        ),
+        "a job starts on what another keeps": (HELD_BY_OLD, [start(on(n1=(1, 2)))]),
+        "a job grows into what another keeps": (
+            make_snapshot(TWO_NODES, A, make_state("other", holds={"n1": (2, 3)})),
+            [change(A, on(n1=(0, 1, 2, 3)))],
+        ),
+        "a job starts on what another keeps of its own": (
+            HELD_WHOLLY,
+            [change(WIDE, on(n1=(0, 1)), cause=FOR_NEW), start(on(n1=(1, 2)), after=("old",))],
+        ),
+        "two jobs have one GPU already, and a third changes": (
+            make_snapshot(
+                TWO_NODES, A, make_state("twin", holds={"n1": (1, 2)}), new(options=(1,))
+            ),
+            [start(on(n2=(0,)))],
+        ),
+    },
+    Law.REAL_GPUS: {
+        "there is no such GPU": (make_snapshot(TWO_NODES, new()), [start(on(n1=(3, 4)))]),
+        "there is no such node": (make_snapshot(TWO_NODES, new()), [start(on(n9=(0,)))]),
+        "the GPU is broken": (
+            make_snapshot(make_cluster(make_node("n1", 4, unavailable=(2,))), new()),
+            [start(on(n1=(1, 2)))],
+        ),
+        "the node is cordoned": (
+            make_snapshot(make_cluster(make_node("n1", 4, schedulable=False)), new()),
+            [start(on(n1=(0,)))],
+        ),
+        "the GPU is of another type than is told": (
+            make_snapshot(TWO_TYPES, new()),
+            [start(on("A", n2=(0,)))],
+        ),
+        "a job grows onto a broken GPU": (
+            make_snapshot(make_cluster(make_node("n1", 4, unavailable=(2,))), A),
+            [change(A, on(n1=(0, 1, 2, 3)))],
+        ),
+    },
+    Law.ALLOWED_SHAPE: {
+        "so many GPUs are no option": (
+            make_snapshot(TWO_NODES, new(options=(1, 2, 4))),
+            [start(on(n1=(0, 1, 2)))],
+        ),
+        "no GPU at all": (make_snapshot(TWO_NODES, new()), [start(on())]),
+        "a type that the job cannot run on": (
+            make_snapshot(TWO_TYPES, new(types=("A",))),
+            [start(on("B", n2=(0,)))],
+        ),
+        "a mixture that the job cannot run on": (
+            make_snapshot(TWO_TYPES, new(options=(2,))),
+            [start(on("A+B", n1=(0,), n2=(0,)))],
+        ),
+        "more nodes than the job may spread over": (
+            make_snapshot(TWO_NODES, new(options=(2,), max_nodes=1)),
+            [start(on(n1=(0,), n2=(0,)))],
+        ),
+        "a gang of a size that is no option": (
+            make_snapshot(TWO_NODES, new(options=(1, 2))),
+            [start(on(n1=(0,)), gang=3)],
+            {Law.WHOLE_GANG},
+        ),
+        "more GPUs than the gang needs": (
+            make_snapshot(TWO_NODES, new(options=(1, 2))),
+            [start(on(n1=(0, 1)), gang=1)],
+            {Law.WHOLE_GANG},
+        ),
+    },
+    Law.WHOLE_GANG: {
+        "a job starts with a part of its gang": (
+            make_snapshot(TWO_NODES, new(options=(4,))),
+            [start(on(n1=(0, 1)), gang=4)],
+        ),
+        "the part is an option by itself": (
+            make_snapshot(TWO_NODES, new(options=(2, 4))),
+            [start(on(n1=(0, 1)), gang=4)],
+        ),
+        "a part grows and is a part still": (
+            make_snapshot(TWO_NODES, old(options=(4,), holds={"n1": (0,)}, gang=4)),
+            [change(old(holds={"n1": (0,)}), on(n1=(0, 1, 2)), gang=4)],
+        ),
+    },
+    Law.RELEASED_FIRST: {
+        "the newcomer comes before its victim": (
+            HELD_BY_OLD,
+            [start(on(n1=(0, 1)), after=("old",)), stop(A)],
+        ),
+        "the newcomer does not wait for its victim": (
+            HELD_BY_OLD,
+            [stop(A), start(on(n1=(0, 1)))],
+        ),
+        "the newcomer does not wait for one that shrinks": (
+            HELD_WHOLLY,
+            [change(WIDE, on(n1=(0, 1)), cause=FOR_NEW), start(on(n1=(2, 3)))],
+        ),
+        "two swap their GPUs, and each would have to wait for the other": (
+            make_snapshot(TWO_NODES, A, make_state("other", holds={"n2": (0, 1)})),
+            [
+                change(A, on(n2=(0, 1)), kind=Move, after=("other",)),
+                change(
+                    make_state("other", holds={"n2": (0, 1)}),
+                    on(n1=(0, 1)),
+                    kind=Move,
+                    after=("old",),
+                ),
+            ],
+        ),
+    },
+    Law.CHECKPOINT_IN_REACH: {
+        "a job starts where its checkpoint is not": (
+            make_snapshot(TWO_NODES, new(bound_to=("n2",))),
+            [start(on(n1=(0,)))],
+        ),
+        "a job moves away from its checkpoint": (
+            make_snapshot(TWO_NODES, old(bound_to=("n1",))),
+            [change(A, on(n2=(0, 1)), kind=Move)],
+        ),
+        "a job spreads beyond its checkpoint": (
+            make_snapshot(TWO_NODES, old(bound_to=("n1",))),
+            [change(A, on(n1=(0, 1), n2=(0, 1)))],
+        ),
+    },
+    Law.PURPOSE: {
+        "a job is stopped for nobody": (HELD_BY_OLD, [stop(A, OUTRANKED)]),
+        "a job is stopped for one that gets nothing": (HELD_BY_OLD, [stop(A)]),
+        "a job is stopped for one that loses itself": (
+            make_snapshot(TWO_NODES, A, make_state("new", holds={"n2": (0,)})),
+            [stop(A), Stop(JobId("new"), on(n2=(0,)), Cause(CauseCode.SUSPENDED))],
+        ),
+        "a job shrinks for nobody": (
+            make_snapshot(TWO_NODES, WIDE),
+            [change(WIDE, on(n1=(0, 1)), cause=Cause(CauseCode.MAKES_ROOM))],
+        ),
+        "a job is changed into what it is": (
+            make_snapshot(TWO_NODES, A),
+            [change(A, on(n1=(0, 1)))],
+        ),
+        "a job is given the batch size that it has": (
+            make_snapshot(TWO_NODES, old(batch_size=64)),
+            [change(A, on(n1=(0, 1)), batch_size=64)],
+        ),
+        "a move that keeps a node": (
+            make_snapshot(TWO_NODES, A),
+            [change(A, on(n1=(0, 1, 2, 3)), kind=Move)],
+        ),
+        "a reshape that keeps no node": (
+            make_snapshot(TWO_NODES, A),
+            [change(A, on(n2=(0, 1, 2, 3)))],
+        ),
+        "a job has two steps": (
+            make_snapshot(TWO_NODES, new()),
+            [start(on(n1=(0,))), Wait(JobId("new"), NO_ROOM)],
+        ),
+        "a job is started twice": (
+            make_snapshot(TWO_NODES, new()),
+            [start(on(n1=(0,))), start(on(n2=(0,)))],
+        ),
+        "a job that nobody knows starts": (make_snapshot(TWO_NODES), [start(on(n1=(0,)))]),
+        "a running job starts": (make_snapshot(TWO_NODES, A), [start(on(n2=(0,)), job="old")]),
+        "a waiting job stops": (
+            make_snapshot(TWO_NODES, new()),
+            [Stop(JobId("new"), on(n1=(0,)), OUTRANKED)],
+        ),
+        "a job is changed from what it has not": (
+            make_snapshot(TWO_NODES, A),
+            [Reshape(JobId("old"), on(n1=(0,)), on(n1=(0, 1)), TURN)],
+        ),
+        "a job is told again why it waits": (
+            make_snapshot(TWO_NODES, new(waiting=NO_ROOM)),
+            [Wait(JobId("new"), NO_ROOM)],
+        ),
+        "a job is told twice why it waits": (
+            make_snapshot(TWO_NODES, new()),
+            [Wait(JobId("new"), NO_ROOM), Wait(JobId("new"), Cause(CauseCode.BEHIND))],
+        ),
+        "a running job is told to wait": (
+            make_snapshot(TWO_NODES, A),
+            [Wait(JobId("old"), NO_ROOM)],
+        ),
+        "a job is told to wait again while another starts": (
+            make_snapshot(TWO_NODES, new(), make_state("told", waiting=NO_ROOM)),
+            [start(on(n1=(0,))), Wait(JobId("told"), NO_ROOM)],
+        ),
+    },
+}
+
+CASES = [
+    pytest.param(law, *(*case, frozenset())[:3], id=f"{law}: {sentence}")
+    for law, cases in BREAKING.items()
+    for sentence, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("law", "snapshot", "steps", "baseline"), CASES)
+def test_a_plan_that_breaks_a_law_is_refused_for_it(law, snapshot, steps, baseline):
+    with pytest.raises(BrokenLaw) as error:
+        checking.check(Plan(tuple(steps)), snapshot, breaks=frozenset(baseline))
+    assert error.value.law is law
+    assert str(error.value).startswith(f"{law}: {error.value.job}: ")
+
+
+@pytest.mark.parametrize(("law", "snapshot", "steps", "baseline"), CASES)
+def test_it_is_let_through_when_the_check_of_that_law_is_taken_out(law, snapshot, steps, baseline):
+    checking.check(Plan(tuple(steps)), snapshot, breaks=frozenset({law, *baseline}))
+
+
+@pytest.mark.parametrize(("law", "snapshot", "steps", "baseline"), CASES)
+def test_it_is_refused_when_only_the_other_checks_are_taken_out(law, snapshot, steps, baseline):
+    with pytest.raises(BrokenLaw):
+        checking.check(Plan(tuple(steps)), snapshot, breaks=frozenset(set(Law) - {law}))
+
+
+def test_there_is_a_breaking_plan_for_every_law():
+    assert set(BREAKING) == set(Law)
+
+
+KEEPING = {
+    "nothing happens": (HELD_BY_OLD, []),
+    "a newcomer gets what is free": (HELD_BY_OLD, [start(on(n1=(2, 3)))]),
+    "a newcomer gets what its victim had": (
+        HELD_BY_OLD,
+        [stop(A), start(on(n1=(0, 1)), after=("old",))],
+    ),
+    "a newcomer gets what one gave up that shrinks": (
+        HELD_WHOLLY,
+        [change(WIDE, on(n1=(0, 1)), cause=FOR_NEW), start(on(n1=(2, 3)), after=("old",))],
+    ),
+    "a job moves and loses nothing": (
+        make_snapshot(TWO_NODES, A),
+        [change(A, on(n2=(0, 1)), kind=Move)],
+    ),
+    "a job shrinks for its own sake": (
+        make_snapshot(TWO_NODES, WIDE),
+        [change(WIDE, on(n1=(0, 1)), cause=Cause(CauseCode.FASTER_WITH_FEWER))],
+    ),
+    "a job is suspended": (make_snapshot(TWO_NODES, A), [stop(A, Cause(CauseCode.SUSPENDED))]),
+    "a job's node was lost": (
+        make_snapshot(make_cluster(n2=4), A),
+        [stop(A, Cause(CauseCode.NODE_LOST))],
+    ),
+    "a job shrinks to what its user allows now": (
+        make_snapshot(TWO_NODES, old(options=(1,))),
+        [change(A, on(n1=(0,)), cause=Cause(CauseCode.MAKES_ROOM))],
+    ),
+    "only the batch size changes": (
+        make_snapshot(TWO_NODES, old(batch_size=64)),
+        [change(A, on(n1=(0, 1)), batch_size=128)],
+    ),
+    "a mixture that the job can run on": (
+        make_snapshot(TWO_TYPES, new(mixed=True, types=("B", "A"))),
+        [start(on("A+B", n1=(0,), n2=(0,)))],
+    ),
+    "a job shrinks and keeps a broken GPU": (
+        make_snapshot(make_cluster(make_node("n1", 4, unavailable=(0,))), WIDE),
+        [change(WIDE, on(n1=(0, 1)), cause=Cause(CauseCode.FASTER_WITH_FEWER))],
+    ),
+    "jobs are told why they wait": (
+        make_snapshot(TWO_NODES, new(waiting=NO_ROOM), make_state("other")),
+        [Wait(JobId("new"), Cause(CauseCode.BEHIND)), Wait(JobId("other"), NO_ROOM)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "steps"), KEEPING.values(), ids=KEEPING.keys())
+def test_a_plan_that_keeps_all_laws_is_let_through(snapshot, steps):
+    checking.check(Plan(tuple(steps)), snapshot)
+
+
+def test_a_baseline_may_start_gangs_in_parts_if_it_says_so():
+    snapshot = make_snapshot(TWO_NODES, new(options=(4,)))
+    plan = Plan((start(on(n1=(0, 1)), gang=4),))
+    checking.check(plan, snapshot, breaks=frozenset({Law.WHOLE_GANG}))

@@ -1,0 +1,174 @@
+"""One decision from the snapshot to the plan: who is asked about, and what becomes of the others."""
+
+from typing import Any
+
+import pytest
+
+from dlcore import cycle, planning, policies
+from dlcore.checking import BrokenLaw, Law
+from dlcore.model import Cause, CauseCode
+from dlcore.policies.contract import Decision
+from tests.builders import (
+    make_cluster,
+    make_node,
+    make_placement,
+    make_plan,
+    make_snapshot,
+    make_state,
+    make_steps,
+    tell,
+)
+
+# Jobs and nodes are plain strings here.
+Start: Any = planning.Start
+Stop: Any = planning.Stop
+Wait: Any = planning.Wait
+
+
+class Asked:
+    """A policy that notes whom it was asked about, and stops everybody."""
+
+    name = "asked"
+    paper = needs = ""
+    breaks = frozenset(Law)
+
+    def allocate(self, view):
+        self.running = [state.id for state in view.running]
+        self.pending = [state.id for state in view.pending]
+        return Decision({})
+
+
+def ask(snapshot):
+    policy: Any = Asked()
+    plan = cycle.schedule(snapshot, policy)
+    return policy, plan
+
+
+def test_an_empty_snapshot_has_an_empty_plan():
+    assert cycle.schedule(make_snapshot(make_cluster()), policies.make("fifo")).steps == ()
+
+
+def test_the_plan_tells_how_many_were_looked_at_and_what_the_policy_wants_to_remember():
+    decision = Decision({}, wake_at=7.0, state=("remembered",))
+    snapshot = make_snapshot(make_cluster(n1=1), make_state("a"), make_state("b", suspend=True))
+    plan = cycle.schedule(snapshot, tell(decision))
+    assert (plan.considered, plan.wake_at, plan.policy_state) == (1, 7.0, ("remembered",))
+
+
+def test_the_policy_is_given_back_what_it_remembered():
+    seen = []
+
+    class Remembers(Asked):
+        def allocate(self, view):
+            seen.append(view.state)
+            return Decision({})
+
+    policy: Any = Remembers()
+    cycle.schedule(make_snapshot(make_cluster(n1=1), policy_state="before"), policy)
+    assert seen == ["before"]
+
+
+def test_a_suspended_job_is_no_policys_business():
+    running = make_state("running", suspend=True, holds={"n1": (0,)})
+    waiting = make_state("waiting", suspend=True)
+    policy, plan = ask(make_snapshot(make_cluster(n1=4), running, waiting))
+    assert (policy.running, policy.pending) == ([], [])
+    suspended = Cause(CauseCode.SUSPENDED)
+    assert plan.steps == (
+        Stop("running", running.placement, suspended),
+        Wait("waiting", suspended),
+    )
+
+
+def test_what_a_suspended_job_had_can_be_given_in_the_same_plan():
+    running = make_state("running", suspend=True, holds={"n1": (0, 1)})
+    snapshot = make_snapshot(make_cluster(n1=2), running, make_state("new", options=(2,)))
+    stop, start = make_steps(snapshot, {"new": 2})
+    assert (type(stop), start.after) == (Stop, ("running",))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "fits"),
+    [
+        (make_cluster(n1=4), {"options": (4,)}, True),
+        (make_cluster(n1=4), {"options": (5,)}, False),
+        (make_cluster(n1=4, n2=4), {"options": (8,)}, True),
+        (make_cluster(n1=4, n2=4), {"options": (8,), "max_nodes": 1}, False),
+        (make_cluster(n1=4, n2=4), {"options": (2, 8), "max_nodes": 1}, True),
+        (make_cluster(n1=(4, "A"), n2=(4, "B")), {"options": (8,)}, False),
+        (make_cluster(n1=(4, "A"), n2=(4, "B")), {"options": (8,), "mixed": True}, True),
+        (make_cluster(n1=(4, "A"), n2=(2, "B")), {"options": (4,), "types": ("B",)}, False),
+        (make_cluster(n1=(4, "A"), n2=(2, "B")), {"options": (4,), "types": ("B", "A")}, True),
+        (make_cluster(n1=(4, "A")), {"options": (1,), "types": ("B",)}, False),
+        (make_cluster(n1=4, n2=2), {"options": (4,), "bound_to": ("n2",)}, False),
+        (make_cluster(n1=4, n2=2), {"options": (6,), "bound_to": ("n1", "n2")}, True),
+        (make_cluster(n1=4), {"options": (1,), "bound_to": ("gone",)}, False),
+        (make_cluster(n1=(4, "A")), {"options": (1,), "types": ("B",), "bound_to": ("n1",)}, False),
+        (make_cluster(make_node("n1", 4, unavailable=(0,))), {"options": (4,)}, False),
+        (make_cluster(make_node("n1", 4, schedulable=False)), {"options": (1,)}, False),
+        (make_cluster(), {"options": (1,)}, False),
+    ],
+)
+def test_a_job_that_can_never_fit_waits_and_is_told_so(cluster, job, fits):
+    policy, plan = ask(make_snapshot(cluster, make_state("job", **job)))
+    assert policy.pending == (["job"] if fits else [])
+    if not fits:
+        too_large = Cause(CauseCode.TOO_LARGE, gpus=job["options"][0])
+        assert plan.steps == (Wait("job", too_large),)
+
+
+def test_those_beside_a_job_that_cannot_fit_are_asked_about():
+    states = [make_state("small"), make_state("large", options=(64,)), make_state("other")]
+    policy, _ = ask(make_snapshot(make_cluster(n1=4), *states))
+    assert policy.pending == ["small", "other"]
+
+
+def test_a_policy_without_shares_stops_everybody_in_vain_and_so_nobody():
+    old = make_state("old", holds={"n1": (0,)})
+    assert make_steps(make_snapshot(make_cluster(n1=1), old), {}) == []
+
+
+@pytest.mark.parametrize("cluster", [make_cluster(n2=4), make_cluster(n1=1, n2=4)])
+def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster):
+    old = make_state("old", holds={"n1": (0, 1), "n2": (0,)}, options=(3,))
+    policy, plan = ask(make_snapshot(cluster, old, make_state("new", options=(4,))))
+    assert policy.running == []
+    assert plan.steps[0] == Stop("old", old.placement, Cause(CauseCode.NODE_LOST))
+
+
+def test_what_is_left_of_a_lost_jobs_gpus_can_be_given_in_the_same_plan():
+    old = make_state("old", holds={"n1": (0, 1), "n2": (0,)}, options=(3,))
+    snapshot = make_snapshot(make_cluster(n2=1), old, make_state("new", options=(1,)))
+    stop, start = make_steps(snapshot, {"new": 1})
+    assert (stop.job, start.after) == ("old", ("old",))
+
+
+def test_a_job_goes_on_with_gpus_that_may_not_be_given_away():
+    node = make_node("n1", 4, unavailable=(0, 1), schedulable=False)
+    old = make_state("old", holds={"n1": (0, 1)})
+    assert make_steps(make_snapshot(make_cluster(node), old), {"old": 2}) == []
+
+
+@pytest.mark.parametrize("name", [name for name in policies.NAMES if name != "kube-pods"])
+def test_half_a_gang_left_by_another_policy_is_stopped(name):
+    part = make_state("part", options=(4,), holds={"n1": (0, 1)}, gang=4, speed=0.0)
+    plan = cycle.schedule(make_snapshot(make_cluster(n1=4), part), policies.make(name))
+    incomplete = Cause(CauseCode.GANG_INCOMPLETE, gpus=4)
+    assert plan.steps == (Stop("part", part.placement, incomplete),)
+
+
+def test_a_plan_that_breaks_a_law_is_not_returned():
+    snapshot = make_snapshot(make_cluster(n1=4), make_state("new", options=(2,)))
+    with pytest.raises(BrokenLaw, match="allowed-shape: new: cannot run on 3 GPUs") as error:
+        make_plan(snapshot, {"new": 3})
+    assert (error.value.law, error.value.job) == (Law.ALLOWED_SHAPE, "new")
+
+
+def test_a_share_for_a_job_that_is_not_there_is_ignored():
+    snapshot = make_snapshot(make_cluster(n1=4), make_state("new"))
+    plan = make_plan(snapshot, {"ghost": 1, "new": 1})
+    assert [(type(step), step.job) for step in plan.steps] == [(Start, "new")]
+
+
+def test_a_placement_is_told_as_a_person_would():
+    assert str(make_placement(n2=(3,), n1=(1, 0))) == "n1[0,1] n2[3]"

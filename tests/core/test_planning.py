@@ -1,0 +1,171 @@
+"""
+From what was decided to steps: their kinds, their order, their reasons.
+
+Plans are made by the whole cycle with a policy that decides what the test says, so that every
+plan here has passed the laws as well.
+"""
+
+from typing import Any
+
+import pytest
+
+from dlcore import model, planning
+from dlcore.checking import Law
+from dlcore.model import CauseCode
+from dlcore.planning import Move, Reshape
+from dlcore.policies import contract
+from tests.builders import make_cluster, make_placement, make_snapshot, make_state, make_steps
+
+# Jobs and nodes are plain strings here.
+Cause: Any = model.Cause
+Start: Any = planning.Start
+Stop: Any = planning.Stop
+Wait: Any = planning.Wait
+share: Any = contract.Share
+
+NO_ROOM = Cause(CauseCode.NO_ROOM)
+BEHIND = Cause(CauseCode.BEHIND)
+
+
+def test_nothing_changes_when_nothing_should():
+    old = make_state("old", holds={"n1": (0, 1)})
+    idle = make_state("idle", waiting=NO_ROOM)
+    assert make_steps(make_snapshot(make_cluster(n1=4), old, idle), {"old": 2}) == []
+
+
+def test_a_pending_job_with_a_share_starts():
+    snapshot = make_snapshot(make_cluster(n1=4), make_state("new"))
+    because = Cause(CauseCode.IDLE_GPUS)
+    steps = make_steps(snapshot, {"new": share(2, because)})
+    assert steps == [Start("new", make_placement(n1=(0, 1)), because)]
+
+
+def test_a_running_job_without_a_share_stops_and_knows_for_whom():
+    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
+    steps = make_steps(make_snapshot(make_cluster(n1=4), old, make_state("new")), {"new": 4})
+    assert steps == [
+        Stop("old", old.placement, Cause(CauseCode.OUTRANKED, job="new")),
+        Start("new", make_placement(n1=(0, 1, 2, 3)), Cause(CauseCode.MAKES_ROOM), after=("old",)),
+    ]
+
+
+def test_a_newcomer_waits_for_those_whose_gpus_it_gets_and_for_nobody_else():
+    states = [make_state(name, holds={"n1": (gpu,)}) for gpu, name in enumerate("abcd")]
+    snapshot = make_snapshot(make_cluster(n1=4), *states, make_state("new"))
+    *_, start = make_steps(snapshot, {"b": 1, "d": 1, "new": 2})
+    assert (start.placement, start.after) == (make_placement(n1=(0, 2)), ("a", "c"))
+
+
+def test_gpus_are_freed_before_they_are_given():
+    shrinks = make_state("shrinks", holds={"n1": (0, 1, 2, 3)})
+    grows = make_state("grows", holds={"n1": (4, 5)})
+    stops = make_state("stops", holds={"n1": (6, 7)})
+    cluster = make_cluster(n1=8)
+    snapshot = make_snapshot(cluster, grows, shrinks, stops, make_state("new", options=(1, 2)))
+    steps = make_steps(snapshot, {"new": 2, "grows": 4, "shrinks": 2})
+    assert [(type(step), step.job) for step in steps] == [
+        (Stop, "stops"),
+        (Reshape, "shrinks"),
+        (Start, "new"),
+        (Reshape, "grows"),
+    ]
+
+
+def test_a_shrinking_job_knows_for_whom_it_makes_room():
+    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
+    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", options=(2,)))
+    shrink, start = make_steps(snapshot, {"old": 2, "new": 2})
+    assert shrink.cause == Cause(CauseCode.MAKES_ROOM, job="new")
+    assert shrink.new == make_placement(n1=(0, 1))
+    assert start.after == ("old",)
+
+
+def test_a_job_that_shrinks_for_its_own_sake_names_nobody():
+    because = Cause(CauseCode.FASTER_WITH_FEWER)
+    old = make_state("old", holds={"n1": (0, 1)})
+    snapshot = make_snapshot(make_cluster(n1=2), old, make_state("new", options=(1,)))
+    shrink, _ = make_steps(snapshot, {"old": share(1, because), "new": 1})
+    assert shrink.cause == because
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind"), [({"n1": 4}, Reshape), ({"n1": 2, "n2": 2}, Reshape), ({"n2": 4}, Move)]
+)
+def test_a_change_that_keeps_a_node_is_a_reshape_and_else_a_move(nodes: Any, kind: Any):
+    old = make_state("old", holds={"n1": (0, 1)})
+    snapshot = make_snapshot(make_cluster(n1=4, n2=4), old)
+    (step,) = make_steps(snapshot, {"old": share(4, nodes=nodes)})
+    assert type(step) is kind
+    assert step.old == old.placement
+    assert {part.node: len(part.gpus) for part in step.new.slices} == nodes
+
+
+def test_a_job_does_not_wait_for_itself():
+    old = make_state("old", holds={"n1": (0, 1)})
+    (step,) = make_steps(make_snapshot(make_cluster(n1=4), old), {"old": 4})
+    assert step.after == ()
+
+
+def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
+    moves = make_state("moves", holds={"n1": (0, 1)})
+    follows = make_state("follows", holds={"n1": (2, 3)})
+    snapshot = make_snapshot(make_cluster(n1=4, n2=2), moves, follows)
+    shares = {"moves": share(2, nodes={"n2": 2}), "follows": share(4, nodes={"n1": 4})}
+    move, grow = make_steps(snapshot, shares)
+    assert (type(move), type(grow)) == (Move, Reshape)
+    assert grow.after == ("moves",)
+
+
+def test_a_new_batch_size_alone_is_a_change():
+    old = make_state("old", holds={"n1": (0,)}, batch_size=128)
+    snapshot = make_snapshot(make_cluster(n1=1), old)
+    (step,) = make_steps(snapshot, {"old": share(1, batch_size=256)})
+    assert (step.batch_size, step.old, step.new) == (256, old.placement, old.placement)
+    assert make_steps(snapshot, {"old": share(1, batch_size=128)}) == []
+
+
+def test_a_newcomer_may_start_with_a_batch_size_of_its_own():
+    snapshot = make_snapshot(make_cluster(n1=1), make_state("new"))
+    (step,) = make_steps(snapshot, {"new": share(1, batch_size=64)})
+    assert step.batch_size == 64
+
+
+def test_a_waiting_job_is_told_why_only_when_the_reason_is_another():
+    states = [
+        make_state("never-told"),
+        make_state("told", waiting=NO_ROOM),
+        make_state("told-by-an-equal", waiting=Cause(CauseCode.NO_ROOM)),
+        make_state("told-something-else", waiting=BEHIND),
+        make_state("has-its-own-reason", waiting=NO_ROOM),
+        make_state("has-told-its-own", waiting=BEHIND),
+    ]
+    steps = make_steps(
+        make_snapshot(make_cluster(n1=1), *states),
+        {},
+        waits={"has-its-own-reason": BEHIND, "has-told-its-own": BEHIND},
+        wait=NO_ROOM,
+    )
+    assert set(steps) == {
+        Wait("never-told", NO_ROOM),
+        Wait("told-something-else", NO_ROOM),
+        Wait("has-its-own-reason", BEHIND),
+    }
+
+
+def test_who_is_stopped_is_not_told_to_wait_in_the_same_plan():
+    old = make_state("old", holds={"n1": (0,)})
+    steps = make_steps(make_snapshot(make_cluster(n1=1), old, make_state("new")), {"new": 1})
+    assert [type(step) for step in steps] == [Stop, Start]
+
+
+def test_who_starts_is_not_told_to_wait():
+    snapshot = make_snapshot(make_cluster(n1=1), make_state("new", waiting=BEHIND))
+    steps = make_steps(snapshot, {"new": 1}, waits={"new": NO_ROOM})
+    assert [type(step) for step in steps] == [Start]
+
+
+def test_a_gang_that_is_started_in_parts_says_how_many_it_needs():
+    snapshot = make_snapshot(make_cluster(n1=2, n2=2), make_state("new", options=(4,)))
+    part = share(1, gang=4, nodes={"n1": 1})
+    (step,) = make_steps(snapshot, {"new": part}, breaks=[Law.WHOLE_GANG])
+    assert (step.placement.gpus, step.gang) == (1, 4)

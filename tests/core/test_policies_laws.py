@@ -1,0 +1,197 @@
+"""
+What holds for every listed policy, on clusters, jobs and histories drawn at random.
+
+The policies themselves are tested in ``test_policies.py``; here only what no policy may get wrong.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore import cycle, policies
+from dlcore.checking import Law
+from dlcore.model import Cluster, JobState, Placement, Snapshot
+from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
+from dlcore.profiles import JobType, Profile, Speed
+from dlwire.messages import Shape
+from tests.builders import make_node, make_snapshot, make_state
+
+every_policy = pytest.mark.parametrize("name", policies.NAMES)
+
+GRADUAL = {"optimus"}
+"""Those that mean to take a further step as soon as the one before is done, and not sooner."""
+
+TYPES = ("V100", "P100")
+NODES = tuple(f"n{number}" for number in range(5))
+
+OPTIONS = st.sampled_from([(1,), (2,), (3,), (4,), (8,), (1, 2), (1, 2, 4), (2, 4, 8), (1, 3, 6)])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """One to five nodes of one or two types; some GPUs and some nodes may not be given away."""
+    types = draw(st.sampled_from([("",), TYPES]))
+    nodes = [
+        make_node(
+            name,
+            size := draw(st.integers(1, 4)),
+            draw(st.sampled_from(types)),
+            unavailable=draw(st.sets(st.integers(0, size - 1), max_size=1)),
+            schedulable=draw(st.sampled_from([True, True, True, False])),
+        )
+        for name in NODES[: draw(st.integers(1, 5))]
+    ]
+    return Cluster(nodes)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, name: str) -> JobState:
+    options = draw(OPTIONS)
+    mixed = draw(st.booleans())
+    return make_state(
+        name,
+        options=options,
+        requested=draw(st.sampled_from(options)),
+        types=draw(st.sampled_from([(), (), ("V100",), ("P100", "V100"), ("K80",)])),
+        mixed=mixed,
+        max_nodes=draw(st.sampled_from([None, None, 1, 2])),
+        suspend=draw(st.sampled_from([False, False, False, True])),
+        priority=draw(st.integers(0, 1)),
+        model=draw(st.sampled_from(["steep", "flat", "unknown"])),
+        bound_to=draw(st.sampled_from([(), (), (), ("n0",), ("n0", "n1")])),
+        iterations_total=draw(st.sampled_from([0.0, 10.0, 1000.0, 50_000.0])),
+        iterations_done=draw(st.sampled_from([0.0, 5.0, 900.0])),
+        service=draw(st.sampled_from([0.0, 3000.0, 5000.0, 1e6])),
+    )
+
+
+def make_profiles() -> list[Profile]:
+    """A job that gains from every GPU, one that is slower with many; a third is not known."""
+    kinds = ("", *TYPES)
+    steep = {Shape(n, 1, kind): Speed(float(n)) for n in (1, 2, 4, 8) for kind in kinds}
+    flat = {
+        Shape(n, 1, kind): Speed(s) for n, s in ((1, 1.0), (2, 1.5), (4, 1.2)) for kind in kinds
+    }
+    return [Profile(JobType("steep"), steep), Profile(JobType("flat"), flat)]
+
+
+PROFILES = make_profiles()
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Snapshot:
+    """Some jobs in a cluster, all of them waiting."""
+    count = draw(st.integers(0, 8))
+    states = [draw(jobs(f"job-{number}")) for number in range(count)]
+    return make_snapshot(draw(clusters()), *states, profiles=PROFILES, seed=draw(st.integers(0, 3)))
+
+
+def apply(plan: Plan, snapshot: Snapshot, *, adjusting: bool = False) -> Snapshot:
+    """Do what the plan says: it is done at once, or it is all under way still."""
+    states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
+    for step in plan.steps:
+        state = states[step.job]
+        if isinstance(step, Wait):
+            states[step.job] = replace(state, waiting=step.cause)
+            continue
+        placement = None if isinstance(step, Stop) else _placement_after(step)
+        service = state.service_at(snapshot.now)
+        states[step.job] = replace(
+            state,
+            placement=placement,
+            gang=0 if isinstance(step, Stop) else step.gang,
+            speed=1.0 if placement is not None and not adjusting else 0.0,
+            adjusting=placement is not None and adjusting,
+            iterations_done=state.iterations_at(snapshot.now),
+            observed_at=snapshot.now,
+            service=service,
+            waiting=None,
+        )
+    return with_states(snapshot, states.values(), policy_state=plan.policy_state)
+
+
+def _placement_after(step: Start | Reshape | Move) -> Placement:
+    return step.placement if isinstance(step, Start) else step.new
+
+
+def with_states(snapshot: Snapshot, states, **changes) -> Snapshot:
+    ordered = sorted(states, key=lambda state: state.order)
+    return replace(
+        snapshot,
+        running=tuple(state for state in ordered if state.placement is not None),
+        pending=tuple(state for state in ordered if state.placement is None),
+        **changes,
+    )
+
+
+@every_policy
+@given(world=worlds(), data=st.data())
+def test_no_plan_breaks_a_law_whatever_happens(name: str, world: Snapshot, data: st.DataObject):
+    policy = policies.make(name)
+    for _ in range(data.draw(st.integers(1, 5))):
+        plan = cycle.schedule(world, policy)  # It raises BrokenLaw.
+        world = change(apply(plan, world), data)
+
+
+def change(world: Snapshot, data: st.DataObject) -> Snapshot:
+    """Let time pass and something happen: an end, an arrival, a suspension, a node lost or back."""
+    states = [*world.running, *world.pending]
+    what = data.draw(st.sampled_from(["nothing", "end", "come", "suspend", "cluster", "jump"]))
+    cluster = world.cluster
+    if what == "end" and states:
+        states.remove(data.draw(st.sampled_from(states)))
+    elif what == "come":
+        order = max((state.order for state in states), default=0) + 1
+        states.append(replace(data.draw(jobs(f"late-{order}")), order=order))
+    elif what == "suspend" and states:
+        state = data.draw(st.sampled_from(states))
+        states.remove(state)
+        job = replace(state.job, suspend=not state.job.suspend)
+        states.append(replace(state, job=job))
+    elif what == "cluster":
+        cluster = data.draw(clusters())
+        states = [state for state in states if _types_agree(state, cluster)]
+    later = world.now + (100_000.0 if what == "jump" else 10.0)
+    return with_states(world, states, cluster=cluster, now=later)
+
+
+def _types_agree(state: JobState, cluster: Cluster) -> bool:
+    """A node may vanish or come back; it never comes back with GPUs of another type."""
+    if state.placement is None:
+        return True
+    kinds = set(state.placement.gpu_type.split("+"))
+    there = [node for node in state.placement.nodes if node in cluster.by_name]
+    return {cluster.by_name[node].gpu_type for node in there} <= kinds
+
+
+@every_policy
+@given(world=worlds())
+def test_the_same_snapshot_gives_the_same_plan(name: str, world: Snapshot):
+    policy = policies.make(name)
+    later = replace(apply(cycle.schedule(world, policy), world), now=50.0)
+    assert cycle.schedule(later, policy) == cycle.schedule(later, policies.make(name))
+
+
+@every_policy
+@given(world=worlds())
+def test_a_plan_that_was_carried_out_is_not_changed_at_once(name: str, world: Snapshot):
+    policy = policies.make(name)
+    after = apply(cycle.schedule(world, policy), world, adjusting=name in GRADUAL)
+    again = cycle.schedule(after, policy)
+    assert [step for step in again.steps if not isinstance(step, Wait)] == []
+
+
+@every_policy
+@given(cluster=clusters(), state=jobs("only"))
+def test_a_job_that_fits_starts_in_an_empty_cluster(name: str, cluster: Cluster, state: JobState):
+    snapshot = make_snapshot(cluster, state, profiles=PROFILES)
+    runnable, _ = cycle.find_runnable(snapshot.queue, cluster)
+    plan = cycle.schedule(snapshot, policies.make(name))
+    assert [type(step) for step in plan.steps] == [Start if runnable else Wait]
+
+
+@every_policy
+def test_only_baselines_that_say_so_break_laws(name: str):
+    assert policies.make(name).breaks == ({Law.WHOLE_GANG} if name == "kube-pods" else frozenset())
