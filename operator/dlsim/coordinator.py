@@ -22,7 +22,7 @@ from typing import Protocol
 
 from dlcore.model import GpuRef, Mechanism, NodeName, Placement
 from dlcore.profiles import Costs
-from dlsim.runs import Activity, Run
+from dlsim.runs import Activity, Pod, Run
 
 
 class Listener(Protocol):
@@ -66,9 +66,8 @@ class Coordinator:
                     del self._claims[ref]
                 # Whoever held back a stop for this run's sake need not do so any longer.
                 self._touch(self._holders.get(ref))
-        if not self._in_place and run.activity is Activity.DOWN and _abandons(run.target, target):
-            self._drop_pods(run)
         run.target = target
+        self._forget_pods(run)
         if target is not None:
             self._claims.update(dict.fromkeys(target.refs(), run))
 
@@ -100,7 +99,10 @@ class Coordinator:
                 # It has done nothing yet that a checkpoint would save.
                 self._stop(run, saves=False)
         elif run.activity is Activity.DOWN:
-            self._rise(run)
+            if self._has_wrong_pods(run):
+                self._end_process(run, self._costs_of(run).pod_termination)
+            else:
+                self._rise(run)
 
     # Stopping.
 
@@ -125,9 +127,18 @@ class Coordinator:
         if run.activity is Activity.TRAINING:
             self._listener.training_halts(run, saves=saves)
         delay = costs.process_stop if saves else costs.process_termination
-        self.end_process(run, delay if self._in_place else delay + costs.pod_termination)
+        self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
 
-    def end_process(self, run: Run, delay: float) -> None:
+    def kill(self, run: Run) -> None:
+        """
+        End what is left of the run after one of its nodes died: its processes on other nodes hang
+        in a collective, and nothing can be saved.
+        """
+        costs = self._costs_of(run)
+        delay = costs.process_termination
+        self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
+
+    def _end_process(self, run: Run, delay: float) -> None:
         """Let the run's process be gone after ``delay``, whatever it does now."""
         run.activity = Activity.STOPPING
         run.stamp += 1
@@ -164,7 +175,7 @@ class Coordinator:
         assert run.target is not None
         run.activity = Activity.STARTING
         run.serving = run.target
-        run.pods = dict.fromkeys(run.target.nodes, True)
+        run.pods = {node: run.pods[node] for node in run.target.nodes}
         run.stamp += 1
         stamp = run.stamp
 
@@ -179,15 +190,16 @@ class Coordinator:
         """Create the pods that the target needs and the run does not have yet."""
         if run.target is None or (run.activity is Activity.TRAINING and not self._in_place):
             return
-        missing = [node for node in run.target.nodes if node not in run.pods]
-        if not missing:
+        created = {node: Pod() for node in run.target.nodes if node not in run.pods}
+        if not created:
             return
-        run.pods.update(dict.fromkeys(missing, False))
-        stamp = run.pod_stamp
+        run.pods.update(created)
+        run.granted = run.target
 
         def be_ready() -> None:
-            if run.pod_stamp == stamp:
-                run.pods.update((node, True) for node in missing if node in run.pods)
+            if any(run.pods.get(node) is pod for node, pod in created.items()):
+                for pod in created.values():
+                    pod.ready = True
                 self._be_initialized(run)
 
         self._listener.later(self._costs_of(run).pod_start(run.target.gpus), be_ready)
@@ -201,9 +213,25 @@ class Coordinator:
                 if holder is not None and holder is not run:
                     self.advance(holder)
 
+    def _forget_pods(self, run: Run) -> None:
+        """Remove pods that were created in advance for a change that is called off."""
+        if self._in_place:
+            places = [place for place in (run.target, run.serving) if place is not None]
+            wanted = {node for place in places for node in place.nodes}
+            run.pods = {node: pod for node, pod in run.pods.items() if node in wanted}
+
     def _drop_pods(self, run: Run) -> None:
         run.pods = {}
-        run.pod_stamp += 1
+        run.granted = None
+
+    def _has_wrong_pods(self, run: Run) -> bool:
+        """Whether pods were created with GPUs that are not those they shall have by now."""
+        if self._in_place or not run.pods or run.granted == run.target:
+            return False
+        if run.granted is None or run.target is None or run.state.gang == 0:
+            return True
+        # A gang that is started piece by piece has a pod a GPU, and more of them do no harm.
+        return not set(run.granted.refs()) <= set(run.target.refs())
 
     # Who has what.
 
@@ -233,10 +261,3 @@ class Coordinator:
         run.holds -= gone
         self._listener.held_changes(-len(gone))
         run.pods.pop(node, None)
-
-
-def _abandons(old: Placement | None, new: Placement | None) -> bool:
-    """Whether pods that were created for the old target are of no use for the new one."""
-    if old is None:
-        return False
-    return new is None or not set(old.refs()) <= set(new.refs())

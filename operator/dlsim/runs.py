@@ -24,6 +24,13 @@ class Activity(Enum):
 
 
 @dataclass(slots=True, eq=False)
+class Pod:
+    """One of its pods. A pod that is not wanted any more is forgotten, and never becomes ready."""
+
+    ready: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Run:
     """A job in the world. Mutable, and nobody's but the world's."""
 
@@ -37,11 +44,12 @@ class Run:
     activity: Activity = Activity.DOWN
     holds: set[GpuRef] = field(default_factory=set)
     """The GPUs that it physically has: released only when its process is gone."""
-    pods: dict[NodeName, bool] = field(default_factory=dict)
-    """Its pods by node, and whether each is ready."""
+    pods: dict[NodeName, Pod] = field(default_factory=dict)
+    """Its pods, by node."""
+    granted: Placement | None = None
+    """The GPUs that its pods were created with, which matters where pods cannot change theirs."""
     stamp: int = 0
     """Raised whenever what its process does is overtaken; events of older stamps are void."""
-    pod_stamp: int = 0
     pending_since: float = 0.0
     waited: float = 0.0
     """Seconds spent pending before that."""
@@ -63,10 +71,17 @@ class Run:
         return self.activity is Activity.TRAINING and self.serving == placement
 
     @property
+    def works(self) -> bool:
+        """Whether its process is there and was not told to stop."""
+        return self.activity in (Activity.TRAINING, Activity.STARTING)
+
+    @property
     def pods_ready(self) -> bool:
         """Whether every node of its target has a pod that waits to be told to run."""
         target = self.target
-        return target is not None and all(self.pods.get(node, False) for node in target.nodes)
+        return target is not None and all(
+            node in self.pods and self.pods[node].ready for node in target.nodes
+        )
 
     @property
     def gang_complete(self) -> bool:

@@ -1,0 +1,174 @@
+"""
+Small worlds whose every second can be worked out by hand.
+
+A :class:`Scripted` policy gives what a script says at the time it says, so that a test can look at
+what a change costs without asking who decided it and why. :class:`Watched` is a world that is
+checked after every instant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    Mechanism,
+    Node,
+    NodeName,
+    Training,
+)
+from dlcore.policies.contract import Decision, Policy, Share, View
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim.records import Happening, Record
+from dlsim.workloads import TracedJob, Workload
+from dlsim.world import Outage, Setting, World
+from dlwire.messages import Shape
+
+COSTS = Costs(
+    pod_initialization=50.0,
+    process_initialization=10.0,
+    checkpoint=3.0,
+    process_termination=2.0,
+    pod_termination=20.0,
+)
+"""Sums that tell which parts they are made of: a restart in place takes 15, recreation 85."""
+
+ONE_NODE = (Node.of("n1", 4),)
+TWO_NODES = (Node.of("n1", 4), Node.of("n2", 4))
+
+Wish = int | Mapping[str, int] | None
+"""How many GPUs, or how many on which node, or none."""
+
+
+def make_traced(
+    name: str,
+    *,
+    at: float = 0.0,
+    iterations: float = 1000.0,
+    options: tuple[int, ...] = (1, 2, 4),
+    requested: int | None = None,
+    shared: bool = True,
+) -> TracedJob:
+    """A job that trains by an iteration a second for each GPU."""
+    demand = GpuDemand(options=options, requested=requested or options[-1])
+    return TracedJob(
+        Job(
+            id=JobId(name),
+            gpus=demand,
+            training=Training(iterations=int(iterations)),
+            type=JobType("linear"),
+            submitted_at=at,
+            checkpoint=Checkpoint(shared=shared),
+        ),
+        iterations,
+    )
+
+
+def make_workload(*jobs: TracedJob) -> Workload:
+    """A workload of jobs that all scale linearly, spread over nodes or not."""
+    kind = JobType("linear")
+    speeds = {
+        Shape(gpus, nodes): Speed(float(gpus))
+        for gpus in range(1, 65)
+        for nodes in range(1, min(gpus, 8) + 1)
+    }
+    profiles = {kind: Profile(kind, speeds)}
+    return Workload("test", jobs, profiles, profiles)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Gives every job what the script said last, and asks to be woken for what it says next."""
+
+    name: ClassVar[str] = "scripted"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+    script: Mapping[float, Mapping[str, Wish]] = field(default_factory=dict)
+
+    def allocate(self, view: View) -> Decision:
+        wishes: dict[str, Wish] = {}
+        for time, words in sorted(self.script.items()):
+            if time <= view.now:
+                wishes.update(words)
+        alive = {state.job.id for state in (*view.running, *view.pending)}
+        shares = {
+            JobId(job): make_share(wish)
+            for job, wish in wishes.items()
+            if wish and JobId(job) in alive
+        }
+        later = [time for time in self.script if time > view.now]
+        return Decision(shares, wake_at=min(later, default=None))
+
+
+def make_share(wish: int | Mapping[str, int]) -> Share:
+    # A reason for which a job may lose GPUs although nobody gets them.
+    cause = Cause(CauseCode.FASTER_WITH_FEWER)
+    if isinstance(wish, int):
+        return Share(wish, cause)
+    nodes = {NodeName(node): gpus for node, gpus in wish.items()}
+    return Share(sum(nodes.values()), cause, nodes=nodes)
+
+
+class Watched(World):
+    """A world that is held to what must be true of any, after every instant."""
+
+    def _note_levels(self) -> None:
+        super()._note_levels()
+        holders = self._coordinator._holders
+        held = [ref for run in self._runs.values() for ref in run.holds]
+        assert len(held) == len(set(held)), "no GPU has two masters"
+        assert {ref: run for run in self._runs.values() for ref in run.holds} == holders
+        assert all(ref.node in self._alive for ref in held), "nobody holds what is lost"
+        assert self.record.used.value == len(held)
+        for run in self._runs.values():
+            if run.works:
+                assert run.serving is not None
+                assert set(run.serving.refs()) <= run.holds, "a process has all its GPUs"
+
+
+def play(
+    jobs: tuple[TracedJob, ...],
+    policy: Policy,
+    *,
+    nodes: tuple[Node, ...] = ONE_NODE,
+    mechanism: str = "in-place",
+    costs: Costs = COSTS,
+    outages: tuple[Outage, ...] = (),
+    checkpoint_every_s: float = 600.0,
+    seed: int = 0,
+) -> Record:
+    """Play jobs in a watched world."""
+    setting = Setting(
+        nodes=nodes,
+        mechanism=Mechanism(mechanism),
+        costs=costs,
+        outages=outages,
+        checkpoint_every_s=checkpoint_every_s,
+        seed=seed,
+    )
+    return Watched(make_workload(*jobs), setting, policy).play()
+
+
+def times_of(record: Record, what: Happening, job: str) -> list[float]:
+    """When this happened to the job."""
+    return [e.time for e in record.log if e.what is what and e.job == job]
+
+
+def trained_by(record: Record) -> dict[str, float]:
+    """What the jobs trained by the log alone: so many seconds with so many GPUs."""
+    done: dict[str, float] = {}
+    since: dict[str, tuple[float, int]] = {}
+    for entry in record.log:
+        if entry.what is Happening.TRAINS:
+            since[entry.job] = (entry.time, entry.gpus)
+        elif entry.what in (Happening.HALTS, Happening.COMPLETED) and entry.job in since:
+            start, gpus = since.pop(entry.job)
+            done[entry.job] = done.get(entry.job, 0.0) + (entry.time - start) * gpus
+    return done
