@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 
 def describe_machine() -> dict[str, Any]:
     """Say on what this is measured, because a number without that means nothing."""
@@ -64,3 +67,34 @@ def _tell(value: Any) -> str:
     if isinstance(value, Mapping):
         return "  ".join(f"{key} {each}" for key, each in value.items())
     return str(value)
+
+
+def draw_rows(
+    path: Path,
+    title: str,
+    points: Mapping[str, Sequence[tuple[Any, float]]],
+    *,
+    across: str,
+    up: str,
+) -> None:
+    """Draw one line for each name through its points, or bars where there is one point a name."""
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for place, (name, line) in enumerate(points.items()):
+        if len(line) == 1:
+            bars = axes.bar([str(line[0][0])], [line[0][1]], color="0.75", edgecolor="black")
+            axes.bar_label(bars, fmt="{:.4g}", padding=2)
+            continue
+        dashes, marker = _LOOKS[place % len(_LOOKS)]
+        axes.loglog(*zip(*line, strict=True), dashes, marker=marker, color="black", label=name)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    axes.set(title=title, xlabel=across, ylabel=up)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+_LOOKS = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
+"""Told apart in black and white."""

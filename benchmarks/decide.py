@@ -12,10 +12,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
-from _measuring import describe_machine, fit_exponent, print_result, summarize
+from _measuring import describe_machine, draw_rows, fit_exponent, print_result, summarize
 
 from dlcore import cycle, policies
 from dlcore.model import (
@@ -187,9 +188,17 @@ def _count_steps(plan: Plan) -> Counter[str]:
 @click.option("--policy", "names", multiple=True, default=("adaptive",), show_default=True)
 @click.option("--arrivals", type=click.IntRange(min=1), help="Pending jobs; default: 10 %.")
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the medians into this file.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(  # noqa: PLR0917 - click passes options by keyword
-    jobs: str, gpus: str, names: tuple[str, ...], arrivals: int | None, runs: int, form: str
+def main(
+    *,
+    jobs: str,
+    gpus: str,
+    names: tuple[str, ...],
+    arrivals: int | None,
+    runs: int,
+    plot: Path | None,
+    form: str,
 ) -> None:
     """Measure every policy at every size."""
     sizes = _parse_sizes("--jobs", jobs)
@@ -208,6 +217,12 @@ def main(  # noqa: PLR0917 - click passes options by keyword
             medians = [row["decision_ms"]["p50"] for row in found]
             found = [{**row, "exponent": fit_exponent(sizes, medians)} for row in found]
         rows += [{**row, "machine": describe_machine()} for row in found]
+    if plot is not None:
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for row in rows:
+            lines.setdefault(row["policy"], []).append((row["jobs"], row["decision_ms"]["p50"]))
+        title = "One decision, from snapshot to checked plan (median)"
+        draw_rows(plot, title, lines, across="jobs", up="milliseconds")
     print_result(rows if len(rows) > 1 else rows[0], form)
 
 
