@@ -122,6 +122,11 @@ class Queue(Sequence[S]):
     def _replace(self, at: int, blocks: tuple[Block[S], ...]) -> "Queue[S]":
         return Queue((*self.blocks[:at], *blocks, *self.blocks[at + 1 :]))
 
+    def find(self, order: int) -> S:
+        """The job at that place in the order of arrival, which must be in the queue."""
+        states = self.blocks[bisect_right(self.blocks, order, key=_first) - 1].states
+        return states[bisect_right(states, order, key=_order) - 1]
+
     def select(self, names: Collection[Name]) -> dict[Name, S]:
         """Those of the named jobs that are in the queue, in its order."""
         if not names:

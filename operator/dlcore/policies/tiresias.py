@@ -1,8 +1,9 @@
 """Tiresias-L: least attained service first, in a few queues."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
@@ -76,9 +77,9 @@ class Tiresias:
         decision = ordering.preempt(view, line.offer)
         queues = line.settle(decision.shares)
         looks = [
-            self._time_to(bound, state.service_at(view.now), decision.shares[state.id].gpus)
+            self._time_to(bound, attained, gpus)
             for bound, queue in zip(self.thresholds, queues.levels, strict=False)
-            for state in map(line.find, queue.running)
+            for attained, gpus in line.iter_attained(queue.running, decision.shares)
         ]
         # Never at once again, whatever rounding does.
         wake_at = view.now + max(1.0, min(looks)) if looks else None
@@ -90,13 +91,18 @@ class Tiresias:
         return (bound - attained / gpus) // gpus
 
 
+def _list_orders(states: Iterable[JobState]) -> tuple[int, ...]:
+    return tuple(map(_order, states))
+
+
 class _Line:
     """All jobs in the order of the queues, at one decision."""
 
     def __init__(self, view: View, thresholds: Sequence[float]) -> None:
         self.view = view
         self.running = {state.order: state for state in view.running}
-        self.pending = tuple(map(_order, view.pending))
+        blocks = [block.ask(_list_orders) for block in view.pending.blocks]
+        self.pending = tuple(chain.from_iterable(blocks))
         self.levels = [_Level() for _ in range(len(thresholds) + 1)]
         self.offered: dict[int, tuple[_Level, Entry]] = {}
         """Those that waited in their queue and were asked for, in order."""
@@ -111,8 +117,7 @@ class _Line:
 
     def find(self, entry: Entry) -> JobState:
         """What is known of the job now."""
-        state = self.running.get(entry.order)
-        return state or self.view.pending[bisect_left(self.pending, entry.order)]
+        return self.running.get(entry.order) or self.view.pending.find(entry.order)
 
     def _recall(self, old: Queues) -> Sequence[JobState]:
         """Go on from the old queues, and return the jobs that are not in them."""
@@ -128,7 +133,7 @@ class _Line:
             level.waiting = list(queue.waiting)
         if expected:
             # The usual case, in which nobody has to look at the thousands that wait.
-            return self.view.pending[len(old.pending) :]
+            return [self.view.pending.find(order) for order in arrived]
         return self._reconcile(old)
 
     def _reconcile(self, old: Queues) -> Sequence[JobState]:
@@ -145,16 +150,14 @@ class _Line:
 
     def _demote(self, thresholds: Sequence[float]) -> None:
         """Move those that have attained the threshold of their queue to the end of the next."""
+        now = self.view.now
         # From below, so that nobody falls through two queues in one look.
         for index, bound in reversed(list(enumerate(thresholds))):
             level = self.levels[index]
-            due = [e for e in level.running if self._attained(e) >= bound]
+            due = [e for e in level.running if self.running[e.order].service_at(now) >= bound]
             if due:
                 level.running = [entry for entry in level.running if entry not in due]
                 self.levels[index + 1].waiting.extend(sorted(due))
-
-    def _attained(self, entry: Entry) -> float:
-        return self.running[entry.order].service_at(self.view.now)
 
     def offer(self, left: ordering.Left) -> Iterator[JobState]:
         """All jobs in order, but for those that need more than is left."""
@@ -169,9 +172,10 @@ class _Line:
     def settle(self, shares: Mapping[JobId, Share]) -> Queues:
         """Put those that have GPUs from now on before the others of their queue."""
         for level in self.levels:
-            stopped = [e for e in level.running if self.find(e).id not in shares]
-            level.running = [entry for entry in level.running if entry not in stopped]
-            level.waiting[:0] = stopped
+            stopped = [e for e in level.running if self.running[e.order].id not in shares]
+            if stopped:
+                level.running = [entry for entry in level.running if entry not in stopped]
+                level.waiting[:0] = stopped
         for level, entry in self.offered.values():
             if self.find(entry).id in shares:
                 level.waiting.remove(entry)
@@ -185,6 +189,14 @@ class _Line:
                 del pending[bisect_left(pending, entry.order)]
         levels = (Queue(tuple(level.running), tuple(level.waiting)) for level in self.levels)
         return Queues(tuple(levels), tuple(pending))
+
+    def iter_attained(
+        self, entries: Iterable[Entry], shares: Mapping[JobId, Share]
+    ) -> Iterator[tuple[float, int]]:
+        """How many GPU-seconds these jobs have had, and how many GPUs they have from now on."""
+        for entry in entries:
+            state = self.find(entry)
+            yield state.service_at(self.view.now), shares[state.id].gpus
 
 
 class _Level:
