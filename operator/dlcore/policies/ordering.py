@@ -374,6 +374,7 @@ class _Paces:
         self.by_service = by_service
         self.paces: dict[JobState, float] = {}
         """Seconds, or GPU-seconds, an iteration."""
+        self.waiting: dict[JobState, _Entry] = {}
         self.blocks: WeakKeyDictionary[Block[JobState], list[_Entry]] = WeakKeyDictionary()
         """Waiting jobs by what they need yet; it stays true for as long as they wait."""
 
@@ -389,9 +390,15 @@ class _Paces:
         """Order a few waiting jobs, once."""
         ranked = self.blocks.get(block)
         if ranked is None:
-            entries = [self.entry(state, state.observed_at, view) for state in block]
+            # A block is one job different from its predecessor; the others are known from there.
+            known = self.waiting
+            entries = [known.get(state) or self._enter(state, view) for state in block]
             ranked = self.blocks[block] = sorted(entries)
         return ranked
+
+    def _enter(self, state: JobState, view: View) -> _Entry:
+        entry = self.waiting[state] = self.entry(state, state.observed_at, view)
+        return entry
 
     def entry(self, state: JobState, now: float, view: View) -> _Entry:
         """What the job needs yet at that time."""
@@ -414,6 +421,7 @@ class _Paces:
         """Forget everything rather than hold too much."""
         if len(self.paces) > most:
             self.paces.clear()
+            self.waiting.clear()
 
 
 # Conclusions only, as in dlcore.relating: without them the answers would be the same, but found
