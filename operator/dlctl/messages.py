@@ -60,7 +60,6 @@ def progress_bar() -> Iterator[Bar | None]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("jobs"),
         TimeRemainingColumn(compact=True),
         console=Console(stderr=True),
         transient=True,

@@ -30,7 +30,8 @@ from dlsim.reproducing.findings import Row
     is_flag=False,
     flag_value="plots",
     metavar="[DIR]",
-    help="Also draw them, as PNG and SVG into DIR. Without DIR, into plots/.",
+    help="Also draw them, as PNG and SVG into DIR, or into plots/. The word behind it is taken for "
+    "DIR, so without DIR put it last.",
 )
 def command(name: str, output: str, plot: Path | None) -> None:
     """

@@ -70,7 +70,7 @@ class Options:
     type=arguments.read_contestant,
     multiple=True,
     default=("adaptive",),
-    show_default="adaptive",
+    show_default=True,
     metavar="NAME",
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
@@ -132,8 +132,8 @@ class Options:
     is_flag=False,
     flag_value="plots",
     metavar="[DIR]",
-    help="Also draw the runs, as PNG and SVG into DIR. Without DIR, which only the last "
-    "word of a line can be, into plots/.",
+    help="Also draw the runs, as PNG and SVG into DIR, or into plots/. The word behind it is "
+    "taken for DIR, so without DIR put it last.",
 )
 def command(**given: Any) -> None:
     """

@@ -7,21 +7,20 @@ Used by :mod:`dlsim.simulating`. Jobs whose profile holds measured costs go by t
 from dlcore.profiles import Costs
 
 DEFAULT_COSTS = Costs(
-    pod_initialization=97.0,
-    process_initialization=25.0,
-    checkpoint=5.0,
+    pod_initialization=88.0,
+    process_initialization=26.0,
+    checkpoint=2.0,
     process_termination=2.0,
-    pod_termination=94.0,
+    pod_termination=98.0,
 )
 """
-Between the two measurements of the SideCar paper, section II.C, in seconds.
+In seconds: 30 for a restart in place and 216 for a recreation of pods.
 
-Restarting a process inside its pod took 27 s with two GPUs and 37 s with four, so 32 s here;
-recreating its pods took 204 s and 242 s, so 223 s here. The newcomer of that study trained 110 s
-after its submission, of which the last 27 s were a restart, which leaves 83 s for two GPUs and
-111 s for four to initialise its pods; the rest of a recreation is termination. The paper does not
-divide the restart further; checkpoint and termination of small models take seconds. The costs do
-not rise with the number of GPUs, because nobody measured more than four.
+They are the constants that were fitted to the case study of the SideCar paper, section II.C
+(:mod:`dlsim.reproducing.sidecar_constants`), for three GPUs: in the middle of the two and four that
+were measured there, with 27 and 37 s in place and 204 and 242 s by recreation. They do not rise with
+the number of GPUs as those do, because nobody measured more than four, and five minutes to start
+the processes of a large job would be made up.
 """
 
 

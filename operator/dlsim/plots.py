@@ -221,7 +221,12 @@ def draw_changes(runs: Sequence[Run]) -> Figure:
 
 @_styled
 def draw_bars(
-    bars: Sequence[Bar], *, quantity: str, title: str = "", theirs: str = "paper"
+    bars: Sequence[Bar],
+    *,
+    quantity: str,
+    title: str = "",
+    theirs: str = "paper",
+    logarithmic: bool = False,
 ) -> Figure:
     """Figures of a paper and ours side by side, with how far ours vary."""
     # More bars than these leave no room for words beside each other.
@@ -251,6 +256,8 @@ def draw_bars(
             label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
     axes.margins(x=0.02, y=0.12)
+    if logarithmic:
+        axes.set_yscale("log")
     axes.axhline(0, color="black", linewidth=0.6)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _write(value)))
     axes.set_ylabel(quantity)
