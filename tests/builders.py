@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from dlcore import cycle
 from dlcore.checking import Law
+from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -34,7 +35,6 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Plan
-from dlcore.policies.contract import Decision, Policy, Share, View
 from dlcore.predicting import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape

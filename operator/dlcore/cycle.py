@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from dlcore import checking, placing, planning
 from dlcore.checking import Law
+from dlcore.contract import Policy, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Snapshot
 from dlcore.planning import Plan
-from dlcore.policies.contract import Policy, View
 from dlcore.predicting import Predictor
 from dlcore.queues import Queue
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from dlcore.contract import Decision, Share
 from dlcore.model import (
     OWN_REASONS,
     Cause,
@@ -28,10 +29,6 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.planning import Wanted
-
-if TYPE_CHECKING:
-    # Policies use this module, so that it must be there before them.
-    from dlcore.policies.contract import Decision, Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """
 What the future looks like for a job in a shape: its speed, its times, the cost of changing it.
 
-Policies ask, through :attr:`dlcore.policies.contract.View.predictor`; a :class:`Predictor` is
+Policies ask, through :attr:`dlcore.contract.View.predictor`; a :class:`Predictor` is
 made for each decision from the snapshot. Speeds come from :mod:`dlcore.relating`; the terms
 of the times are those of the SideCar paper, section III.C. All times are seconds from now.
 """

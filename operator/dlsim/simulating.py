@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dlcore.policies.contract import Policy
+from dlcore.contract import Policy
 from dlsim.records import Record
 from dlsim.scoring import Score, score
 from dlsim.workloads import Workload

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dlcore import cycle, fitting, placing
+from dlcore.contract import Policy
 from dlcore.model import (
     Cluster,
     JobId,
@@ -22,7 +23,6 @@ from dlcore.model import (
     Snapshot,
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
-from dlcore.policies.contract import Policy
 from dlcore.predicting import Predictor
 from dlcore.profiles import AccuracyPoint, Costs
 from dlcore.queues import Queue

@@ -6,8 +6,8 @@ import pytest
 
 from dlcore import cycle, planning, policies
 from dlcore.checking import BrokenLaw, Law
+from dlcore.contract import Decision
 from dlcore.model import Cause, CauseCode
-from dlcore.policies.contract import Decision
 from tests.builders import (
     make_cluster,
     make_node,

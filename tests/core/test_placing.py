@@ -11,11 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import placing
+from dlcore import contract, placing
 from dlcore.model import Cause, CauseCode, Cluster
 from dlcore.placing import Room
 from dlcore.planning import Start, Stop, Wait
-from dlcore.policies import contract
 from tests.builders import (
     make_cluster,
     make_node,

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlcore import model, planning
+from dlcore import contract, model, planning
 from dlcore.checking import Law
 from dlcore.model import CauseCode
 from dlcore.planning import Move, Reshape
-from dlcore.policies import contract
 from tests.builders import make_cluster, make_placement, make_snapshot, make_state, make_steps
 
 # Jobs and nodes are plain strings here.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.policies.contract import Policy
+from dlcore.contract import Policy
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.srsf import Srsf

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dlcore import policies
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.model import Node, NodeName
-from dlcore.policies.contract import Decision, View
 from dlcore.profiles import Costs
 from dlsim.records import Happening, Record
 from dlsim.world import PATIENCE, Outage

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -23,7 +24,6 @@ from dlcore.model import (
     NodeName,
     Training,
 )
-from dlcore.policies.contract import Decision, Policy, Share, View
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim.records import Happening, Record
 from dlsim.workloads import TracedJob, Workload

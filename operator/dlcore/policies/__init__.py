@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
-from dlcore.policies.contract import Policy
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.gang_fifo import GangFifo

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.placing import acceptable_types, grow, name_type
-from dlcore.policies.contract import Decision, View
 from dlcore.policies.holdings import Holding, Ledger, Offer, Offers, longest_first
 from dlwire.messages import Shape
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.model import JobState
 from dlcore.placing import Fit, Room
 from dlcore.policies import ordering
-from dlcore.policies.contract import Decision, View
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName
 from dlcore.placing import Room, count_nodes, name_type
-from dlcore.policies.contract import Share, View
 from dlcore.predicting import Predictor
 from dlwire.messages import Shape
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.model import JobState
 from dlcore.placing import Fit, Room
 from dlcore.policies import ordering
-from dlcore.policies.contract import Decision, View
 
 
 @dataclass(frozen=True, slots=True)

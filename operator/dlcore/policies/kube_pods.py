@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.placing import Room, count_nodes, name_type
 from dlcore.policies import ordering
-from dlcore.policies.contract import Decision, Share, View
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 

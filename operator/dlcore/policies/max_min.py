@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.placing import acceptable_types
-from dlcore.policies.contract import Decision, Share, View
 from dlcore.profiles import JobType
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)

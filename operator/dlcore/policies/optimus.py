@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState
 from dlcore.placing import acceptable_types, grow
-from dlcore.policies.contract import Decision, View
 from dlcore.policies.holdings import Holding, Ledger
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)

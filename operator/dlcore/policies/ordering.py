@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.placing import (
     Fit,
@@ -23,7 +24,6 @@ from dlcore.placing import (
     largest_possible,
     name_type,
 )
-from dlcore.policies.contract import Decision, Share, View
 from dlcore.queues import Block
 
 # One object each for all who wait, because thousands do and each is compared at every event.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.policies import ordering
-from dlcore.policies.contract import Decision, View
 
 
 @dataclass(frozen=True, slots=True)

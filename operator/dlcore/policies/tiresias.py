@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState
 from dlcore.policies import ordering
-from dlcore.policies.contract import Decision, Share, View
 
 _order = attrgetter("order")
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dlcore.contract import Policy
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
 from dlcore.policies.adaptive import Adaptive
-from dlcore.policies.contract import Policy
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.max_min import MaxMin
 from dlcore.profiles import JobType, Profile, Speed

@@ -121,7 +121,9 @@ class Rule(Enum):
     """The speed on one GPU as above; from there as Gavel measured on that type of GPU."""
 
 
-def make_profile(kind: Kind, gpu_types: tuple[str, ...], rule: Rule) -> Profile:
+def make_profile(
+    kind: Kind, gpu_types: tuple[str, ...], rule: Rule = Rule.COMPUTED_PART, slowness: float = 1.0
+) -> Profile:
     """The speeds of a type of job on some types of GPU, at every count."""
     speeds: dict[Shape, Speed] = {}
     for gpu_type in gpu_types:
@@ -130,7 +132,7 @@ def make_profile(kind: Kind, gpu_types: tuple[str, ...], rule: Rule) -> Profile:
             time = iteration_time(terms, gpus)
             if rule is Rule.GAVEL_CURVES:
                 time = iteration_time(terms, 1) / _growth_by_gavel(gpu_type, gpus)
-            speeds[Shape(gpus, 1, gpu_type)] = Speed(1.0 / time)
+            speeds[Shape(gpus, 1, gpu_type)] = Speed(1.0 / (time * slowness))
     return Profile(kind.type, speeds)
 
 
