@@ -15,7 +15,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.placing import acceptable_types, grow, name_type
-from dlcore.policies.holdings import Holding, Ledger, Offer, Offers, longest_first
+from dlcore.policies.holdings import Holding, Ledger, Offer, Offers
 from dlwire.messages import Shape
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
@@ -29,6 +29,9 @@ class _Choice(NamedTuple):
     """The triple T of Algorithm 1, where it is, and the makespan it would lead to."""
 
     makespan: float
+    """Of all jobs that have GPUs."""
+    delay: float
+    """How long the newcomer takes, and how much longer its victim."""
     takes: int
     """How many GPUs are taken from a running job; 0 where idle ones suffice."""
     gpus: int
@@ -39,11 +42,11 @@ class _Choice(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Adaptive:
     """
-    Give every newcomer the number of GPUs, and the victim if need be, that end soonest.
+    Give every newcomer the number of GPUs, and the victim if need be, with which all end soonest.
 
     **Incoming jobs** (Algorithm 1), by priority and arrival: every optional number of GPUs is
     tried, with idle GPUs where there are enough, else with those that one running job gives up.
-    The predicted makespan of a choice is when both the newcomer and its victim are done.
+    The predicted makespan of a choice is when the newcomer, its victim and all others are done.
 
     **Running jobs** (Algorithm 2): idle GPUs that no newcomer can use go to running jobs.
 
@@ -51,15 +54,17 @@ class Adaptive:
 
     - Idle GPUs and victims are looked for on one node and of one type, because the paper's jobs
       are one container each; a job wider than a node is given idle GPUs of several nodes.
-    - Equal makespans: idle GPUs before a victim's, then fewer GPUs before more, so that a job
-      that gains nothing from more GPUs does not get them.
+    - Equal makespans are the rule, because most choices leave the longest job alone. Then the
+      choice with the least delay is taken, summed over the newcomer and its victim: it frees GPUs
+      soonest for whoever comes next. If that is equal too, idle GPUs before a victim's, and fewer
+      before more, so that a job that gains nothing from more GPUs does not get them.
     - A job for which no single victim suffices is given what several on one node can spare, but
       only for the least number of GPUs it can run on; the paper would let it wait for ever.
-    - Algorithm 2's makespan is that of all jobs, which only the longest one can lower. When it
-      cannot gain, the next longest is asked, until no idle GPU is left or nobody gains: "several
-      idle GPUs left after a step" are so given out in one decision. Gains are counted after the
-      cost of the change. A change may also move a job to a faster type or to one node, and may
-      take GPUs from a job that is faster with fewer.
+    - Algorithm 2's makespan too is that of all jobs, and only the longest can lower it. What it
+      cannot use goes to the others, who gains most before the rest, until no idle GPU is left or
+      nobody gains: several idle GPUs left after a step are so given out in one decision. Gains
+      are counted after the cost of the change. A change may also move a job to a faster type or
+      to one node, and may take GPUs from a job that is faster with fewer.
     - A job that is being changed already is not enlarged before that is done.
     """
 
@@ -84,21 +89,25 @@ class Adaptive:
 
 def _serve_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
     offers = Offers(ledger)
+    makespan = max((holding.remaining for holding in ledger.holdings.values()), default=0.0)
     for state in sorted(pending, key=lambda s: (-s.job.priority, s.order)):
-        choice = _choose(ledger, offers, state)
+        choice = _choose(ledger, offers, state, makespan)
         if choice is None:
             choice = _make_room_by_many(ledger, offers, state)
         if choice is not None:
             _carry_out(ledger, offers, state, choice)
+            makespan = max(makespan, ledger.holdings[state.job.id].remaining)
+            if choice.offer is not None:
+                makespan = max(makespan, choice.offer.remaining)
 
 
-def _choose(ledger: Ledger, offers: Offers, state: JobState) -> _Choice | None:
+def _choose(ledger: Ledger, offers: Offers, state: JobState, makespan: float) -> _Choice | None:
     """Lines 12 to 31: of all optional numbers, types and victims, those that end soonest."""
     best: _Choice | None = None
     kinds = acceptable_types(state, ledger.cluster)
     for kind, gpus in itertools.product(kinds, state.job.gpus.options):
-        for choice in _iter_choices(ledger, offers, state, Shape(gpus, 1, kind)):
-            if best is None or choice[:3] < best[:3]:
+        for choice in _iter_choices(ledger, offers, state, Shape(gpus, 1, kind), makespan):
+            if best is None or choice[:4] < best[:4]:
                 best = choice
     if best is None and state.job.gpus.mixed:
         best = _mix(ledger, state)
@@ -106,22 +115,24 @@ def _choose(ledger: Ledger, offers: Offers, state: JobState) -> _Choice | None:
 
 
 def _iter_choices(
-    ledger: Ledger, offers: Offers, state: JobState, shape: Shape
+    ledger: Ledger, offers: Offers, state: JobState, shape: Shape, makespan: float
 ) -> Iterator[_Choice]:
     predictor, now = ledger.view.predictor, ledger.view.now
     gpus, _, kind = shape
     fit = ledger.room.find(state, gpus, kind)
     if fit is not None:
         spread = Shape(gpus, len(fit.nodes), kind)
-        yield _Choice(predictor.completion(state, spread, now), 0, gpus, fit.nodes, None)
+        time = predictor.completion(state, spread, now)
+        yield _Choice(max(makespan, time), time, 0, gpus, fit.nodes, None)
         if len(fit.nodes) == 1:
             return
-    bound = state.bound_to
-    offer = offers.best_on(bound, gpus) if bound else offers.best(kind, gpus)
+    time = predictor.completion(state, shape, now)
+    by, bound = max(makespan, time), state.bound_to
+    offer = offers.best_on(bound, gpus, by) if bound else offers.best(kind, gpus, by)
     if offer is not None:
-        makespan = max(offer.remaining, predictor.completion(state, shape, now))
         takes = offer.holding.gpus - offer.keeps
-        yield _Choice(makespan, takes, gpus, {offer.node: gpus}, offer)
+        delay = time + offer.loss
+        yield _Choice(max(by, offer.remaining), delay, takes, gpus, {offer.node: gpus}, offer)
 
 
 def _mix(ledger: Ledger, state: JobState) -> _Choice | None:
@@ -129,7 +140,7 @@ def _mix(ledger: Ledger, state: JobState) -> _Choice | None:
     for gpus in reversed(state.job.gpus.options):
         fit = ledger.room.find(state, gpus)
         if fit is not None:
-            return _Choice(math.inf, 0, gpus, fit.nodes, None)
+            return _Choice(math.inf, math.inf, 0, gpus, fit.nodes, None)
     return None
 
 
@@ -142,7 +153,7 @@ def _make_room_by_many(ledger: Ledger, offers: Offers, state: JobState) -> _Choi
         for offer in offers.collect(node, count - ledger.room.nodes[node]):
             ledger.change(offer.holding, offer.left, _MAKES_ROOM)
             offers.refresh(offer.holding, (offer.node,))
-    return _Choice(math.inf, 0, state.least, fit.nodes, None)
+    return _Choice(math.inf, math.inf, 0, state.least, fit.nodes, None)
 
 
 def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice) -> None:
@@ -158,23 +169,40 @@ def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice)
 
 
 def _serve_running(ledger: Ledger) -> None:
-    """The longest job lowers the makespan; what it cannot use lowers that of the rest."""
-    for holding in longest_first(ledger.holdings.values()):
-        if ledger.room.total <= 0:
-            return
+    """Let first the longest job gain, which alone lowers the makespan, then who gains most."""
+    holdings = ledger.holdings.values()
+    longest = max(holdings, key=lambda h: (h.remaining, -h.state.order), default=None)
+    gains: list[tuple[float, int, Holding]] = []
+    for holding in holdings:
         if holding.state.adjusting or _is_victim(holding):
             continue
         better = _find_better(ledger, holding)
         if better is not None:
-            fewer = sum(better.values()) < holding.gpus
-            ledger.change(holding, better, _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
+            gain = math.inf if holding is longest else better.gain
+            gains.append((-gain, holding.state.order, holding))
+    for _, _, holding in sorted(gains, key=lambda entry: entry[:2]):
+        if ledger.room.total <= 0:
+            return
+        # Looked at again, because others may have taken what it hoped for.
+        better = _find_better(ledger, holding)
+        if better is not None:
+            fewer = sum(better.nodes.values()) < holding.gpus
+            cause = _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE
+            ledger.change(holding, better.nodes, cause)
+
+
+class _Better(NamedTuple):
+    """Where a running job would be done sooner, and by how much."""
+
+    gain: float
+    nodes: Mapping[NodeName, int]
 
 
 def _is_victim(holding: Holding) -> bool:
     return holding.cause is not None and holding.state.placement is not None
 
 
-def _find_better(ledger: Ledger, holding: Holding) -> Mapping[NodeName, int] | None:
+def _find_better(ledger: Ledger, holding: Holding) -> _Better | None:
     """Lines 11 to 20 for one job: the change after which it ends soonest, if sooner than now."""
     best, soonest = None, holding.remaining
     for nodes in _iter_alternatives(ledger, holding):
@@ -182,7 +210,7 @@ def _find_better(ledger: Ledger, holding: Holding) -> Mapping[NodeName, int] | N
         after = holding.remaining_with(Shape(sum(nodes.values()), len(nodes), kind))
         if after < soonest:
             best, soonest = nodes, after
-    return best
+    return None if best is None else _Better(holding.remaining - soonest, best)
 
 
 def _iter_alternatives(ledger: Ledger, holding: Holding) -> Iterator[Mapping[NodeName, int]]:

@@ -18,6 +18,9 @@ from dlcore.placing import Room, count_nodes, name_type
 from dlcore.predicting import Predictor
 from dlwire.messages import Shape
 
+GLANCE = 64
+"""How many offers are looked at when the cheapest one will not do."""
+
 
 class Holding:
     """A job with GPUs, as they would be after the moves tried so far."""
@@ -65,9 +68,12 @@ class Holding:
 
 
 class Offer(NamedTuple):
-    """GPUs that a job could give up on one node, and how long it would then take."""
+    """GPUs that a job could give up on one node, and what that would cost it."""
 
+    loss: float
+    """How much later it would be done."""
     remaining: float
+    """How long it would take then."""
     order: int
     node: NodeName
     keeps: int
@@ -173,25 +179,34 @@ class Offers:
                 self._versions[node] += 1
                 self._offer(node)
 
-    def best(self, gpu_type: str, gap: int) -> Offer | None:
-        """The offer for exactly this gap whose giver would be done first."""
-        heap = self._heaps.get((gpu_type, gap))
-        while heap:
-            if heap[0].version == self._versions[heap[0].node]:
-                return heap[0]
-            heapq.heappop(heap)
-        return None
+    def best(self, gpu_type: str, gap: int, by: float) -> Offer | None:
+        """
+        The offer for exactly this gap whose giver loses least, of those who are done by then.
 
-    def best_on(self, nodes: Iterable[NodeName], gap: int) -> Offer | None:
+        Where the cheapest ones are all too late, the earliest of a few of them; to search on would
+        make a decision long, and only the longest jobs of all are ever too late.
+        """
+        heap = self._heaps.get((gpu_type, gap), [])
+        while heap and not self._stands(heap[0]):
+            heapq.heappop(heap)
+        if not heap or heap[0].remaining <= by:
+            return heap[0] if heap else None
+        # The front of a heap is not in order, but it holds the cheapest of all.
+        return _choose_offer((o for o in heap[:GLANCE] if self._stands(o)), by)
+
+    def best_on(self, nodes: Iterable[NodeName], gap: int, by: float) -> Offer | None:
         """The same among a few nodes only, for a job whose checkpoint binds it to them."""
         offers = (o for node in nodes for o in self._iter_offers(node) if self._gap(o) == gap)
-        return min(offers, default=None)
+        return _choose_offer(offers, by)
+
+    def _stands(self, offer: Offer) -> bool:
+        return offer.version == self._versions[offer.node]
 
     def collect(self, node: NodeName, gpus: int) -> list[Offer]:
         """Offers of several jobs on a node that free so many GPUs together, the shortest first."""
         least = [o for o in self._iter_offers(node) if o.keeps == o.holding.state.least]
         chosen: list[Offer] = []
-        for largest in sorted(least):
+        for largest in sorted(least, key=lambda o: (o.remaining, o.order)):
             if gpus <= 0:
                 break
             holding = largest.holding
@@ -225,8 +240,10 @@ class Offers:
                 if gives <= here:
                     nodes = len(holding.nodes) - (gives == here)
                     shape = Shape(keeps, nodes, holding.gpu_type)
+                    after = holding.remaining_with(shape)
                     yield Offer(
-                        holding.remaining_with(shape),
+                        after - holding.remaining if math.isfinite(after) else 0.0,
+                        after,
                         holding.state.order,
                         node,
                         keeps,
@@ -235,6 +252,6 @@ class Offers:
                     )
 
 
-def longest_first(holdings: Iterable[Holding]) -> list[Holding]:
-    """The holdings by remaining time, the longest first; those that never end before all."""
-    return sorted(holdings, key=lambda h: (-min(h.remaining, math.inf), h.state.order))
+def _choose_offer(offers: Iterable[Offer], by: float) -> Offer | None:
+    """The cheapest of those done in time; if none is, the earliest."""
+    return min(offers, key=lambda o: (max(by, o.remaining), *o[:5]), default=None)
