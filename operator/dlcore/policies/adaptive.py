@@ -169,26 +169,44 @@ def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice)
 
 
 def _serve_running(ledger: Ledger) -> None:
-    """Let first the longest job gain, which alone lowers the makespan, then who gains most."""
+    """
+    Let first the longest job gain, which alone lowers the makespan, then who gains most.
+
+    Again, as long as somebody gained: a job that moved has left GPUs for others.
+    """
+    while ledger.room.total > 0:
+        gainers = _rank_gainers(ledger)
+        if not any([_improve(ledger, holding) for holding in gainers]):
+            return
+
+
+def _rank_gainers(ledger: Ledger) -> list[Holding]:
     holdings = ledger.holdings.values()
     longest = max(holdings, key=lambda h: (h.remaining, -h.state.order), default=None)
     gains: list[tuple[float, int, Holding]] = []
     for holding in holdings:
-        if holding.state.adjusting or _is_victim(holding):
+        if holding.state.adjusting or _is_changed(holding):
             continue
         better = _find_better(ledger, holding)
         if better is not None:
             gain = math.inf if holding is longest else better.gain
             gains.append((-gain, holding.state.order, holding))
-    for _, _, holding in sorted(gains, key=lambda entry: entry[:2]):
-        if ledger.room.total <= 0:
-            return
-        # Looked at again, because others may have taken what it hoped for.
-        better = _find_better(ledger, holding)
-        if better is not None:
-            fewer = sum(better.nodes.values()) < holding.gpus
-            cause = _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE
-            ledger.change(holding, better.nodes, cause)
+    return [holding for _, _, holding in sorted(gains, key=lambda entry: entry[:2])]
+
+
+def _improve(ledger: Ledger, holding: Holding) -> bool:
+    """Give the job what is best for it now, after those before it took what they could use."""
+    better = _find_better(ledger, holding) if ledger.room.total > 0 else None
+    if better is None:
+        return False
+    fewer = sum(better.nodes.values()) < holding.gpus
+    ledger.change(holding, better.nodes, _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
+    return True
+
+
+def _is_changed(holding: Holding) -> bool:
+    """Whether a running job is to be changed already: a victim, or one that gained."""
+    return holding.cause is not None and holding.state.placement is not None
 
 
 class _Better(NamedTuple):
@@ -196,10 +214,6 @@ class _Better(NamedTuple):
 
     gain: float
     nodes: Mapping[NodeName, int]
-
-
-def _is_victim(holding: Holding) -> bool:
-    return holding.cause is not None and holding.state.placement is not None
 
 
 def _find_better(ledger: Ledger, holding: Holding) -> _Better | None:
