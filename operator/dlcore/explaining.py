@@ -100,7 +100,7 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
     moves = isinstance(step, Move)
     before = predictor.remaining(state, snapshot.now)
     after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
-    if not after < before < inf:
+    if not after < before < inf or not isfinite(state.iterations_total):
         return ""
     cost = predictor.change_cost(state.job, step.new.shape, moves=moves)
     return f", in {_duration(after)} instead of {_duration(before)}; the change takes {_duration(cost)}"
@@ -212,8 +212,9 @@ def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
 
 def _iter_ends(snapshot: Snapshot, predictor: Predictor) -> Iterator[tuple[float, JobState]]:
     """Every running job whose end can be predicted, with the seconds until then, soonest first."""
-    # Half a gang does not train, so it does not end either.
-    training = [state for state in snapshot.running if not _is_incomplete(state)]
+    # Half a gang does not train, so it does not end either; nor is told what is only supposed.
+    known = [state for state in snapshot.running if isfinite(state.iterations_total)]
+    training = [state for state in known if not _is_incomplete(state)]
     ends = [(predictor.remaining(state, snapshot.now), state) for state in training]
     yield from sorted(
         ((seconds, state) for seconds, state in ends if isfinite(seconds)),

@@ -18,6 +18,10 @@ from dlwire.messages import Shape
 __all__ = ["Estimate", "Predictor"]
 
 
+SUPPOSED_S = 3600.0
+"""How long a job of unknown length is supposed to train, as long as it has not done more."""
+
+
 class Predictor:
     """
     Predictions for one decision. Cheap to make: what was concluded from a profile stays with it.
@@ -129,8 +133,21 @@ class Predictor:
         left = state.iterations_total - done
         if left <= 0.0:
             return 0.0
+        if left == math.inf:
+            left = self._suppose_left(state, done)
         speed = self._speed_of(state, shape)
         return left / speed if speed > 0.0 else math.inf
+
+    def _suppose_left(self, state: JobState, done: float) -> float:
+        """
+        Suppose something of a job of which nobody knows how long it trains.
+
+        As much again as it has done, and at least what its fewest GPUs do in an hour. It says
+        nothing of the job, but its shapes can be compared, and it is not ranked behind all others
+        for ever. Whoever tells a person must ask ``iterations_total`` whether it is known.
+        """
+        shape = self.shape(state.least, self.best_type(state.job, state.least))
+        return max(done, SUPPOSED_S * self.speed(state.job, shape))
 
     def completion(self, state: JobState, shape: Shape, now: float) -> float:
         """Until a job that starts now in that shape is done and gone: all six terms."""
