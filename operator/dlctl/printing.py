@@ -126,7 +126,7 @@ def _make_table(scores: Sequence[Score], columns: Sequence[Column], unit: Unit) 
 
 def _title(score: Score, unit: Unit) -> str:
     dropped = f", {score.dropped} dropped" if score.dropped else ""
-    jobs = f"{score.trace}: {score.jobs:,} jobs{dropped}"
+    jobs = f"{score.trace}: {score.jobs:,} job{'s' if score.jobs != 1 else ''}{dropped}"
     return f"{jobs}; {score.mechanism}, seed {score.seed}; times in {unit.name}"
 
 

@@ -223,8 +223,8 @@ def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome
 def _nothing_fits(options: Options, record: Record) -> BadInput:
     return BadInput(
         options.trace,
-        f"none of its {len(record.dropped)} jobs fits into {record.gpus} GPUs",
-        remedy="give a larger cluster, or the GPU types that they ask for",
+        f"has no job that fits into {record.gpus} GPUs",
+        remedy="give a larger cluster, or the types of GPU that its jobs ask for",
     )
 
 
@@ -252,7 +252,7 @@ def report_left_out(outcomes: Sequence[Outcome]) -> None:
 def _name_jobs(jobs: Sequence[JobId]) -> str:
     named = ", ".join(jobs[:MOST_NAMED])
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
-    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} ({named}{more})"
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
 
 
 def write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -330,8 +330,9 @@ def thin(time: Numbers, value: Numbers, stretches: int = STRETCHES) -> Levels:
     mean = np.diff(np.interp(edges, time, integral)) / np.diff(edges)
     first = np.searchsorted(time, edges[:-1], side="right") - 1
     last = np.searchsorted(time, edges[1:], side="left") - 1
-    low = np.minimum(np.minimum.reduceat(value, first), value[last])
-    high = np.maximum(np.maximum.reduceat(value, first), value[last])
+    # The last value begins where the series ends, so it is in no stretch.
+    low = np.minimum(np.minimum.reduceat(value[:-1], first), value[last])
+    high = np.maximum(np.maximum.reduceat(value[:-1], first), value[last])
     return Levels(edges, *(np.append(each, each[-1]) for each in (mean, low, high)))
 
 

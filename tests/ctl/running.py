@@ -1,0 +1,63 @@
+"""The command as its users run it: in this process where that is enough, else in one of its own."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlctl.main import run
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
+FIVE = HEADER + "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"
+"""The trace of the README."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.stdout)))
+
+
+class Command:
+    """``dljob`` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Result:
+        status = run([str(each) for each in arguments])
+        captured = self._capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+
+def run_apart(*arguments: object, cwd: Path | None = None, **environment: str) -> Result:
+    """Run ``dljob`` in a process of its own."""
+    script = "from dlctl.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )
+    return Result(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,299 @@
+"""
+Whatever is wrong with what a user gives ends in one line that names it and says what to do.
+
+Nothing is printed on standard output, nothing is written, and what is right still works beside it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.running import HEADER, run_apart
+
+SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
+FAILURES = "time_s,node,event\n"
+JOB = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: x}\n"
+NUMBER = "is not a finite number of at least 0; give a number such as 1.5"
+COUNT = "is not a whole number of at least 1; give a number such as 1"
+KNOWN = (
+    "known are kube-pods, kube-default, fifo, fjf, gang-fifo, optimus, adaptive, max-min, srtf, "
+    "srsf, tiresias"
+)
+
+TRACES = {
+    "a negative time": ("0,-5,60,1\n", f"2: submit_time_s: '-5' {NUMBER}"),
+    "a negative duration": ("0,0,-60,1\n", f"2: duration_s: '-60' {NUMBER}"),
+    "a time that is no number": ("0,soon,60,1\n", f"2: submit_time_s: 'soon' {NUMBER}"),
+    "a time that is not a number": ("0,nan,60,1\n", f"2: submit_time_s: 'nan' {NUMBER}"),
+    "an endless job": ("0,0,inf,1\n", f"2: duration_s: 'inf' {NUMBER}"),
+    "no GPUs": ("0,0,60,0\n", f"2: num_gpus: '0' {COUNT}"),
+    "half a GPU": ("0,0,60,1\n1,0,60,1.5\n", f"3: num_gpus: '1.5' {COUNT}"),
+    "a column too few": (
+        "0,0,60\n",
+        "2: has 3 fields where the header has 4; give one field a column",
+    ),
+    "a name that is taken": (
+        "a,0,60,1\na,5,60,1\n",
+        "3: job_id: 'a' is the job of line 2 already; give every job a name of its own",
+    ),
+    "an open quote": (
+        '"0,0,60,1\n',
+        "2: is not CSV (unexpected end of data); check its quotes",
+    ),
+    "no jobs": ("", "1: has no rows; add one below the header"),
+}
+
+
+@pytest.mark.parametrize(("rows", "message"), TRACES.values(), ids=TRACES)
+def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder, rows, message):
+    (folder / "bad.csv").write_text(HEADER + rows, encoding="utf-8")
+    result = dljob("simulate", "bad.csv", "-o", "json", "--jobs-out", "jobs.csv", "--plot")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == f"dljob: bad.csv:{message}\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["bad.csv", "five.csv"]
+
+
+FILES = {
+    "no file": (
+        None,
+        "cannot be read (No such file or directory); check the path and its permissions",
+    ),
+    "nothing": (b"", "is empty; begin with the line job_id,submit_time_s,duration_s,num_gpus"),
+    "no text": (b"\xff\xfe\x00\x01", "is not UTF-8 text; save it as UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), FILES.values(), ids=FILES)
+def test_a_file_that_is_no_trace_is_told(dljob, folder, content, message):
+    if content is not None:
+        (folder / "bad.csv").write_bytes(content)
+    result = dljob("simulate", "bad.csv")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == f"dljob: bad.csv: {message}\n"
+
+
+def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
+    (folder / "bad.csv").write_text("0,0,60,1\n", encoding="utf-8")
+    result = dljob("simulate", "bad.csv")
+    assert result.status == 1
+    assert result.stderr.startswith(
+        "dljob: bad.csv:1: is not the header of a trace; begin with one of "
+        "job_id,submit_time_s,duration_s,num_gpus | "
+    )
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_compressed_file_that_is_not_whole_is_told(dljob, folder):
+    (folder / "bad.csv.gz").write_bytes(b"nope")
+    result = dljob("simulate", "bad.csv.gz")
+    assert result.status == 1
+    assert result.stderr == "dljob: bad.csv.gz: is not a whole gzip file; compress it again\n"
+
+
+def test_a_job_file_is_told_what_is_wrong_with_it_line_by_line(dljob, folder):
+    (folder / "bad.yaml").write_text(
+        f"{JOB}spec: {{gpus: {{options: [0]}}, training: {{iterations: -1}}}}\n", encoding="utf-8"
+    )
+    result = dljob("simulate", "bad.yaml")
+    assert (result.status, result.stdout) == (1, "")
+    assert "bad.yaml:1: spec.gpus.options[0]: 0 is not a positive number" in result.stderr
+    assert all(line.startswith("dljob: ") for line in result.stderr.splitlines())
+
+
+def test_two_jobs_of_one_name_are_told(dljob, folder):
+    spec = "spec: {gpus: {options: [1]}, training: {iterations: 9}, profile: {model: resnet50}}\n"
+    (folder / "bad.yaml").write_text(f"{JOB}{spec}---\n{JOB}{spec}", encoding="utf-8")
+    result = dljob("simulate", "bad.yaml")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "bad.yaml" in result.stderr
+    assert "'x'" in result.stderr or '"x"' in result.stderr
+
+
+def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):
+    (folder / "wide.csv").write_text(f"{HEADER}0,0,60,64\n", encoding="utf-8")
+    result = dljob("simulate", "wide.csv", "--gpus", 8)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == (
+        "dljob: wide.csv: has no job that fits into 8 GPUs;"
+        " give a larger cluster, or the types of GPU that its jobs ask for\n"
+    )
+
+
+OPTION_FILES = {
+    "zero speed": (
+        ("--speeds", f"{SPEEDS},a,32,1,0\n"),
+        "2: iterations_per_s: '0' is not above 0; leave out the rows that were not measured",
+    ),
+    "negative speed": (
+        ("--speeds", f"{SPEEDS},a,32,1,-1\n"),
+        f"2: iterations_per_s: '-1' {NUMBER}",
+    ),
+    "a speed twice": (
+        ("--speeds", f"{SPEEDS},a,32,1,1\n,a,32,1,2\n"),
+        "3: a/32 on 1 GPU was already given on line 2; keep one of the two rows",
+    ),
+    "more nodes than GPUs": (
+        ("--speeds", f"{SPEEDS.strip()},nodes\n,a,32,1,1,2\n"),
+        "2: nodes: 1 GPUs cannot be on 2 nodes; give at most as many nodes as GPUs",
+    ),
+    "an unknown node": (
+        ("--failures", f"{FAILURES}10,nope,lost\n"),
+        "2: node: the cluster has no node 'nope'; its nodes are node-0 to node-7",
+    ),
+    "an unknown event": (
+        ("--failures", f"{FAILURES}10,node-0,gone\n"),
+        "2: event: 'gone' is no event; write lost or back",
+    ),
+    "back before it was lost": (
+        ("--failures", f"{FAILURES}10,node-0,back\n"),
+        "2: event: node-0 comes back but was not lost before; add the row that says when it was lost",
+    ),
+    "lost twice": (
+        ("--failures", f"{FAILURES}20,node-0,lost\n10,node-0,lost\n"),
+        "2: event: node-0 is lost already, since 10 s; add the row that says when it came back",
+    ),
+    "before the beginning": (
+        ("--failures", f"{FAILURES}-1,node-0,lost\n"),
+        f"2: time_s: '-1' {NUMBER}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), OPTION_FILES.values(), ids=OPTION_FILES)
+def test_a_malformed_file_of_an_option_is_told_the_same_way(dljob, folder, given, message):
+    option, content = given
+    (folder / "bad.csv").write_text(content, encoding="utf-8")
+    result = dljob("simulate", "five.csv", option, "bad.csv")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == f"dljob: bad.csv:{message}\n"
+
+
+CLUSTER = "is not NODESxGPUS[:TYPE]; write for example 4x8 or 2x8:V100"
+USAGE = {
+    "--gpus 0": "'--gpus': 0 GPUs train nothing; give at least 1",
+    "--gpus -4": "'--gpus': '-4' is not a whole number of GPUs; give at least 1",
+    "--gpus many": "'--gpus': 'many' is not a whole number of GPUs; give at least 1",
+    "--gpus 99999999": ("'--gpus': 99999999 GPUs are more than 1000000; give a smaller cluster"),
+    "--cluster 0x8": "'--cluster': '0x8' has no GPUs; write for example 4x8 or 2x8:V100",
+    "--cluster 4": f"'--cluster': '4' {CLUSTER}",
+    "--cluster 2x8:": f"'--cluster': '2x8:' {CLUSTER}",
+    "--cluster 2x8,,1x4": f"'--cluster': '' {CLUSTER}",
+    "--policy fastest": f"'--policy': no policy is named 'fastest'; {KNOWN}",
+    "--policy adaptve": f"'--policy': no policy is named 'adaptve'; did you mean adaptive? {KNOWN}",
+    "--policy fifo:x=1": "'--policy': fifo has no option 'x'; it has none",
+    "--policy tiresias:threshold=1": (
+        "'--policy': tiresias has no option 'threshold';"
+        " did you mean thresholds? known are thresholds, exact"
+    ),
+    "--policy tiresias:thresholds": (
+        "'--policy': 'thresholds' is no option of a policy; write tiresias:OPTION=VALUE"
+    ),
+    "--policy tiresias:thresholds=many": (
+        "'--policy': tiresias: thresholds cannot be 'many'; write numbers, as in 3250,7200"
+    ),
+    "--policy tiresias:thresholds=2,1": (
+        "'--policy': tiresias: thresholds must be positive and rise"
+    ),
+    "--policy tiresias:exact=true:exact=true": (
+        "'--policy': exact is given twice for tiresias; keep one of them"
+    ),
+    "--restart-cost -1": (
+        "'--restart-cost': '-1' is not a number of seconds from 0 upwards; write such as 30"
+    ),
+    "--restart-cost nan": (
+        "'--restart-cost': 'nan' is not a number of seconds from 0 upwards; write such as 30"
+    ),
+    "--placement loose": "'--placement': 'loose' is not one of 'packed', 'counted'.",
+    "--mechanism magic": "'--mechanism': 'magic' is not one of 'in-place', 'recreate'.",
+    "--seed one": "'--seed': 'one' is not a valid integer.",
+    "-o xml": "'-o' / '--output': 'xml' is not one of 'table', 'json', 'csv'.",
+    "--plot five.csv": "'--plot': Directory 'five.csv' is a file.",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), USAGE.items(), ids=USAGE)
+def test_a_wrong_option_is_told_with_what_to_write(dljob, folder, words, message):
+    result = dljob("simulate", "five.csv", *words.split())
+    assert (result.status, result.stdout) == (2, "")
+    assert result.stderr == f"dljob simulate: Invalid value for {message}\n"
+
+
+LINES = {
+    "simulate": "dljob simulate: Missing argument 'TRACE'.",
+    "simulate five.csv more.csv": "dljob simulate: Got unexpected extra argument (more.csv)",
+    "simulate five.csv --gpus 8 --cluster 1x8": (
+        "dljob simulate: --gpus and --cluster exclude each other; give one of them"
+    ),
+    "simulate five.csv --placement counted --failures five.csv": (
+        "dljob simulate: --failures needs nodes that can fail; use --placement packed"
+    ),
+    "reproduce everything": (
+        "dljob reproduce: Invalid value for 'NAME': 'everything' is not one of 'sidecar', 'gang',"
+        " 'dragon', 'afs', 'ones', 'peers'."
+    ),
+    "reproduce ones": (
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, peers"
+    ),
+    "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), LINES.items(), ids=LINES)
+def test_wrong_usage_is_told_in_one_line(dljob, folder, words, line):
+    result = dljob(*words.split())
+    assert (result.status, result.stdout) == (2, "")
+    assert result.stderr == f"{line}\n"
+
+
+def test_a_result_that_cannot_be_written_is_told_before_the_run(dljob, folder):
+    result = dljob("simulate", "five.csv", "--jobs-out", folder)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == f"dljob: {folder}: is a folder; name a file\n"
+    result = dljob("simulate", "five.csv", "--jobs-out", "five.csv/jobs.csv")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.endswith("five.csv; name another folder\n")
+
+
+def test_the_command_alone_says_what_there_is(dljob):
+    result = dljob()
+    assert (result.status, result.stdout) == (2, "")
+    assert all(verb in result.stderr for verb in ("simulate", "reproduce", "policies"))
+
+
+def test_a_good_trace_beside_a_bad_one_still_works(dljob, folder):
+    (folder / "bad.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
+    assert dljob("simulate", "bad.csv").status == 1
+    assert dljob("simulate", "five.csv", "--gpus", 8).status == 0
+
+
+def test_a_name_with_a_line_break_stays_in_its_line(dljob, folder):
+    Path("bad\nname.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
+    result = dljob("simulate", "bad\nname.csv")
+    assert result.stderr.count("\n") == 1
+    assert "bad\\nname.csv:2: num_gpus" in result.stderr
+
+
+def test_the_exit_status_reaches_the_shell_without_a_traceback(folder):
+    (folder / "bad.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
+    result = run_apart("simulate", "bad.csv", cwd=folder)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == f"dljob: bad.csv:2: num_gpus: '0' {COUNT}\n"
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
+    script = "from dlctl.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "policies", "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

@@ -1,0 +1,343 @@
+"""``dljob simulate`` as its users and their programs know it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from dlcore import policies
+from dlctl.messages import Bar
+from tests.ctl.running import HEADER, TRACES, run_apart
+
+MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}
+FIELDS = {
+    "policy",
+    "trace",
+    "jobs",
+    "dropped",
+    "avg_jct_s",
+    "p50_jct_s",
+    "p95_jct_s",
+    "p99_jct_s",
+    "makespan_s",
+    "utilization",
+    "cluster_efficiency",
+    "avg_queue",
+    "blocking_index",
+    "reshapes",
+    "reshape_share",
+    "decisions",
+    "decision_ms",
+    "wall_s",
+    "peak_rss_mb",
+    "seed",
+}
+"""What programs rely on; more may come."""
+
+PEERS = ("--rigid", "--placement", "counted", "--restart-cost", 0, "--gpus", 64)
+
+
+def chosen(*names: str) -> list[str]:
+    return [word for name in names for word in ("--policy", name)]
+
+
+# --- figures ------------------------------------------------------------------------------
+
+
+def test_the_published_figures_of_a_trace_come_out_of_the_command(dljob):
+    with (TRACES / "peer_figures.csv").open(encoding="utf-8") as file:
+        published = [row for row in csv.DictReader(file) if row["trace"] == "philly_2869ce"]
+    result = dljob(
+        "simulate",
+        TRACES / "philly_2869ce.csv.gz",
+        *PEERS,
+        *chosen(*(row["policy"] for row in published)),
+        *("-o", "json"),
+    )
+    assert result.status == 0
+    for row, score in zip(published, result.data, strict=True):
+        assert score["policy"] == row["policy"]
+        assert f"{score['avg_jct_s']:.1f}" == row["avg"]
+        for percent in ("p50", "p95", "p99"):
+            assert f"{score[f'{percent}_jct_s']:.0f}" == row[percent]
+        assert f"{score['makespan_s']:.0f}" == row["makespan"]
+
+
+def test_json_has_the_fields_that_programs_rely_on(dljob, folder):
+    (score,) = dljob("simulate", "five.csv", "--gpus", 8, "-o", "json").data
+    assert score.keys() >= FIELDS
+    assert score["decision_ms"].keys() == {"p50", "p99", "max"}
+    assert score["policy"] == "adaptive"
+    assert score["trace"] == "five"
+    assert score["seed"] == 0
+    assert score["mechanism"] == "in-place"
+    for share in ("utilization", "reshape_share"):
+        assert 0.0 <= score[share] <= 1.0
+
+
+def test_csv_has_the_same_figures_as_json(dljob, folder):
+    options = ("simulate", "five.csv", "--gpus", 8, *chosen("fifo", "srtf"))
+    (fifo, srtf) = dljob(*options, "-o", "json").data
+    rows = dljob(*options, "-o", "csv").rows
+    assert [row["policy"] for row in rows] == ["fifo", "srtf"]
+    assert float(rows[0]["avg_jct_s"]) == fifo["avg_jct_s"]
+    assert float(rows[1]["makespan_s"]) == srtf["makespan_s"]
+    assert "decision_ms_p99" in rows[0]
+
+
+def test_a_table_is_for_people(dljob, folder):
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo", "adaptive"))
+    title, _, head, _, fifo, adaptive, *_ = result.stdout.splitlines()
+    assert title == "five: 5 jobs; in-place, seed 0; times in min"
+    assert head.split()[:4] == ["policy", "avg", "JCT", "p50"]
+    assert fifo.split()[0] == "fifo"
+    assert adaptive.split()[0] == "adaptive"
+    assert result.stderr == ""
+
+
+def test_what_no_job_reached_is_null_and_named(dljob, folder):
+    (folder / "lost.csv").write_text("time_s,node,event\n10,node-0,lost\n", encoding="utf-8")
+    result = dljob(
+        *("simulate", "five.csv", "--gpus", 8, "--failures", "lost.csv", "-o", "json"),
+        *chosen("fifo"),
+    )
+    (score,) = result.data
+    assert result.status == 0
+    assert score["avg_jct_s"] is None
+    assert score["unfinished"] == 5
+    assert result.stderr == (
+        "fifo: 5 jobs (id 0, 1, 2, 3, 4) never finished; figures of completions leave them out\n"
+    )
+
+
+def test_jobs_too_large_are_dropped_counted_and_named(dljob, folder):
+    result = dljob("simulate", "five.csv", "--gpus", 4, "-o", "json", *chosen("fifo", "srtf"))
+    assert [score["dropped"] for score in result.data] == [1, 1]
+    assert [score["jobs"] for score in result.data] == [4, 4]
+    assert result.stderr == (
+        "dropped 1 job (id 1): more GPUs requested than the cluster has of a type\n"
+    )
+
+
+def test_only_the_first_of_many_dropped_jobs_are_named(dljob, folder):
+    rows = "".join(f"{i},{i},60,{8 if i else 1}\n" for i in range(30))
+    (folder / "wide.csv").write_text(HEADER + rows, encoding="utf-8")
+    result = dljob("simulate", "wide.csv", "--gpus", 4, *chosen("fifo"))
+    assert "dropped 29 jobs (id 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 19 more):" in result.stderr
+
+
+# --- options ------------------------------------------------------------------------------
+
+
+def test_options_of_a_policy_follow_its_name_and_stay_with_it(dljob, folder):
+    long = "tiresias:thresholds=100,200:exact=true"
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("tiresias", long), "-o", "json")
+    plain, other = result.data
+    assert plain["policy"] == "tiresias"
+    assert other["policy"] == long
+    assert plain["avg_jct_s"] != other["avg_jct_s"]
+
+
+def test_a_restart_cost_is_paid_by_both_mechanisms_alike(dljob, folder):
+    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
+    for mechanism in ("in-place", "recreate"):
+        result = dljob(
+            *("simulate", "one.csv", "--gpus", 4, "--rigid", "--restart-cost", 7.5),
+            *("--mechanism", mechanism, "-o", "json"),
+        )
+        assert result.data[0]["avg_jct_s"] == 1007.5
+
+
+def test_recreation_costs_more_than_a_restart_in_place(dljob, folder):
+    options = ("simulate", "five.csv", "--gpus", 8, "-o", "json")
+    (inside,) = dljob(*options).data
+    (outside,) = dljob(*options, "--mechanism", "recreate").data
+    assert outside["reshape_share"] > inside["reshape_share"] > 0
+    assert outside["makespan_s"] > inside["makespan_s"]
+
+
+def test_a_cluster_may_have_several_types_and_sizes(dljob, folder):
+    result = dljob("simulate", "five.csv", "--cluster", "1x8:V100,2x4:K80", "-o", "json")
+    assert result.status == 0
+    assert result.data[0]["jobs"] == 5
+    # Eight K80 are there, but a job of eight takes the faster V100 or the others together.
+    small = dljob("simulate", "five.csv", "--cluster", "1x4:V100,1x4:K80", "-o", "json")
+    assert small.data[0]["dropped"] == 1
+
+
+def test_counted_gpus_know_no_nodes(dljob, folder):
+    # What three leave free on each node is enough for a fourth job only where nodes do not matter.
+    rows = "".join(f"{job},0,1000,3\n" for job in range(4))
+    (folder / "wide.csv").write_text(f"{HEADER}{rows}4,0,1000,4\n", encoding="utf-8")
+    options = ("simulate", "wide.csv", "--cluster", "4x4", "--restart-cost", 0, *chosen("fifo"))
+    (counted,) = dljob(*options, "--placement", "counted", "-o", "json").data
+    (packed,) = dljob(*options, "-o", "json").data
+    assert counted["makespan_s"] == 1000.0
+    assert packed["makespan_s"] > 1000.0
+
+
+def test_measured_speeds_of_the_user_are_used(dljob, folder):
+    (folder / "speeds.csv").write_text(
+        "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
+        + "".join(f",flat,32,{gpus},{1 + 1e-6 * gpus}\n" for gpus in (1, 2, 4, 8)),
+        encoding="utf-8",
+    )
+    (folder / "one.csv").write_text(HEADER + "0,0,1000,8\n", encoding="utf-8")
+    options = ("simulate", "one.csv", "--gpus", 8, "--restart-cost", 0, "-o", "json")
+    (shipped,) = dljob(*options, *chosen("max-min")).data
+    (own,) = dljob(*options, *chosen("max-min"), "--speeds", "speeds.csv").data
+    # A job that gains nothing from GPUs uses one as well as eight.
+    assert own["cluster_efficiency"] == pytest.approx(1 / 8, rel=0.01)
+    assert shipped["cluster_efficiency"] > 0.2
+
+
+def test_nodes_fail_and_come_back(dljob, folder):
+    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
+    (folder / "failures.csv").write_text(
+        "time_s,node,event\n700,node-0,back\n300,node-0,lost\n", encoding="utf-8"
+    )
+    options = ("simulate", "one.csv", "--gpus", 4, "--rigid", "--restart-cost", 0, "-o", "json")
+    (score,) = dljob(*options, "--failures", "failures.csv").data
+    # It had trained 300 s, saved nothing by then, and begins again at 700 s.
+    assert score["avg_jct_s"] == 1700.0
+
+
+def test_every_policy_is_simulated_with_either_mechanism(dljob, folder):
+    for mechanism in ("in-place", "recreate"):
+        result = dljob(
+            *("simulate", "five.csv", "--gpus", 8, "--mechanism", mechanism, "-o", "json"),
+            *chosen(*policies.NAMES),
+        )
+        assert [score["policy"] for score in result.data] == list(policies.NAMES)
+        assert all(score["unfinished"] == 0 for score in result.data)
+
+
+def test_jobs_may_come_from_dljob_files(dljob, folder):
+    (folder / "jobs.yaml").write_text(
+        """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: first, annotations: {dljob.io/submit-at: "5"}}
+spec:
+  gpus: {options: [1, 2, 4]}
+  training: {iterations: 1000, batchSize: 512}
+  profile: {model: resnet50}
+""",
+        encoding="utf-8",
+    )
+    result = dljob("simulate", "jobs.yaml", "--gpus", 4, "-o", "json")
+    assert result.status == 0, result.stderr
+    assert result.data[0]["jobs"] == 1
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def test_jobs_out_has_a_row_a_job_and_policy(dljob, folder):
+    result = dljob(
+        *("simulate", "five.csv", "--gpus", 4, "--jobs-out", "out/jobs.csv", "-o", "json"),
+        *chosen("fifo", "adaptive"),
+    )
+    with Path("out/jobs.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert [row["policy"] for row in rows] == ["fifo"] * 5 + ["adaptive"] * 5
+    assert {row["job_id"] for row in rows if row["outcome"] == "dropped"} == {"1"}
+    done = [row for row in rows if row["policy"] == "fifo" and row["outcome"] == "completed"]
+    mean = sum(float(row["jct_s"]) for row in done) / len(done)
+    assert mean == pytest.approx(result.data[0]["avg_jct_s"])
+
+
+def test_a_file_that_was_there_stays_when_a_run_fails(dljob, folder):
+    Path("jobs.csv").write_text("mine", encoding="utf-8")
+    result = dljob("simulate", "five.csv", "--cluster", "1x1:V100", "--jobs-out", "jobs.csv")
+    assert result.status == 0
+    Path("jobs.csv").write_text("mine", encoding="utf-8")
+    (folder / "wide.csv").write_text(HEADER + "0,0,10,64\n", encoding="utf-8")
+    result = dljob("simulate", "wide.csv", "--gpus", 8, "--jobs-out", "jobs.csv", "--plot")
+    assert result.status == 1
+    assert Path("jobs.csv").read_text(encoding="utf-8") == "mine"
+    assert sorted(path.name for path in folder.iterdir()) == ["five.csv", "jobs.csv", "wide.csv"]
+
+
+def test_pictures_go_to_plots_unless_a_folder_is_named(dljob, folder):
+    dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), "--plot")
+    names = {"gpus", "jct", "jobs", "changes"}
+    expected = {f"five-{name}.{form}" for name in names for form in ("png", "svg")}
+    assert {path.name for path in (folder / "plots").iterdir()} == expected
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), "--plot=a/b")
+    assert {path.name for path in (folder / "a" / "b").iterdir()} == expected
+    assert result.stderr == "8 pictures are in a/b/\n"
+
+
+# --- the same again -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_same_run_prints_the_same_bytes_in_any_process(folder):
+    options = (
+        *("simulate", TRACES / "philly_e13805.csv.gz", "--cluster", "4x4:V100,4x4:K80"),
+        *("--seed", 7, "-o", "json", "--jobs-out", "jobs.csv", *chosen(*policies.NAMES)),
+    )
+    printed = []
+    for number, seed in enumerate(("0", "1", "random")):
+        result = run_apart(*options, cwd=folder, PYTHONHASHSEED=seed)
+        assert result.status == 0, result.stderr
+        scores = result.data
+        for score in scores:
+            for field in MEASURED:
+                del score[field]
+        printed.append((json.dumps(scores), (folder / "jobs.csv").read_bytes()))
+        assert printed[number] == printed[0]
+
+
+def test_the_seed_decides_what_is_drawn(dljob, folder):
+    options = ("simulate", "five.csv", "--gpus", 8, "-o", "json", *chosen("kube-default"))
+    by_seed = {dljob(*options, "--seed", seed).data[0]["avg_jct_s"] for seed in range(6)}
+    assert len(by_seed) > 1
+
+
+# --- people -------------------------------------------------------------------------------
+
+
+def test_nothing_but_data_is_on_standard_output(dljob, folder):
+    result = dljob("simulate", "five.csv", "--gpus", 4, "-o", "json", "--plot")
+    assert result.status == 0
+    assert len(result.data) == 1
+    assert result.stderr.splitlines() == [
+        "dropped 1 job (id 1): more GPUs requested than the cluster has of a type",
+        "8 pictures are in plots/",
+    ]
+
+
+class Spied:
+    """Stands where a progress bar is drawn, and notes what is drawn."""
+
+    def __init__(self) -> None:
+        self.shown = False
+        self.at: list[float] = []
+
+    def start(self) -> None:
+        self.shown = True
+
+    def add_task(self, label: str, *, total: int) -> int:
+        return 0
+
+    def update(self, task: int, *, completed: int, total: int) -> None:
+        self.at.append(completed / total)
+
+
+def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
+    clock = iter([0.0, 0.5, 2.0, 2.01, 3.0, 3.01])
+    monkeypatch.setattr("dlctl.messages.time.monotonic", lambda: next(clock))
+    spied = Spied()
+    bar = Bar(spied)  # type: ignore[arg-type]
+    bar.watch("fifo", 1, 10)
+    bar.watch("fifo", 2, 10)
+    early = spied.shown
+    for done in (3, 4, 9, 10):
+        bar.watch("fifo", done, 10)
+    assert (early, spied.shown) == (False, True)
+    # What comes too soon after the last is left out, but never the end.
+    assert spied.at == [0.3, 0.9, 1.0]

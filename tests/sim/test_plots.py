@@ -1,0 +1,189 @@
+"""Pictures: the same bytes for the same runs, true to the series, and drawable whatever happened."""
+
+import random
+import zlib
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dlcore import policies
+from dlcore.model import NodeName
+from dlsim import plots
+from dlsim.plots import Bar, Run
+from dlsim.records import Record
+from dlsim.world import Outage
+from tests.sim.worlds import Scripted, make_traced, play
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    jobs = tuple(make_traced(f"j{i}", at=60.0 * i, iterations=900.0) for i in range(12))
+    return [Run(name, play(jobs, policies.make(name))) for name in ("fifo", "adaptive", "srtf")]
+
+
+def labels_of(figure: Figure) -> set[str]:
+    return {text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel()) if text}
+
+
+def lines_of(axes: Axes) -> dict[object, np.ndarray]:
+    return {line.get_label(): line.get_xydata() for line in axes.lines}  # type: ignore[misc]
+
+
+# --- bytes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [pytest.param("png", marks=pytest.mark.slow), "svg"])
+def test_the_same_runs_make_the_same_bytes(runs, form):
+    first = {name: plots.render(each, form) for name, each in plots.draw_runs(runs).items()}
+    again = {name: plots.render(each, form) for name, each in plots.draw_runs(runs).items()}
+    assert first == again
+
+
+def test_files_tell_neither_when_nor_with_what_they_were_made(runs):
+    figure = plots.draw_jct(runs)
+    svg = plots.render(figure, "svg").decode()
+    assert "<dc:date>" not in svg
+    assert b"Software" not in plots.render(figure, "png")
+
+
+def test_drawing_leaves_the_style_of_others_alone(runs):
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    plots.render(plots.draw_gpus(runs), "png")
+    assert dict(mpl.rcParams) == before
+
+
+# --- what is in them ----------------------------------------------------------------------
+
+
+def test_axes_say_what_they_show(runs):
+    figures = plots.draw_runs(runs)
+    assert set(figures) == {"gpus", "jct", "jobs", "changes"}
+    assert labels_of(figures["jct"]) == {"job completion time (minutes)", "share of jobs"}
+    assert labels_of(figures["jobs"]) == {"pending jobs", "running jobs", "time (minutes)"}
+    assert "changes so far" in labels_of(figures["changes"])
+    assert [axes.get_title(loc="left") for axes in figures["gpus"].axes] == [
+        "fifo",
+        "adaptive",
+        "srtf",
+    ]
+
+
+def look_of(line: Line2D) -> tuple[str, str]:
+    return str(line._unscaled_dash_pattern), str(line.get_color())  # type: ignore[attr-defined]
+
+
+def test_policies_differ_even_without_their_colours(runs):
+    (axes,) = plots.draw_jct([Run(str(i), runs[0].record) for i in range(21)]).axes
+    looks = [look_of(line) for line in axes.lines]
+    assert len(set(looks)) == 21
+    assert len({dashes for dashes, _ in looks[:7]}) == 7
+
+
+def test_a_distribution_ends_with_all_jobs(runs):
+    (axes,) = plots.draw_jct(runs).axes
+    for run in runs:
+        x, y = lines_of(axes)[run.label].T
+        assert y[0] == 0.0
+        assert y[-1] == 1.0
+        assert x[-1] == pytest.approx(max(job.jct for job in run.record.completed) / 60)
+
+
+def test_changes_count_what_was_added_and_taken():
+    record = play((make_traced("a"),), Scripted({0: {"a": 1}, 200: {"a": 4}, 300: {"a": 2}}))
+    added, removed = plots.draw_changes([Run("a", record)]).axes
+    assert lines_of(added)["a"][-1, 1] == 1
+    assert lines_of(removed)["a"][-1, 1] == 1
+
+
+def test_bars_show_theirs_ours_and_how_far_ours_vary():
+    bars = [Bar("one", 45.0, 47.0, 3.0), Bar("two", 34.0, 30.0)]
+    (axes,) = plots.draw_bars(bars, quantity="reduction (%)").axes
+    heights = {
+        str(container.get_label()): [patch.get_height() for patch in container.patches]
+        for container in axes.containers
+        if isinstance(container, BarContainer)
+    }
+    assert heights == {"paper": [45.0, 34.0], "ours": [47.0, 30.0]}
+    assert any(isinstance(container, ErrorbarContainer) for container in axes.containers)
+    assert {patch.get_hatch() for patch in axes.patches} == {None, "/////"}
+    assert axes.get_ylabel() == "reduction (%)"
+
+
+# --- whatever happened --------------------------------------------------------------------
+
+
+def test_runs_in_which_nothing_ended_can_be_drawn():
+    record = play(
+        (make_traced("a"),), policies.make("fifo"), outages=(Outage(NodeName("n1"), 0.0),)
+    )
+    for figure in plots.draw_runs([Run("fifo", record)]).values():
+        assert plots.render(figure, "svg")
+
+
+def test_jobs_without_length_can_be_drawn():
+    record = play((make_traced("a", iterations=0.0),), policies.make("fifo"))
+    for figure in plots.draw_runs([Run("fifo", record)]).values():
+        assert plots.render(figure, "png")
+
+
+def test_times_far_apart_are_drawn_on_an_axis_with_words():
+    jobs = [make_traced(f"j{i}", iterations=40.0) for i in range(9)]
+    jobs.append(make_traced("long", iterations=4_000_000.0))
+    record = play(tuple(jobs), policies.make("srtf"))
+    (axes,) = plots.draw_jct([Run("srtf", record)]).axes
+    assert axes.get_xscale() == "log"
+    assert "1 d" in [label.get_text() for label in axes.get_xticklabels()]
+
+
+# --- long series --------------------------------------------------------------------------
+
+
+def make_steps(count: int) -> tuple[np.ndarray, np.ndarray]:
+    lots = random.Random(1)
+    time = np.cumsum([lots.expovariate(1.0) for _ in range(count)])
+    return time, np.array([float(lots.randrange(65)) for _ in range(count)])
+
+
+def test_a_short_series_is_drawn_as_it_is():
+    time, value = make_steps(500)
+    levels = plots.thin(time, value)
+    assert (levels.time == time).all()
+    assert (levels.mean == value).all()
+
+
+def test_a_thinned_series_has_the_same_integral_and_extremes():
+    time, value = make_steps(80_000)
+    levels = plots.thin(time, value)
+    assert len(levels.time) == plots.STRETCHES + 1
+    whole = float((value[:-1] * np.diff(time)).sum())
+    assert (levels.mean[:-1] * np.diff(levels.time)).sum() == pytest.approx(whole)
+    assert levels.low.min() == value[:-1].min()
+    assert levels.high.max() == value[:-1].max()
+    assert (levels.low <= levels.mean + 1e-9).all()
+    assert (levels.mean <= levels.high + 1e-9).all()
+
+
+def test_a_stretch_in_which_nothing_changes_keeps_its_level():
+    time = np.concatenate((np.linspace(0.0, 1.0, 5000), [1000.0]))
+    value = np.concatenate((np.tile([1.0, 2.0], 2500), [0.0]))
+    levels = plots.thin(time, value)
+    assert levels.mean[5:-1] == pytest.approx(2.0)
+    assert (levels.low[5:-1] == 2.0).all()
+
+
+def test_a_long_replay_makes_no_large_files(runs):
+    record = Record("long", "fifo", "in-place", 0, 64, jobs=runs[0].record.jobs)
+    time, value = make_steps(80_000)
+    end = max(job.completed_at or 0.0 for job in record.jobs)
+    for at, level in zip(time / time[-1] * end, value, strict=True):
+        record.series.add(float(at), used=float(level), running=int(level), pending=int(level))
+    for figure in (plots.draw_gpus, plots.draw_jobs):
+        svg = plots.render(figure([Run("fifo", record)]), "svg")
+        assert len(svg) < 400_000
+        assert len(zlib.compress(svg)) < 80_000
