@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import CauseCode, Checkpoint, Mechanism, Snapshot
+from dlcore.model import CauseCode, Mechanism, NodeName, Snapshot
 from dlcore.planning import Change, Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
@@ -20,7 +20,6 @@ from tests.builders import (
 )
 
 IN_PLACE = Costs(process_initialization=10, checkpoint=5, pod_initialization=80, pod_termination=70)
-SHARED = Checkpoint(shared=True)
 
 
 def decide(snapshot: Snapshot, name: str = "adaptive") -> dict[str, Step]:
@@ -204,7 +203,7 @@ def test_a_job_moves_to_a_faster_type_that_is_idle():
     steps = decide(make_snapshot(cluster, job, profiles=[make_profile(speeds)]))
     assert isinstance(steps["job"], Move)
     assert steps["job"].new.gpu_type == "V100"
-    bound = replace(job, bound_to=("n1",))
+    bound = replace(job, bound_to=(NodeName("n1"),))
     assert decide(make_snapshot(cluster, bound, profiles=[make_profile(speeds)])) == {}
 
 

@@ -175,8 +175,7 @@ def _serve_running(ledger: Ledger) -> None:
     Again, as long as somebody gained: a job that moved has left GPUs for others.
     """
     while ledger.room.total > 0:
-        gainers = _rank_gainers(ledger)
-        if not any([_improve(ledger, holding) for holding in gainers]):
+        if not [holding for holding in _rank_gainers(ledger) if _improve(ledger, holding)]:
             return
 
 
