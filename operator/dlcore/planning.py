@@ -38,8 +38,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Reshape:
-    """Change a job's GPUs while it keeps a node: its process restarts, that pod stays."""
+class Change:
+    """Other GPUs for a job that has some: a :class:`Reshape` or a :class:`Move`."""
 
     job: JobId
     old: Placement
@@ -51,16 +51,13 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Change a job's nodes altogether: new pods are needed before it can go on."""
+class Reshape(Change):
+    """The job keeps a node: its process restarts, the pod there stays."""
 
-    job: JobId
-    old: Placement
-    new: Placement
-    cause: Cause
-    after: tuple[JobId, ...] = ()
-    gang: int = 0
-    batch_size: int | None = None
+
+@dataclass(frozen=True, slots=True)
+class Move(Change):
+    """The job changes its nodes altogether: new pods are needed before it can go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +77,7 @@ class Wait:
     cause: Cause
 
 
-Change = Reshape | Move
-Step = Start | Reshape | Move | Stop | Wait
+Step = Start | Change | Stop | Wait
 
 
 @dataclass(frozen=True, slots=True)
