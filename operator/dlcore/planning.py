@@ -77,7 +77,7 @@ class Wait:
     cause: Cause
 
 
-Step = Start | Change | Stop | Wait
+Step = Start | Reshape | Move | Stop | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _make_change(
     want: Wanted,
     holders: Mapping[GpuRef, JobId],
     receivers: Mapping[GpuRef, JobId],
-) -> Change:
+) -> Reshape | Move:
     old, new = state.placement, want.placement
     assert old is not None
     kind = Reshape if set(old.nodes) & set(new.nodes) else Move
