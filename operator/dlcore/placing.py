@@ -233,17 +233,20 @@ def name_type(cluster: Cluster, nodes: Iterable[NodeName]) -> str:
 
 
 def acceptable_types(state: JobState, cluster: Cluster) -> tuple[str, ...]:
-    """The types of this cluster that the job accepts, those it likes best first."""
-    wanted = state.job.gpus.types
-    if not wanted:
-        return cluster.types
-    return tuple(kind for kind in wanted if kind in cluster.totals)
+    """The types of this cluster that the job can be given, those it likes best first."""
+    kinds = cluster.types
+    if state.job.gpus.types:
+        kinds = tuple(kind for kind in state.job.gpus.types if kind in cluster.totals)
+    if state.bound_to:
+        sizes = _bound_sizes(state, cluster)
+        kinds = tuple(kind for kind in kinds if kind in sizes)
+    return kinds
 
 
-def largest_possible(state: JobState, cluster: Cluster) -> int:
-    """The most GPUs that this job could ever have on this cluster, were it empty."""
+def largest_possible(state: JobState, cluster: Cluster, gpu_type: str | None = None) -> int:
+    """The most GPUs, of a type or of any, that this job could have on this cluster, were it empty."""
     demand = state.job.gpus
-    kinds = acceptable_types(state, cluster)
+    kinds = acceptable_types(state, cluster) if gpu_type is None else (gpu_type,)
     sizes = _bound_sizes(state, cluster) if state.bound_to else cluster.sizes
     groups: list[Sequence[int]] = [sizes.get(kind, ()) for kind in kinds]
     if demand.mixed:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
-from dlcore.placing import acceptable_types
+from dlcore.placing import acceptable_types, largest_possible
 from dlcore.profiles import JobType
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
@@ -28,8 +28,9 @@ class MaxMin:
     Where the paper leaves room: a share is raised to the job's next optional number, jobs with
     equally many are served by priority and arrival, and a job whose next number does not fit is
     out, so that others may use what is left. When there are more jobs than GPUs, those that came
-    first run. A job is not raised to a number with which it is known to be slower. It keeps the
-    type of GPU that it has; a new one is given the acceptable type with most GPUs left.
+    first run. A job is not raised to a number with which it is known to be slower, or that could
+    never be placed. It keeps the type of GPU that it has; a new one is given the acceptable type
+    with most GPUs left, or a mixture if it allows that and no type has enough.
     """
 
     name: ClassVar[str] = "max-min"
@@ -42,9 +43,9 @@ class MaxMin:
         filling = _Filling(view)
         filling.fill()
         shares = {
-            state.job.id: filling.share(state)
+            state.id: filling.share(state)
             for state in (*view.running, *view.pending)
-            if state.job.id in filling.counts
+            if state.id in filling.counts
         }
         return Decision(shares=shares, wait=_NO_ROOM)
 
@@ -55,7 +56,7 @@ class _Filling:
     def __init__(self, view: View) -> None:
         self.view = view
         self.free = dict(view.cluster.totals)
-        self.kinds: dict[JobId, str] = {}
+        self.kinds: dict[JobId, tuple[str, ...]] = {}
         self.counts: dict[JobId, int] = {}
         self._past_peak: dict[tuple[JobType, str, int, int], bool] = {}
 
@@ -71,24 +72,37 @@ class _Filling:
                     heapq.heappush(heap, (higher, -state.job.priority, state.order, state))
 
     def _raise(self, state: JobState, gpus: int) -> bool:
-        job = state.job.id
-        kind = self.kinds.get(job) or self._choose_type(state)
-        more = gpus - self.counts.get(job, 0)
-        if kind is None or self.free.get(kind, 0) < more:
+        kinds = self.kinds.get(state.id) or self._choose_types(state)
+        more = gpus - self.counts.get(state.id, 0)
+        if sum(self.free.get(kind, 0) for kind in kinds) < more:
             return False
-        self.free[kind] -= more
-        self.counts[job], self.kinds[job] = gpus, kind
+        if not self._may_have(state, gpus, kinds):
+            return False
+        for kind in kinds:
+            taken = min(more, self.free.get(kind, 0))
+            self.free[kind] = self.free.get(kind, 0) - taken
+            more -= taken
+        self.counts[state.id], self.kinds[state.id] = gpus, kinds
         return True
 
-    def _choose_type(self, state: JobState) -> str | None:
+    def _may_have(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> bool:
+        """Whether so many could be placed at all; what cannot be would be waited for in vain."""
+        cluster = self.view.cluster
+        if not state.bound_to and gpus <= cluster.largest_node.get(kinds[0], 0):
+            return True
+        return gpus <= largest_possible(state, cluster, kinds[0] if len(kinds) == 1 else None)
+
+    def _choose_types(self, state: JobState) -> tuple[str, ...]:
+        """One type, or for a job that can do with a mixture and needs it, all that it accepts."""
         if state.placement is not None:
-            return state.placement.gpu_type
+            return tuple(state.placement.gpu_type.split("+"))
         kinds = acceptable_types(state, self.view.cluster)
-        return max(kinds, key=lambda kind: self.free[kind], default=None)
+        able = [kind for kind in kinds if self._may_have(state, state.least, (kind,))]
+        return (max(able, key=lambda kind: self.free[kind]),) if able else kinds
 
     def _is_past_peak(self, state: JobState, lower: int, higher: int) -> bool:
         """Whether the job is known to be slower with the higher number of GPUs."""
-        key = (state.job.type, self.kinds[state.job.id], lower, higher)
+        key = (state.job.type, "+".join(self.kinds[state.id]), lower, higher)
         known = self._past_peak.get(key)
         if known is None:
             predictor, kind = self.view.predictor, key[1]
@@ -99,11 +113,12 @@ class _Filling:
 
     def share(self, state: JobState) -> Share:
         """What the job is to have; a loss for its own sake is told from one for others'."""
-        gpus, placement = self.counts[state.job.id], state.placement
+        gpus, placement = self.counts[state.id], state.placement
         own = (
             placement is not None
             and gpus < placement.gpus
             and self._is_past_peak(state, gpus, placement.gpus)
         )
         cause = _FASTER_WITH_FEWER if own else _FAIR_SHARE
-        return Share(gpus, cause, self.kinds[state.job.id])
+        kinds = self.kinds[state.id]
+        return Share(gpus, cause, kinds[0] if len(kinds) == 1 else None)

@@ -4,13 +4,13 @@ The termination baseline of the SideCar paper: one GPU first, then one by one, n
 Wang et al., section V.B, after Peng et al., "Optimus" (EuroSys 2018), section 4.1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.model import Cause, CauseCode, JobState
+from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.placing import acceptable_types, grow
 from dlcore.policies.holdings import Holding, Ledger
 
@@ -53,18 +53,25 @@ def _start_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
     for state in sorted(pending, key=lambda s: (-s.job.priority, s.order)):
         if ledger.room.total <= 0:
             return
-        predictor = ledger.view.predictor
-        kinds = acceptable_types(state, ledger.cluster)
-        speeds = {k: predictor.speed(state.job, predictor.shape(state.least, k)) for k in kinds}
-        for kind in sorted(kinds, key=lambda kind: -speeds[kind]):
-            node = None if state.bound_to else ledger.room.find_emptiest(kind, state.least)
-            if node is not None:
-                ledger.add(state, {node: state.least}, _ITS_TURN)
-                break
-            fit = ledger.room.find(state, state.least, kind)
-            if fit is not None:
-                ledger.add(state, fit.nodes, _ITS_TURN)
-                break
+        nodes = _find_start(ledger, state)
+        if nodes is not None:
+            ledger.add(state, nodes, _ITS_TURN)
+
+
+def _find_start(ledger: Ledger, state: JobState) -> Mapping[NodeName, int] | None:
+    """The emptiest node of the fastest type; several, or several types, only if it must be."""
+    predictor, gpus = ledger.view.predictor, state.least
+    kinds = acceptable_types(state, ledger.cluster)
+    speeds = {kind: predictor.speed(state.job, predictor.shape(gpus, kind)) for kind in kinds}
+    for kind in sorted(kinds, key=lambda kind: -speeds[kind]):
+        node = None if state.bound_to else ledger.room.find_emptiest(kind, gpus)
+        if node is not None:
+            return {node: gpus}
+        fit = ledger.room.find(state, gpus, kind)
+        if fit is not None:
+            return fit.nodes
+    mixture = ledger.room.find(state, gpus) if state.job.gpus.mixed else None
+    return mixture.nodes if mixture is not None else None
 
 
 def _enlarge_running(ledger: Ledger) -> None:

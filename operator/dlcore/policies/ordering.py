@@ -242,10 +242,10 @@ def preempt(view: View, line: Line) -> Decision:
     Give GPUs to running and pending jobs in order, skipping who does not fit; others lose theirs.
 
     It is decided by counts first, as if all GPUs of a type were alike. Then those that run and are
-    taken again keep their GPUs untouched, and the newcomers look for a place beside them. Where one
-    finds none, because the free GPUs are scattered or out of its reach, all others may try in order
-    to fill the gap, so that nobody is stopped in vain; a job that is hard to place waits for a
-    better moment.
+    taken again keep their GPUs untouched, and the newcomers look for a place beside them. When one
+    finds none, because the free GPUs are scattered or out of its reach, all others are asked again
+    in order, those that were to be stopped for it among them: so nobody is stopped in vain, and a
+    job that is hard to place waits for a better moment.
     """
     counting = _Counting(view)
     chosen = counting.choose(line)
@@ -253,14 +253,23 @@ def preempt(view: View, line: Line) -> Decision:
     if len(chosen) == len(staying) == len(view.running):
         return Decision(keep_all(staying), wait=BEHIND)
     filling = Filling(view, staying)
-    for state in chosen:
-        if state.placement is None:
-            filling.start(state)
-    if filling.room.free != counting.left:
+    if not _start_as_counted(filling, counting, chosen):
         for state in line(filling):
             if state.id not in filling.shares:
                 _ = filling.start(state) if state.placement is None else filling.go_on(state)
     return Decision(filling.shares, waits=filling.waits, wait=BEHIND)
+
+
+def _start_as_counted(filling: Filling, counting: "_Counting", chosen: Iterable[JobState]) -> bool:
+    """Place the newcomers in order, until one finds no place or not the types counted for it."""
+    expected = dict(filling.room.free)
+    for state in chosen:
+        if state.placement is None:
+            for kind, gpus in counting.newcomers[state.id]:
+                expected[kind] -= gpus
+            if not filling.start(state) or filling.room.free != expected:
+                return False
+    return True
 
 
 class _Counting:
@@ -270,6 +279,8 @@ class _Counting:
         self.view = view
         self.left: dict[str, int] = dict(view.cluster.totals)
         self.most = view.cluster.total
+        self.newcomers: dict[JobId, Iterable[tuple[str, int]]] = {}
+        """What was counted for those that have nothing yet."""
 
     def choose(self, line: Line) -> list[JobState]:
         """Those that GPUs suffice for, in order."""
@@ -293,6 +304,8 @@ class _Counting:
         for kind, gpus in needs:
             left[kind] -= gpus
             self.most -= gpus
+        if state.placement is None:
+            self.newcomers[state.id] = needs
         return True
 
     def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
