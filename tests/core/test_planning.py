@@ -121,6 +121,8 @@ def test_a_new_batch_size_alone_is_a_change():
     (step,) = make_steps(snapshot, {"old": share(1, batch_size=256)})
     assert (step.batch_size, step.old, step.new) == (256, old.placement, old.placement)
     assert make_steps(snapshot, {"old": share(1, batch_size=128)}) == []
+    (again,) = make_steps(snapshot, {"old": share(1, nodes={"n1": 1}, batch_size=256)})
+    assert again == step
 
 
 def test_a_newcomer_may_start_with_a_batch_size_of_its_own():

@@ -490,13 +490,14 @@ def test_what_was_concluded_is_concluded_anew_when_profiles_change():
 
 
 def test_conclusions_about_jobs_that_are_gone_are_forgotten():
-    profiles = {p.type: p for p in UNIT}
-    cluster = make_cluster(n1=1)
-    for batch in range(4):
-        states = make_line(**{f"job-{batch}-{n}": (1, float(n)) for n in range(400)})
-        snapshot = replace(make_snapshot(cluster, *states), profiles=profiles)
-        decide("srtf", snapshot)
-    assert all(len(paces.paces) < 3000 for paces in ordering._latest)
+    profiles = {profile.type: profile for profile in UNIT}
+    crowd = make_line(**{f"job-{n}": (1, float(n)) for n in range(1500)})
+    snapshot = replace(make_snapshot(make_cluster(n1=1), *crowd), profiles=profiles)
+    decide("srtf", snapshot)
+    assert len(ordering._latest[0].paces) == 1500
+    late = make_state("late", options=(1,), model="model-1", order=2000)
+    assert list(started(decide("srtf", replace(snapshot, pending=(late,))))) == ["late"]
+    assert len(ordering._latest[0].paces) == 1
 
 
 # --- tiresias -----------------------------------------------------------------------------
