@@ -6,6 +6,7 @@ The policies themselves are tested in ``test_policies.py``; here only what no po
 
 import random
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from dlcore import cycle, policies
 from dlcore.checking import Law
-from dlcore.model import Cluster, JobId, JobState, Placement, Snapshot
+from dlcore.contract import Decision, Share, View
+from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
+from dlcore.placing import acceptable_types
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
@@ -133,6 +136,41 @@ def with_states(snapshot: Snapshot, states, **changes) -> Snapshot:
         pending=tuple(state for state in ordered if state.placement is None),
         **changes,
     )
+
+
+class Dice:
+    """Any numbers, types and order that jobs can run on: whatever comes after a policy bears it."""
+
+    name: ClassVar[str] = "dice"
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        rng = random.Random(f"{view.seed} {view.now}")
+        states = [*view.running, *view.pending]
+        rng.shuffle(states)
+        shares = {state.id: _throw(rng, state, view) for state in states if rng.random() < 0.8}
+        return Decision(
+            shares, wait=rng.choice([Cause(CauseCode.BEHIND), Cause(CauseCode.NO_ROOM)])
+        )
+
+
+def _throw(rng: random.Random, state: JobState, view: View) -> Share:
+    cause = Cause(rng.choice([CauseCode.MAKES_ROOM, CauseCode.FAIR_SHARE, CauseCode.OUTRANKED]))
+    kind = rng.choice([None, *acceptable_types(state, view.cluster)])
+    options = state.job.gpus.options
+    if kind is not None and state.placement is not None and kind != state.placement.gpu_type:
+        # Who must go to another type for others' sake is not given less there, for no one's sake.
+        options = tuple(n for n in options if n >= state.placement.gpus) or options
+        cause = Cause(CauseCode.PACKING)
+    return Share(rng.choice(options), cause, kind, batch_size=rng.choice([None, None, 32, 64]))
+
+
+@given(world=worlds(), data=st.data())
+def test_no_plan_breaks_a_law_whatever_a_policy_decides(world: Snapshot, data: st.DataObject):
+    for _ in range(data.draw(st.integers(1, 5))):
+        world = change(apply(cycle.schedule(world, Dice()), world), data)
 
 
 @every_policy
