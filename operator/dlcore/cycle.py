@@ -8,7 +8,7 @@ this itself. The same snapshot and policy give the same plan.
 import math
 from collections.abc import Iterable, Mapping
 
-from dlcore import checking, placing, planning
+from dlcore import checking, placing, planning, rooms
 from dlcore.checking import Law
 from dlcore.contract import Policy, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Snapshot
@@ -125,6 +125,6 @@ def _most_needed(states: Iterable[JobState]) -> float:
 def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
     if state.job.suspend:
         return Cause(CauseCode.SUSPENDED)
-    if state.least > placing.largest_possible(state, cluster):
+    if state.least > rooms.largest_possible(state, cluster):
         return Cause(CauseCode.TOO_LARGE, gpus=state.least)
     return None

@@ -14,9 +14,9 @@ from math import inf, isfinite
 from typing import assert_never
 
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName, Placement, Snapshot
-from dlcore.placing import acceptable_types, largest_possible
 from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import Predictor
+from dlcore.rooms import acceptable_types, largest_possible
 
 Free = Mapping[NodeName, int]
 

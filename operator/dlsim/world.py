@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dlcore import cycle, fitting, placing
+from dlcore import cycle, fitting, rooms
 from dlcore.contract import Policy
 from dlcore.model import (
     Cluster,
@@ -244,7 +244,7 @@ class World:
             job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
         )
         # Judged by what was asked for, so that every policy is given the same jobs.
-        if job.gpus.requested > placing.largest_possible(state, self._whole):
+        if job.gpus.requested > rooms.largest_possible(state, self._whole):
             self._done += 1
             self.record.dropped.append(job.id)
             self.record.log.append(Entry(now, job.id, Happening.DROPPED))

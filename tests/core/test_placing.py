@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import contract, placing
+from dlcore import contract, rooms
 from dlcore.model import Cause, CauseCode, Cluster
-from dlcore.placing import Room
 from dlcore.planning import Start, Stop, Wait
+from dlcore.rooms import Room
 from tests.builders import (
     make_cluster,
     make_node,
@@ -62,7 +62,7 @@ def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes()
     holder = make_placement(n1=(0, 1), n2=(0,))
     full: Any = Room(cluster).nodes
     left: Any = Room(cluster, [holder]).nodes
-    freed: Any = placing.count_usable(holder, cluster)
+    freed: Any = rooms.count_usable(holder, cluster)
     assert full == {"n1": 2, "n2": 0}
     assert left == freed == {"n1": 1, "n2": 0}
 

@@ -9,7 +9,7 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlcore.policies import kube_default, ordering
+from dlcore.policies import kube_default, ranking
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,
@@ -494,10 +494,10 @@ def test_conclusions_about_jobs_that_are_gone_are_forgotten():
     crowd = make_line(**{f"job-{n}": (1, float(n)) for n in range(1500)})
     snapshot = replace(make_snapshot(make_cluster(n1=1), *crowd), profiles=profiles)
     decide("srtf", snapshot)
-    assert len(ordering._latest[0].paces) == 1500
+    assert len(ranking._latest[0].paces) == 1500
     late = make_state("late", options=(1,), model="model-1", order=2000)
     assert list(started(decide("srtf", replace(snapshot, pending=(late,))))) == ["late"]
-    assert len(ordering._latest[0].paces) == 1
+    assert len(ranking._latest[0].paces) == 1
 
 
 # --- tiresias -----------------------------------------------------------------------------

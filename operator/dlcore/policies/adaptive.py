@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.placing import acceptable_types, grow, name_type
 from dlcore.policies.holdings import Holding, Ledger, Offer, Offers
+from dlcore.rooms import acceptable_types, grow, name_type
 from dlwire.messages import Shape
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName
-from dlcore.placing import Room, count_nodes, name_type
 from dlcore.predicting import Predictor
+from dlcore.rooms import Room, count_nodes, name_type
 from dlwire.messages import Shape
 
 GLANCE = 64

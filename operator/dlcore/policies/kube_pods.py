@@ -7,8 +7,8 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.placing import Room, count_nodes, name_type
 from dlcore.policies import ordering
+from dlcore.rooms import Room, count_nodes, name_type
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
-from dlcore.placing import acceptable_types, largest_possible
 from dlcore.profiles import JobType
+from dlcore.rooms import acceptable_types, largest_possible
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)

@@ -11,8 +11,8 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.placing import acceptable_types, grow
 from dlcore.policies.holdings import Holding, Ledger
+from dlcore.rooms import acceptable_types, grow
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _ITS_TURN = Cause(CauseCode.ITS_TURN)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.policies import ordering
+from dlcore.policies import ordering, ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,4 @@ class Srsf:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:
-        return ordering.preempt(view, ordering.rank(view, by_service=True))
+        return ordering.preempt(view, ranking.rank(view, by_service=True))

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.policies import ordering
+from dlcore.policies import ordering, ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +25,4 @@ class Srtf:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:
-        return ordering.preempt(view, ordering.rank(view, by_service=False))
+        return ordering.preempt(view, ranking.rank(view, by_service=False))

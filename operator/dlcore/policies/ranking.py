@@ -1,0 +1,126 @@
+"""
+In which order jobs come that are known to end: by the time they still need, or by that x GPUs.
+
+What is concluded about a job is kept for as long as it stays true, because thousands may wait and
+an event changes three of them.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from dlcore.contract import View
+from dlcore.model import JobState
+from dlcore.policies.ordering import Left, Line, count_requested, fewest_needed, rank_types
+from dlcore.queues import Block
+
+
+def rank(view: View, *, by_service: bool) -> Line:
+    """
+    Order all jobs by the time that they still need, or by that time x GPUs, ties by arrival.
+
+    The time is what is predicted for the GPUs that a job requests, of the type that suits it best,
+    for waiting and running jobs alike: were those that run ranked by what they really got, a job
+    that got a slower type would be overtaken, and overtake again as soon as it waits.
+    """
+    paces = _find_paces(view, by_service=by_service)
+    running = sorted([paces.entry(state, view.now, view) for state in view.running])
+    last = running[-1].key if running else -math.inf
+    blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
+    # Only the first of a block is looked at in most: whoever waits mostly ranks behind all who run.
+    ahead = [e for block in blocks if block[0].key <= last for e in block if e.key <= last]
+    front = sorted(running + ahead) if ahead else running
+
+    def line(left: Left) -> Iterator[JobState]:
+        yield from (entry.state for entry in front)
+        # Only now, because in most decisions nothing is left for them.
+        waiting = zip(view.pending.blocks, blocks, strict=True)
+        fitting = [ranked for block, ranked in waiting if block.ask(fewest_needed) <= left.most]
+        behind = heapq.merge(*fitting)
+        yield from (e.state for e in behind if e.key > last and e.state.least <= left.most)
+
+    return line
+
+
+class _Entry(NamedTuple):
+    """A job and what it is ordered by."""
+
+    key: float
+    order: int
+    state: JobState
+
+
+class _Paces:
+    """How fast jobs come nearer to their end, for as long as the profiles and cluster are the same."""
+
+    def __init__(self, view: View, *, by_service: bool) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self.by_service = by_service
+        self.paces: dict[JobState, float] = {}
+        """Seconds, or GPU-seconds, an iteration."""
+        self.waiting: dict[JobState, _Entry] = {}
+        self.blocks: WeakKeyDictionary[Block[JobState], list[_Entry]] = WeakKeyDictionary()
+        """Waiting jobs by what they need yet; it stays true for as long as they wait."""
+
+    def suits(self, view: View, *, by_service: bool) -> bool:
+        """Whether this is about the same things."""
+        return (
+            self.profiles is view.predictor.profiles
+            and self.cluster is view.cluster
+            and self.by_service is by_service
+        )
+
+    def rank_block(self, block: Block[JobState], view: View) -> list[_Entry]:
+        """Order a few waiting jobs, once."""
+        ranked = self.blocks.get(block)
+        if ranked is None:
+            # A block is one job different from its predecessor; the others are known from there.
+            known = self.waiting
+            entries = [known.get(state) or self._enter(state, view) for state in block]
+            ranked = self.blocks[block] = sorted(entries)
+        return ranked
+
+    def _enter(self, state: JobState, view: View) -> _Entry:
+        entry = self.waiting[state] = self.entry(state, state.observed_at, view)
+        return entry
+
+    def entry(self, state: JobState, now: float, view: View) -> _Entry:
+        """What the job needs yet at that time."""
+        pace = self.paces.get(state)
+        if pace is None:
+            pace = self.paces[state] = self._find_pace(state, view)
+        left = state.remaining_at(now)
+        return _Entry(left * pace if left > 0.0 else 0.0, state.order, state)
+
+    def _find_pace(self, state: JobState, view: View) -> float:
+        held = state.placement
+        gpus = held.shape.gpus if held is not None else count_requested(state, view)
+        shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
+        speed = view.predictor.speed(state.job, shape)
+        if speed <= 0.0:
+            return math.inf
+        return (gpus if self.by_service else 1) / speed
+
+    def prune(self, most: int) -> None:
+        """Forget everything rather than hold too much."""
+        if len(self.paces) > most:
+            self.paces.clear()
+            self.waiting.clear()
+
+
+# Conclusions only, as in dlcore.relating: without them the answers would be the same, but found
+# more slowly. A few are kept, because several simulations may take turns in one process.
+_latest: list[_Paces] = []
+
+
+def _find_paces(view: View, *, by_service: bool) -> _Paces:
+    for paces in _latest:
+        if paces.suits(view, by_service=by_service):
+            paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
+            return paces
+    paces = _Paces(view, by_service=by_service)
+    _latest[:] = [paces, *_latest[:7]]
+    return paces
