@@ -11,7 +11,16 @@ A baseline whose point is to show what happens without a law declares it in its 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
-from dlcore.model import OWN_REASONS, GpuRef, JobId, JobState, NodeName, Placement, Snapshot
+from dlcore.model import (
+    OWN_REASONS,
+    CauseCode,
+    GpuRef,
+    JobId,
+    JobState,
+    NodeName,
+    Placement,
+    Snapshot,
+)
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
 
@@ -32,6 +41,10 @@ class Law(StrEnum):
     """A job whose checkpoints only one node can read stays on that node."""
     PURPOSE = "purpose"
     """Every step changes something, is the only one of its job, and nobody loses for nothing."""
+
+
+# Reasons to give a job other GPUs that are no better for itself.
+_TIDYING = frozenset({CauseCode.PACKING, CauseCode.EXPLORING, CauseCode.MAKES_ROOM})
 
 
 class BrokenLaw(Exception):
@@ -63,7 +76,6 @@ class _Replay:
         self.released: dict[GpuRef, JobId] = {}
         self.given: dict[GpuRef, JobId] = {}
         self.losses: list[Reshape | Move | Stop] = []
-        self.gained: set[JobId] = set()
         self.seen: set[JobId] = set()
 
     def run(self) -> None:
@@ -143,6 +155,8 @@ class _Replay:
         same_batch = step.batch_size is None or step.batch_size == state.batch_size
         if old == new and same_batch:
             self._refuse(Law.PURPOSE, step.job, "is changed into what it is")
+        elif same_batch and _is_as_good(step.old, step.new) and step.cause.code not in _TIDYING:
+            self._refuse(Law.PURPOSE, step.job, "is changed into something that is no better")
         stays = not set(step.old.nodes).isdisjoint(step.new.nodes)
         if stays != isinstance(step, Reshape):
             self._refuse(Law.PURPOSE, step.job, "a move keeps no node, a reshape keeps one")
@@ -157,6 +171,11 @@ class _Replay:
 
     def _give(self, step: Start | Reshape | Move, refs: set[GpuRef], whole: Placement) -> None:
         kinds = whole.gpu_type.split("+")
+        if len(set(whole.refs())) != whole.shape.gpus:
+            self._refuse(Law.REAL_GPUS, step.job, "is given the same GPU twice")
+        expected = {self.released[ref] for ref in refs if ref in self.released}
+        for idle in sorted(set(step.after) - expected):
+            self._refuse(Law.RELEASED_FIRST, step.job, f"would wait in vain for {idle}")
         for ref in sorted(refs):
             if ref.number not in self.cluster.usable.get(ref.node, ()):
                 self._refuse(Law.REAL_GPUS, step.job, f"GPU {ref} is not there or not to be given")
@@ -165,8 +184,6 @@ class _Replay:
             self._check_released(step, ref)
             self.busy.setdefault(ref.node, set()).add(ref.number)
             self.given[ref] = step.job
-        if refs:
-            self.gained.add(step.job)
 
     def _check_released(self, step: Start | Reshape | Move, ref: GpuRef) -> None:
         if ref.number in self.busy.get(ref.node, ()):
@@ -212,6 +229,11 @@ class _Replay:
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
         demand, nodes = state.job.gpus, whole.shape.nodes
         kinds = set(whole.gpu_type.split("+"))
+        there = [self.cluster.by_name[n] for n in whole.nodes if n in self.cluster.by_name]
+        if there and {node.gpu_type for node in there} != kinds:
+            self._refuse(Law.REAL_GPUS, job, f"its GPUs are not all {whole.gpu_type}")
+        if state.job.suspend:
+            self._refuse(Law.PURPOSE, job, "is suspended and shall have no GPUs")
         if len(kinds) > 1 and not demand.mixed:
             self._refuse(Law.ALLOWED_SHAPE, job, f"may not mix {whole.gpu_type}")
         if demand.types and not kinds <= set(demand.types):
@@ -226,5 +248,13 @@ class _Replay:
             return
         if step.old.gpus not in self.running[step.job].job.gpus.options:
             return  # Its user has changed what it may have.
-        if step.cause.job is None or step.cause.job not in self.gained:
-            self._refuse(Law.PURPOSE, step.job, "loses GPUs and nobody in the plan gains")
+        kept = set() if isinstance(step, Stop) else set(step.new.refs())
+        gainers = {self.given.get(ref) for ref in step.old.refs() if ref not in kept}
+        if step.cause.job is None or step.cause.job not in gainers:
+            self._refuse(Law.PURPOSE, step.job, "loses GPUs and whom it names gets none of them")
+
+
+def _is_as_good(old: Placement, new: Placement) -> bool:
+    """Whether a job has nothing of the new placement that it had not of the old one."""
+    same = (old.gpus, old.gpu_type) == (new.gpus, new.gpu_type)
+    return same and new.shape.nodes >= old.shape.nodes

@@ -469,6 +469,13 @@ class Snapshot:
     """What the policy asked to be given back: a value of its own, ``None`` the first time."""
 
     def __post_init__(self) -> None:
+        """
+        Keep the pending jobs as a queue.
+
+        ``profiles`` is a value like the rest: whoever learns something builds a new mapping. What
+        was concluded from one is remembered with it, so that one that is changed in place would
+        be answered from memory.
+        """
         if not isinstance(self.pending, Queue):
             object.__setattr__(self, "pending", Queue.of(self.pending))
 

@@ -238,10 +238,11 @@ def _iter_waits(
     wait: Cause,
 ) -> Iterator[Wait]:
     # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
-    untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting is not wait]
+    # Causes are compared by value: after a restart the one told before is not the same object.
+    untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting != wait]
     if waits:
         others = queue.select(waits.keys())
-        untold += [state for state in others.values() if state.waiting is wait]
+        untold += [state for state in others.values() if state.waiting == wait]
     for state in untold:
         cause = waits.get(state.id, wait)
         if state.waiting != cause and state.id not in wanted:

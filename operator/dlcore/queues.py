@@ -103,6 +103,8 @@ class Queue(Sequence[S]):
         states = self.blocks[at].states
         place = bisect_right(states, state.order, key=_order)
         there = place > 0 and states[place - 1].order == state.order
+        if there and states[place - 1].id != state.id:
+            raise ValueError(f"{state.id} has the place of {states[place - 1].id} in the queue")
         changed = (*states[: place - there], state, *states[place:])
         if len(changed) < 2 * BLOCK_SIZE:
             return self._replace(at, (Block(changed),))

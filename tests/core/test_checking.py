@@ -19,6 +19,7 @@ TURN = Cause(CauseCode.ITS_TURN)
 OUTRANKED = Cause(CauseCode.OUTRANKED)
 FOR_NEW = Cause(CauseCode.OUTRANKED, job=JobId("new"))
 NO_ROOM = Cause(CauseCode.NO_ROOM)
+PACKING = Cause(CauseCode.PACKING)
 
 TWO_TYPES = make_cluster(n1=(4, "A"), n2=(4, "B"))
 TWO_NODES = make_cluster(n1=4, n2=4)
@@ -91,6 +92,14 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(TWO_TYPES, new()),
             [start(on("A", n2=(0,)))],
         ),
+        "one GPU is given twice": (
+            make_snapshot(TWO_NODES, new(options=(2,))),
+            [start(on(n1=(0, 0)))],
+        ),
+        "GPUs that it has already are of another type than is told": (
+            make_snapshot(TWO_TYPES, old(gpu_type="A")),
+            [change(old(gpu_type="A"), on("B", n1=(0, 1), n2=(0, 1)))],
+        ),
         "a job grows onto a broken GPU": (
             make_snapshot(make_cluster(make_node("n1", 4, unavailable=(2,))), A),
             [change(A, on(n1=(0, 1, 2, 3)))],
@@ -140,6 +149,10 @@ BREAKING: dict[Law, dict[str, Any]] = {
         ),
     },
     Law.RELEASED_FIRST: {
+        "the newcomer waits for one that releases nothing": (
+            make_snapshot(TWO_NODES, B),
+            [start(on(n1=(0, 1)), after=("ghost",))],
+        ),
         "the newcomer comes before its victim": (
             HELD_BY_OLD,
             [start(on(n1=(0, 1)), after=("old",)), stop(A)],
@@ -155,11 +168,12 @@ BREAKING: dict[Law, dict[str, Any]] = {
         "two swap their GPUs, and each would have to wait for the other": (
             make_snapshot(TWO_NODES, A, make_state("other", holds={"n2": (0, 1)})),
             [
-                change(A, on(n2=(0, 1)), kind=Move, after=("other",)),
+                change(A, on(n2=(0, 1)), PACKING, Move, after=("other",)),
                 change(
                     make_state("other", holds={"n2": (0, 1)}),
                     on(n1=(0, 1)),
-                    kind=Move,
+                    PACKING,
+                    Move,
                     after=("old",),
                 ),
             ],
@@ -172,7 +186,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
         ),
         "a job moves away from its checkpoint": (
             make_snapshot(TWO_NODES, old(bound_to=("n1",))),
-            [change(A, on(n2=(0, 1)), kind=Move)],
+            [change(A, on(n2=(0, 1)), PACKING, Move)],
         ),
         "a job spreads beyond its checkpoint": (
             make_snapshot(TWO_NODES, old(bound_to=("n1",))),
@@ -180,6 +194,18 @@ BREAKING: dict[Law, dict[str, Any]] = {
         ),
     },
     Law.PURPOSE: {
+        "a job is stopped for one that gets other GPUs": (
+            HELD_BY_OLD,
+            [stop(A), start(on(n2=(0, 1)))],
+        ),
+        "a job is changed into something that is no better for it": (
+            make_snapshot(TWO_NODES, A),
+            [change(A, on(n1=(2, 3)))],
+        ),
+        "a suspended job is started": (
+            make_snapshot(TWO_NODES, new(suspend=True)),
+            [start(on(n1=(0, 1)))],
+        ),
         "a job is stopped for nobody": (HELD_BY_OLD, [stop(A, OUTRANKED)]),
         "a job is stopped for one that gets nothing": (HELD_BY_OLD, [stop(A)]),
         "a job is stopped for one that loses itself": (
@@ -286,7 +312,7 @@ KEEPING = {
     ),
     "a job moves and loses nothing": (
         make_snapshot(TWO_NODES, A),
-        [change(A, on(n2=(0, 1)), kind=Move)],
+        [change(A, on(n2=(0, 1)), PACKING, Move)],
     ),
     "a job shrinks for its own sake": (
         make_snapshot(TWO_NODES, WIDE),

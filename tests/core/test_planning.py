@@ -109,7 +109,8 @@ def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
     moves = make_state("moves", holds={"n1": (0, 1)})
     follows = make_state("follows", holds={"n1": (2, 3)})
     snapshot = make_snapshot(make_cluster(n1=4, n2=2), moves, follows)
-    shares = {"moves": share(2, nodes={"n2": 2}), "follows": share(4, nodes={"n1": 4})}
+    packing = Cause(CauseCode.PACKING)
+    shares = {"moves": share(2, packing, nodes={"n2": 2}), "follows": share(4, nodes={"n1": 4})}
     move, grow = make_steps(snapshot, shares)
     assert (type(move), type(grow)) == (Move, Reshape)
     assert grow.after == ("moves",)
@@ -170,3 +171,16 @@ def test_a_gang_that_is_started_in_parts_says_how_many_it_needs():
     part = share(1, gang=4, nodes={"n1": 1})
     (step,) = make_steps(snapshot, {"new": part}, breaks=[Law.WHOLE_GANG])
     assert (step.placement.gpus, step.gang) == (1, 4)
+
+
+def test_a_reason_told_before_a_restart_is_known_again_by_its_value():
+    told = Cause(CauseCode.NO_ROOM)
+    other = Cause(CauseCode.TOO_LARGE, gpus=64)
+    waiting = [make_state("same", waiting=Cause(CauseCode.NO_ROOM)), make_state("new")]
+    snapshot = make_snapshot(make_cluster(n1=1), *waiting)
+    assert [step.job for step in make_steps(snapshot, {}, wait=told)] == ["new"]
+    # All were told the same, by value, and one of them is to be told something else now.
+    all_told = [make_state(name, waiting=Cause(CauseCode.NO_ROOM)) for name in ("a", "b")]
+    snapshot = make_snapshot(make_cluster(n1=1), *all_told)
+    steps = make_steps(snapshot, {}, wait=told, waits={"b": other})
+    assert [(step.job, step.cause) for step in steps] == [("b", other)]
