@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from dlcore.checking import BrokenLaw
 from dlcore.jobfile import JobFileError
 from dlctl import policies, reproduce, simulate
 from dlctl.messages import say
@@ -55,6 +56,9 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         sys.stdout.flush()
     except (click.ClickException, BadInput, JobFileError) as error:
         return _refuse(error, prog)
+    except BrokenLaw as error:
+        say(f"{prog}: a policy decided what must not be: {error}; this is a mistake of the policy")
+        return 1
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -7,10 +7,15 @@ Nothing is printed on standard output, nothing is written, and what is right sti
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, cast
 
 import pytest
 
+from dlcore import policies
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
 from tests.ctl.running import HEADER, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
@@ -282,6 +287,29 @@ def test_the_exit_status_reaches_the_shell_without_a_traceback(folder):
     result = run_apart("simulate", "bad.csv", cwd=folder)
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == f"dljob: bad.csv:2: num_gpus: '0' {COUNT}\n"
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Gives the first job three GPUs, whatever it can run on."""
+
+    name: ClassVar[str] = "greedy"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return Decision({state.job.id: Share(3) for state in view.pending})
+
+
+def test_a_policy_that_breaks_a_law_is_told_in_one_line(dljob, folder, monkeypatch):
+    monkeypatch.setitem(cast(dict[str, object], policies.POLICIES), "greedy", Greedy)
+    result = dljob("simulate", "five.csv", "--rigid", "--gpus", 8, "--policy", "greedy")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == (
+        "dljob: a policy decided what must not be: allowed-shape: 0: cannot run on 3 GPUs;"
+        " this is a mistake of the policy\n"
+    )
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
