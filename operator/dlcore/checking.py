@@ -73,6 +73,8 @@ class _Replay:
         self.pending = snapshot.queue.select({step.job for step in steps})
         self.running: dict[JobId, JobState] = {}
         self.busy: dict[NodeName, set[int]] = {}
+        self.shared: set[GpuRef] = set()
+        """GPUs that somebody keeps although another who had them too is stopped."""
         self.released: dict[GpuRef, JobId] = {}
         self.given: dict[GpuRef, JobId] = {}
         self.losses: list[Reshape | Move | Stop] = []
@@ -111,12 +113,18 @@ class _Replay:
             self._find_double()
 
     def _find_double(self) -> None:
+        """Two on one GPU are let pass only where the plan ends all but one of them."""
+        stopped = {step.job for step in self.steps if isinstance(step, Stop)}
         owner: dict[GpuRef, JobId] = {}
         for job, placement in self._iter_held():
             for ref in placement.refs():
+                if job in stopped:
+                    self.shared.add(ref)
+                    continue
                 other = owner.setdefault(ref, job)
                 if other != job:
                     self._refuse(Law.ONE_MASTER, job, f"GPU {ref} is {other}'s already")
+        self.shared &= owner.keys()
 
     def _iter_held(self) -> Iterator[tuple[JobId, Placement]]:
         for state in self.running.values():
@@ -210,7 +218,7 @@ class _Replay:
 
     def _release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            if ref not in self.given:
+            if ref not in self.given and ref not in self.shared:
                 self.busy[ref.node].discard(ref.number)
                 self.released[ref] = job
 

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from dlcore import checking, placing, planning, rooms
 from dlcore.checking import Law
 from dlcore.contract import Policy, View
-from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Snapshot
+from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
+from dlcore.placing import Placed
 from dlcore.planning import Plan
 from dlcore.predicting import Predictor
-from dlcore.queues import Queue
+from dlcore.queues import FEW, Queue
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
+_SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
 
 
 def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -57,8 +59,7 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     waits: Mapping[JobId, Cause] = decision.waits
     if placed.unplaced or set_aside:
         waits = {**decision.waits, **placed.unplaced, **set_aside}
-    stopped = dict.fromkeys(placed.stopped, _OUTRANKED)
-    stopped.update((state, stop[state.id]) for state in snapshot.running if state.id in stop)
+    stopped = _name_causes(snapshot.running, placed, stop)
     steps = planning.diff(
         snapshot,
         placed.wanted,
@@ -74,16 +75,31 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     return plan
 
 
+def _name_causes(
+    running: tuple[JobState, ...], placed: Placed, ending: Mapping[JobId, Cause]
+) -> dict[JobState, Cause]:
+    """Tell why each job loses all its GPUs that does."""
+    stopped = dict.fromkeys(placed.stopped, _OUTRANKED)
+    for state in running:
+        if state.id in ending:
+            stopped[state] = ending[state.id]
+        elif not state.has_allowed_size and state.id not in placed.wanted:
+            # Its user has changed its numbers of GPUs, and the policy did not reshape it.
+            stopped[state] = _SPEC_CHANGED
+    return stopped
+
+
 def find_ending(
     running: tuple[JobState, ...], cluster: Cluster, policy: Policy
 ) -> dict[JobId, Cause]:
     """
     Tell which jobs cannot keep their GPUs whatever the policy decides, with the reason.
 
-    Whoever observes the cluster normally takes a lost node from its jobs before; here it is made
-    sure that no decision counts on GPUs that are not there.
+    Whoever observes the cluster normally takes a lost node from its jobs before, and never sees
+    two on one GPU; here it is made sure that no decision counts on what cannot be, and that one
+    inconsistent job does not stop the decisions for all others.
     """
-    ending: dict[JobId, Cause] = {}
+    ending = _find_second_masters(running)
     for state in running:
         placement = state.placement
         assert placement is not None
@@ -94,6 +110,25 @@ def find_ending(
         elif state.gang > placement.shape.gpus and Law.WHOLE_GANG not in policy.breaks:
             # Left over from another policy; with this one it would stay incomplete for ever.
             ending[state.id] = Cause(CauseCode.GANG_INCOMPLETE, gpus=state.gang)
+        elif not state.may_be_at(placement) or (state.gang and not state.has_allowed_size):
+            ending[state.id] = _SPEC_CHANGED
+    return ending
+
+
+def _find_second_masters(running: tuple[JobState, ...]) -> dict[JobId, Cause]:
+    """Should two jobs be seen on one GPU, the one that came later has to go."""
+    held = [ref for state in running if state.placement for ref in state.placement.refs()]
+    if len(set(held)) == len(held):
+        return {}
+    owners: dict[GpuRef, JobId] = {}
+    ending: dict[JobId, Cause] = {}
+    for state in running:
+        refs = state.placement.refs() if state.placement is not None else ()
+        first = next((owners[ref] for ref in refs if ref in owners), None)
+        if first is None:
+            owners.update(dict.fromkeys(refs, state.id))
+        else:
+            ending[state.id] = Cause(CauseCode.TWO_MASTERS, first)
     return ending
 
 
@@ -114,7 +149,14 @@ def find_runnable(
     set_aside = {state.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))}
     if not set_aside:
         return pending, {}
-    return Queue.of(state for state in pending if state.id not in set_aside), set_aside
+    if len(set_aside) > FEW:
+        return Queue.of(state for state in pending if state.id not in set_aside), set_aside
+    # One by one, so that the blocks without such jobs stay what they are.
+    runnable = pending
+    for state in odd:
+        if state.id in set_aside:
+            runnable = runnable.drop(state)
+    return runnable, set_aside
 
 
 def _most_needed(states: Iterable[JobState]) -> float:

@@ -71,6 +71,8 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it",
     CauseCode.SUSPENDED: lambda _: "it is suspended, until spec.suspend is false again",
     CauseCode.NODE_LOST: lambda _: "a node that it ran on was lost",
+    CauseCode.SPEC_CHANGED: lambda _: "its spec does not allow these GPUs any longer",
+    CauseCode.TWO_MASTERS: lambda cause: f"{_named(cause.job)} was found to have a GPU of its own",
     CauseCode.NO_ROOM: lambda _: "too few GPUs are free",
     CauseCode.NO_ROOM_ON_ONE_NODE: lambda _: "too few GPUs are free together",
     CauseCode.BEHIND: lambda cause: f"{_named(cause.job)} is ahead of it in the queue",
@@ -97,12 +99,12 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
     if step.cause.code not in (CauseCode.FASTER_WITH_MORE, CauseCode.FASTER_WITH_FEWER):
         return ""
     predictor = _predictor(snapshot)
-    moves = isinstance(step, Move)
+    moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, snapshot.now)
     after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
     if not after < before < inf or not isfinite(state.iterations_total):
         return ""
-    cost = predictor.change_cost(state.job, step.new.shape, moves=moves)
+    cost = predictor.change_cost(state.job, step.new.shape)
     return f", in {_duration(after)} instead of {_duration(before)}; the change takes {_duration(cost)}"
 
 

@@ -293,6 +293,8 @@ class CauseCode(StrEnum):
     OUTRANKED = "Outranked"
     SUSPENDED = "Suspended"
     NODE_LOST = "NodeLost"
+    SPEC_CHANGED = "SpecChanged"
+    TWO_MASTERS = "TwoMasters"
     # Why a job waits.
     NO_ROOM = "NoRoom"
     NO_ROOM_ON_ONE_NODE = "NoRoomOnOneNode"
@@ -306,6 +308,8 @@ OWN_REASONS = frozenset(
     {
         CauseCode.SUSPENDED,
         CauseCode.NODE_LOST,
+        CauseCode.SPEC_CHANGED,
+        CauseCode.TWO_MASTERS,
         CauseCode.FASTER_WITH_FEWER,
         CauseCode.TOO_LARGE,
         CauseCode.EXPLORING,
@@ -376,6 +380,24 @@ class JobState:
         object.__setattr__(self, "id", self.job.id)
         object.__setattr__(self, "least", demand.options[0])
         object.__setattr__(self, "picky", picky)
+
+    @property
+    def has_allowed_size(self) -> bool:
+        """Whether its user lets it run on so many GPUs as it has, or as its gang will have."""
+        placement = self.placement
+        return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
+
+    def may_be_at(self, placement: Placement) -> bool:
+        """Whether its user lets it run there, as far as nodes and types are concerned."""
+        demand, shape = self.job.gpus, placement.shape
+        if demand.max_nodes is not None and shape.nodes > demand.max_nodes:
+            return False
+        kinds = placement.gpu_type.split("+") if self.picky or "+" in placement.gpu_type else ()
+        if (len(kinds) > 1 and not demand.mixed) or (
+            demand.types and not set(kinds) <= set(demand.types)
+        ):
+            return False
+        return not self.bound_to or set(placement.nodes) <= set(self.bound_to)
 
     def iterations_at(self, now: float) -> float:
         """How many iterations are done by ``now``."""

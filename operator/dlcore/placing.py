@@ -20,7 +20,7 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.planning import Wanted
-from dlcore.rooms import Room, count_nodes, count_usable, grow, name_type
+from dlcore.rooms import Room, count_nodes, count_usable, grow, name_type, order_good_first
 
 
 class Placed(NamedTuple):
@@ -137,7 +137,10 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
     if share.nodes == have:
         return placement
     if all(have.get(node, 0) >= count for node, count in share.nodes.items()):
-        parts = {node: gpus[: share.nodes.get(node, 0)] for node, gpus in placement.slices}
+        parts = {
+            node: order_good_first(cluster, node, gpus)[: share.nodes.get(node, 0)]
+            for node, gpus in placement.slices
+        }
         return Placement.of(parts, name_type(cluster, share.nodes))
     return None
 
@@ -147,7 +150,7 @@ def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
     parts: dict[NodeName, tuple[int, ...]] = {}
     left = gpus
     for part in sorted(placement.slices, key=lambda part: (-len(part.gpus), part.node)):
-        parts[part.node] = part.gpus[:left]
+        parts[part.node] = order_good_first(cluster, part.node, part.gpus)[:left]
         left -= len(parts[part.node])
     return Placement.of(parts, name_type(cluster, (node for node, kept in parts.items() if kept)))
 
@@ -227,7 +230,7 @@ class _Placer:
         picked: dict[NodeName, tuple[int, ...]] = {}
         for node, count in nodes.items():
             used = self.used.setdefault(node, set())
-            mine = own.get(node, ())[:count]
+            mine = order_good_first(self.cluster, node, own.get(node, ()))[:count]
             fresh = [index for index in self.cluster.usable[node] if index not in used]
             picked[node] = (*mine, *fresh[: count - len(mine)])
         for node, gpus in own.items():

@@ -169,22 +169,23 @@ class Predictor:
     def remaining_after(
         self, state: JobState, shape: Shape, now: float, *, moves: bool = False
     ) -> float:
-        """Until a job with GPUs is done and gone if it is changed to that shape now."""
+        """
+        Until a job with GPUs is done and gone if it is changed to that shape now.
+
+        ``moves`` says that it needs nodes on which it has no pod yet. In place it trains on where
+        it is while these are made ready; the paper, whose pods cannot be, pays for a restart.
+        """
         costs = self.costs_of(state.job)
-        change = self._change(costs, shape.gpus, moves=moves)
-        return change + self.training_time(state, shape, now) + costs.end
+        lead = costs.pod_start(shape.gpus) if moves and not self._recreates else 0.0
+        change = lead + self._change(costs, shape.gpus)
+        return change + self.training_time(state, shape, now + lead) + costs.end
 
-    def change_cost(self, job: Job, shape: Shape, *, moves: bool = False) -> float:
-        """
-        How long a change to that shape keeps the job from training.
+    def change_cost(self, job: Job, shape: Shape) -> float:
+        """How long a change to that shape keeps the job from training."""
+        return self._change(self.costs_of(job), shape.gpus)
 
-        ``moves`` says that it needs nodes where no pod of it can be made ready in advance; then,
-        as always where the mechanism recreates pods, the pods' own times are paid too.
-        """
-        return self._change(self.costs_of(job), shape.gpus, moves=moves)
-
-    def _change(self, costs: Costs, gpus: int, *, moves: bool) -> float:
-        if moves or self._recreates:
+    def _change(self, costs: Costs, gpus: int) -> float:
+        if self._recreates:
             return costs.pod_restart(gpus)
         return costs.process_restart(gpus)
 

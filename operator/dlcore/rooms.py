@@ -82,6 +82,8 @@ class Room:
         kind = self.cluster.by_name[node].gpu_type
         old = self.nodes[node]
         buckets = self._buckets[kind]
+        if not 0 <= old + by < len(buckets):
+            raise ValueError(f"{node} cannot have {old + by} GPUs free")
         del buckets[old][node]
         buckets[old + by][node] = None
         self.nodes[node] = old + by
@@ -213,6 +215,14 @@ def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
 
 def _count_good(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
     return len(set(cluster.usable[node]).intersection(gpus))
+
+
+def order_good_first(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """A job's GPUs on a node in the order in which it keeps them: it gives up bad ones first."""
+    if node in cluster.whole:
+        return gpus
+    usable = set(cluster.usable.get(node, ()))
+    return tuple(sorted(gpus, key=lambda index: (index not in usable, index)))
 
 
 def name_type(cluster: Cluster, nodes: Iterable[NodeName]) -> str:

@@ -283,7 +283,8 @@ def test_a_later_job_may_have_what_an_earlier_one_leaves_and_not_the_other_way_r
     first = make_state("first", holds={"n1": (0, 1)})
     second = make_state("second", holds={"n2": (0, 1)})
     cluster = make_cluster(n1=2, n2=2, n3=2)
-    away, to_first = share(2, nodes={"n3": 2}), share(2, nodes={"n1": 2})
+    packing = Cause(CauseCode.PACKING)
+    away, to_first = share(2, packing, nodes={"n3": 2}), share(2, packing, nodes={"n1": 2})
     after = placements(cluster, first, second, first=away, second=to_first)
     assert after == {"first": make_placement(n3=(0, 1)), "second": make_placement(n1=(0, 1))}
     after = placements(cluster, second, first, second=to_first, first=away)

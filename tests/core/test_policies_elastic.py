@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -277,6 +278,12 @@ def test_optimus_enlarges_who_gains_most_and_nobody_past_its_peak():
 # --- max-min
 
 
+def test_max_min_gives_nobody_a_second_gpu_while_one_has_none():
+    states = (make_state("elastic", options=(1, 2)), make_state("rigid", options=(3,)))
+    steps = decide(make_snapshot(make_cluster(n1=4), *states), "max-min")
+    assert {name: count(step) for name, step in steps.items()} == {"elastic": 1, "rigid": 3}
+
+
 def test_max_min_raises_the_poorest_first():
     states = (make_state("a"), make_state("b"), make_state("c"))
     steps = decide(make_snapshot(make_cluster(n1=4), *states), "max-min")
@@ -320,3 +327,90 @@ def test_max_min_stops_a_job_only_for_those_that_come_before_it():
 def test_an_empty_cluster_of_jobs_decides_nothing(name: str):
     empty: Plan = cycle.schedule(make_snapshot(make_cluster(n1=2)), policies.make(name))
     assert empty.steps == ()
+
+
+# --- what goes wrong while jobs run
+
+ELASTIC = ("adaptive", "optimus", "max-min")
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+@pytest.mark.parametrize("holds", [(0, 3), (2, 3), (0, 1, 2, 3)])
+def test_a_gpu_that_goes_bad_under_a_job_stops_no_decision(name: str, holds: tuple[int, ...]):
+    cluster = make_cluster(make_node("n1", 4, unavailable=(3,)))
+    old = make_state("old", options=(1, 2, 4), holds={"n1": holds})
+    for new in ((), (make_state("new", options=(1,)),)):
+        plan = cycle.schedule(make_snapshot(cluster, old, *new), policies.make(name))
+        assert all(count(step) <= 4 for step in plan.steps)
+
+
+def test_a_job_gives_up_its_bad_gpu_first():
+    cluster = make_cluster(make_node("n1", 4, unavailable=(0,)))
+    old = make_state("old", options=(1, 2), holds={"n1": (0, 1)}, iterations_total=1e5)
+    others = make_state("rigid", options=(2,), holds={"n1": (2, 3)})
+    snapshot = make_snapshot(cluster, old, others, make_state("new", options=(1,)))
+    # Nobody could have the bad one, so that a newcomer gains nothing by taking it.
+    assert [type(step) for step in decide(snapshot).values()] == [Wait]
+    fair = decide(replace(snapshot, cluster=make_cluster(n1=4)), "max-min")
+    assert isinstance(fair["old"], Reshape)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_a_job_whose_spec_no_longer_allows_its_gpus_loses_them_and_nobody_else_does(name: str):
+    cluster = make_cluster(n1=(2, "A"), n2=(2, "B"))
+    speeds = make_profile({Shape(n, 1, kind): n for n in (1, 2) for kind in "AB"})
+    other = make_state("other", options=(2,), holds={"n2": (0, 1)}, gpu_type="B")
+    changes: list[dict[str, Any]] = [
+        {"types": ("B",)},
+        {"types": ("C",)},
+        {"bound_to": ("n2",)},
+    ]
+    for change in changes:
+        old = make_state("old", options=(2,), holds={"n1": (0, 1)}, gpu_type="A", **change)
+        snapshot = make_snapshot(cluster, old, other, profiles=[speeds])
+        steps = decide(snapshot, name)
+        assert {job: step.cause.code for job, step in steps.items()} == {
+            "old": CauseCode.SPEC_CHANGED
+        }
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_a_job_whose_number_of_gpus_is_no_option_any_longer_does_not_keep_it(name: str):
+    old = make_state("old", options=(1, 2), requested=2, holds={"n1": range(4)})
+    step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
+    assert count(step) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_of_two_jobs_seen_on_one_gpu_the_later_one_goes(name: str):
+    states = [
+        make_state("first", options=(2,), holds={"n1": (0, 1)}),
+        make_state("second", options=(2,), holds={"n1": (1, 2)}),
+        make_state("third", options=(1,), holds={"n1": (3,)}),
+    ]
+    steps = decide(make_snapshot(make_cluster(n1=4), *states), name)
+    assert {job: step.cause for job, step in steps.items()} == {
+        "second": (CauseCode.TWO_MASTERS, "first", 0)
+    }
+
+
+def test_a_move_is_not_made_for_what_is_gone_until_the_pods_are_ready():
+    cluster = make_cluster(n1=(2, "K80"), n2=(4, "V100"))
+    kinds = (("K80", 1.0), ("V100", 2.0))
+    speeds = {Shape(n, 1, kind): n * by for n in (1, 2, 4) for kind, by in kinds}
+    job = make_state("job", holds={"n1": (0, 1)}, gpu_type="K80", speed=2.0, iterations_total=480.0)
+    slow = Costs(pod_initialization=230.0, process_initialization=10.0)
+    snapshot = make_snapshot(cluster, job, profiles=[make_profile(speeds)], costs=slow)
+    assert decide(snapshot) == {}
+    quick = replace(slow, pod_initialization=5.0)
+    assert isinstance(decide(replace(snapshot, costs=quick))["job"], Move)
+
+
+def test_thousands_that_wait_cost_nothing_while_nobody_can_give_anything():
+    runs = make_state("runs", options=(1,), holds={"n1": (0,)})
+    crowd = [make_state(f"job-{n}", options=(1,), order=n + 1) for n in range(200)]
+    plan = cycle.schedule(
+        make_snapshot(make_cluster(n1=1), runs, *crowd), policies.make("adaptive")
+    )
+    assert {type(step) for step in plan.steps} == {Wait}
+    assert plan.considered == 200

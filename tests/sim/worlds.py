@@ -13,8 +13,6 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
-    Cause,
-    CauseCode,
     Checkpoint,
     GpuDemand,
     Job,
@@ -89,7 +87,7 @@ class Scripted:
     name: ClassVar[str] = "scripted"
     paper: ClassVar[str] = "none"
     needs: ClassVar[str] = "nothing"
-    breaks: ClassVar[frozenset[Law]] = frozenset()
+    breaks: ClassVar[frozenset[Law]] = frozenset({Law.PURPOSE})  # A script has no reasons.
     script: Mapping[float, Mapping[str, Wish]] = field(default_factory=dict)
 
     def allocate(self, view: View) -> Decision:
@@ -108,12 +106,10 @@ class Scripted:
 
 
 def make_share(wish: int | Mapping[str, int]) -> Share:
-    # A reason for which a job may lose GPUs although nobody gets them.
-    cause = Cause(CauseCode.FASTER_WITH_FEWER)
     if isinstance(wish, int):
-        return Share(wish, cause)
+        return Share(wish)
     nodes = {NodeName(node): gpus for node, gpus in wish.items()}
-    return Share(sum(nodes.values()), cause, nodes=nodes)
+    return Share(sum(nodes.values()), nodes=nodes)
 
 
 class Watched(World):

@@ -7,7 +7,7 @@ Systems", section III.C, Algorithms 1 and 2. The default policy.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +15,8 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.policies.holdings import Holding, Ledger, Offer, Offers
+from dlcore.policies.ordering import fewest_needed
+from dlcore.queues import Queue
 from dlcore.rooms import acceptable_types, grow, name_type
 from dlwire.messages import Shape
 
@@ -87,10 +89,12 @@ class Adaptive:
 # --- Algorithm 1
 
 
-def _serve_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
+def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> None:
+    if ledger.spare.total == 0:
+        return  # Usual where thousands wait: nobody has more than the least he can run on.
     offers = Offers(ledger)
     makespan = max((holding.remaining for holding in ledger.holdings.values()), default=0.0)
-    for state in sorted(pending, key=lambda s: (-s.job.priority, s.order)):
+    for state in _iter_by_priority(pending, ledger):
         choice = _choose(ledger, offers, state, makespan)
         if choice is None:
             choice = _make_room_by_many(ledger, offers, state)
@@ -99,6 +103,16 @@ def _serve_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
             makespan = max(makespan, ledger.holdings[state.job.id].remaining)
             if choice.offer is not None:
                 makespan = max(makespan, choice.offer.remaining)
+
+
+def _iter_by_priority(pending: Queue[JobState], ledger: Ledger) -> Iterator[JobState]:
+    """The newcomers in order, but for those that need more than could be given to anybody."""
+    most = ledger.spare.total
+    blocks = (block for block in pending.blocks if block.ask(fewest_needed) <= most)
+    states = [state for block in blocks for state in block if state.least <= most]
+    for state in sorted(states, key=lambda s: (-s.job.priority, s.order)):
+        if state.least <= ledger.spare.total:
+            yield state
 
 
 def _choose(ledger: Ledger, offers: Offers, state: JobState, makespan: float) -> _Choice | None:
@@ -219,8 +233,7 @@ def _find_better(ledger: Ledger, holding: Holding) -> _Better | None:
     """Lines 11 to 20 for one job: the change after which it ends soonest, if sooner than now."""
     best, soonest = None, holding.remaining
     for nodes in _iter_alternatives(ledger, holding):
-        kind = name_type(ledger.cluster, nodes)
-        after = holding.remaining_with(Shape(sum(nodes.values()), len(nodes), kind))
+        after = holding.remaining_on(nodes, name_type(ledger.cluster, nodes))
         if after < soonest:
             best, soonest = nodes, after
     return None if best is None else _Better(holding.remaining - soonest, best)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName
 from dlcore.predicting import Predictor
-from dlcore.rooms import Room, count_nodes, name_type
+from dlcore.rooms import Room, count_nodes, count_usable, name_type
 from dlwire.messages import Shape
 
 GLANCE = 64
@@ -25,7 +25,17 @@ GLANCE = 64
 class Holding:
     """A job with GPUs, as they would be after the moves tried so far."""
 
-    __slots__ = ("_times", "cause", "gpu_type", "gpus", "nodes", "predictor", "state", "then")
+    __slots__ = (
+        "_left",
+        "_times",
+        "cause",
+        "gpu_type",
+        "gpus",
+        "nodes",
+        "predictor",
+        "state",
+        "then",
+    )
 
     def __init__(
         self, state: JobState, nodes: dict[NodeName, int], gpu_type: str, view: View
@@ -38,27 +48,41 @@ class Holding:
         """Why it changes; ``None`` while it does not."""
         self.predictor: Predictor = view.predictor
         self.then = view.now
-        self._times: dict[Shape, float] = {}
+        self._times: dict[tuple[Shape, bool], float] = {}
+        self._left: float | None = None
 
     @property
     def remaining(self) -> float:
         """When it will be done and gone, in seconds from now, if left as it is on the ledger."""
-        return self.remaining_with(Shape(self.gpus, len(self.nodes), self.gpu_type))
+        if self._left is None:
+            self._left = self.remaining_on(self.nodes, self.gpu_type)
+        return self._left
 
-    def remaining_with(self, shape: Shape) -> float:
-        """The same in another shape, the cost of the change included."""
-        known = self._times.get(shape)
+    def put(self, nodes: Mapping[NodeName, int], gpu_type: str) -> None:
+        """Let it have these GPUs."""
+        self.nodes, self.gpus, self.gpu_type = dict(nodes), sum(nodes.values()), gpu_type
+        self._left = None
+
+    def remaining_on(self, nodes: Mapping[NodeName, int], gpu_type: str) -> float:
+        """The same with so many GPUs on these nodes, the cost of the change included."""
+        placement = self.state.placement
+        moves = placement is not None and not nodes.keys() <= set(placement.nodes)
+        return self.remaining_with(Shape(sum(nodes.values()), len(nodes), gpu_type), moves=moves)
+
+    def remaining_with(self, shape: Shape, *, moves: bool = False) -> float:
+        """The same in another shape, on nodes that it has or, if it ``moves``, on others."""
+        known = self._times.get((shape, moves))
         if known is None:
-            known = self._times[shape] = self._predict(shape)
+            known = self._times[shape, moves] = self._predict(shape, moves=moves)
         return known
 
-    def _predict(self, shape: Shape) -> float:
+    def _predict(self, shape: Shape, *, moves: bool) -> float:
         placement = self.state.placement
         if placement is None:
             return self.predictor.completion(self.state, shape, self.then)
-        if placement.shape == shape:
+        if placement.shape == shape and not moves:
             return self.predictor.remaining(self.state, self.then)
-        return self.predictor.remaining_after(self.state, shape, self.then)
+        return self.predictor.remaining_after(self.state, shape, self.then, moves=moves)
 
     def share(self, unchanged: Cause) -> Share:
         """What the policy answers for this job."""
@@ -120,11 +144,9 @@ class Ledger:
         """Let a job have these GPUs instead of those that it has."""
         if self._spare is not None:
             self._spare.give(self._least(holding))
-        self.room.give(self._known(holding.nodes))
-        self.room.take(self._known(nodes))
-        holding.nodes = dict(nodes)
-        holding.gpus = sum(nodes.values())
-        holding.gpu_type = name_type(self.cluster, nodes)
+        self.room.give(self.count_good(holding, holding.nodes))
+        self.room.take(self.count_good(holding, nodes))
+        holding.put(nodes, name_type(self.cluster, nodes))
         if holding.state.placement is not None:
             holding.cause = cause
         if self._spare is not None:
@@ -141,11 +163,26 @@ class Ledger:
 
     def _least(self, holding: Holding) -> dict[NodeName, int]:
         if len(holding.nodes) > 1:
-            return self._known(holding.nodes)
-        return self._known(dict.fromkeys(holding.nodes, holding.state.least))
+            return self.count_good(holding, holding.nodes)
+        least = {node: min(has, holding.state.least) for node, has in holding.nodes.items()}
+        return self.count_good(holding, least)
 
-    def _known(self, nodes: Mapping[NodeName, int]) -> dict[NodeName, int]:
-        return {node: count for node, count in nodes.items() if node in self.room.nodes}
+    def count_good(self, holding: Holding, nodes: Mapping[NodeName, int]) -> dict[NodeName, int]:
+        """
+        How many of so many GPUs of the job others could be given, were they free.
+
+        A job may go on with GPUs that nobody new would get; it gives those up first.
+        """
+        known = {node: count for node, count in nodes.items() if node in self.room.nodes}
+        held = holding.state.placement
+        if self.cluster.flawless or held is None:
+            return known
+        good, whole = count_usable(held, self.cluster), count_nodes(held)
+        for node, count in known.items():
+            bad = whole.get(node, 0) - good.get(node, 0)
+            if bad:
+                known[node] = max(min(count, good[node]), count - bad)
+        return known
 
 
 class Offers:
@@ -213,14 +250,22 @@ class Offers:
             enough = [
                 o
                 for o in self._iter_offers(node)
-                if o.holding is holding and holding.gpus - o.keeps >= gpus
+                if o.holding is holding and self._frees(o) >= gpus
             ]
             chosen.append(max(enough, key=lambda o: o.keeps, default=largest))
-            gpus -= holding.gpus - chosen[-1].keeps
+            gpus -= self._frees(chosen[-1])
         return chosen
 
     def _gap(self, offer: Offer) -> int:
-        return self._ledger.room.nodes[offer.node] + offer.holding.gpus - offer.keeps
+        return self._ledger.room.nodes[offer.node] + self._frees(offer)
+
+    def _frees(self, offer: Offer) -> int:
+        """How many GPUs somebody else could have of those that are given up."""
+        gives, holding, node = offer.holding.gpus - offer.keeps, offer.holding, offer.node
+        if self._ledger.cluster.flawless:
+            return gives
+        here, count = holding.nodes[node], self._ledger.count_good
+        return count(holding, {node: here})[node] - count(holding, {node: here - gives})[node]
 
     def _offer(self, node: NodeName) -> None:
         kind = self._ledger.cluster.by_name[node].gpu_type

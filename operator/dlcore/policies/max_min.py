@@ -25,7 +25,7 @@ class MaxMin:
     """
     Raise the share of the job with the fewest GPUs, again and again, until nothing is left.
 
-    Where the paper leaves room: a share is raised to the job's next optional number, jobs with
+    Where the paper leaves room: a share is raised to the job's next optional number, jobs that have
     equally many are served by priority and arrival, and a job whose next number does not fit is
     out, so that others may use what is left. When there are more jobs than GPUs, those that came
     first run. A job is not raised to a number with which it is known to be slower, or that could
@@ -61,15 +61,16 @@ class _Filling:
         self._past_peak: dict[tuple[JobType, str, int, int], bool] = {}
 
     def fill(self) -> None:
+        # By what they have, not by what they would have: who has nothing comes before all others.
         states = (*self.view.running, *self.view.pending)
-        heap = [(s.least, -s.job.priority, s.order, s) for s in states]
+        heap = [(0, -s.job.priority, s.order, s.least, s) for s in states]
         heapq.heapify(heap)
         while heap and any(self.free.values()):
-            gpus, _, _, state = heapq.heappop(heap)
+            _, _, _, gpus, state = heapq.heappop(heap)
             if self._raise(state, gpus):
                 higher = next((n for n in state.job.gpus.options if n > gpus), None)
                 if higher and not self._is_past_peak(state, gpus, higher):
-                    heapq.heappush(heap, (higher, -state.job.priority, state.order, state))
+                    heapq.heappush(heap, (gpus, -state.job.priority, state.order, higher, state))
 
     def _raise(self, state: JobState, gpus: int) -> bool:
         kinds = self.kinds.get(state.id) or self._choose_types(state)
