@@ -13,6 +13,8 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
+    Cause,
+    CauseCode,
     Checkpoint,
     GpuDemand,
     Job,
@@ -106,10 +108,12 @@ class Scripted:
 
 
 def make_share(wish: int | Mapping[str, int]) -> Share:
+    # A reason for which a job may lose GPUs although nobody gets them.
+    cause = Cause(CauseCode.FASTER_WITH_FEWER)
     if isinstance(wish, int):
-        return Share(wish)
+        return Share(wish, cause)
     nodes = {NodeName(node): gpus for node, gpus in wish.items()}
-    return Share(sum(nodes.values()), nodes=nodes)
+    return Share(sum(nodes.values()), cause, nodes=nodes)
 
 
 class Watched(World):
