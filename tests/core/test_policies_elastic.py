@@ -414,3 +414,12 @@ def test_thousands_that_wait_cost_nothing_while_nobody_can_give_anything():
     )
     assert {type(step) for step in plan.steps} == {Wait}
     assert plan.considered == 200
+
+
+def test_a_bound_newcomer_is_given_no_victim_of_a_type_that_it_cannot_use():
+    cluster = make_cluster(n1=(2, "A"), n2=(2, "B"))
+    old = make_state("old", options=(1, 2), holds={"n1": (0, 1)}, gpu_type="A")
+    new = make_state("new", options=(1,), types=("B",), bound_to=("n1",))
+    profile = make_profile({Shape(n, 1, kind): n for n in (1, 2) for kind in "AB"})
+    steps = decide(make_snapshot(cluster, old, new, profiles=[profile]))
+    assert [type(step) for step in steps.values()] == [Wait]

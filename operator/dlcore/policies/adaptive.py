@@ -142,7 +142,7 @@ def _iter_choices(
             return
     time = predictor.completion(state, shape, now)
     by, bound = max(makespan, time), state.bound_to
-    offer = offers.best_on(bound, gpus, by) if bound else offers.best(kind, gpus, by)
+    offer = offers.best_on(bound, kind, gpus, by) if bound else offers.best(kind, gpus, by)
     if offer is not None:
         takes = offer.holding.gpus - offer.keeps
         delay = time + offer.loss

@@ -231,9 +231,13 @@ class Offers:
         # The front of a heap is not in order, but it holds the cheapest of all.
         return _choose_offer((o for o in heap[:GLANCE] if self._stands(o)), by)
 
-    def best_on(self, nodes: Iterable[NodeName], gap: int, by: float) -> Offer | None:
+    def best_on(
+        self, nodes: Iterable[NodeName], gpu_type: str, gap: int, by: float
+    ) -> Offer | None:
         """The same among a few nodes only, for a job whose checkpoint binds it to them."""
-        offers = (o for node in nodes for o in self._iter_offers(node) if self._gap(o) == gap)
+        known = self._ledger.cluster.by_name
+        there = [node for node in nodes if node in known and known[node].gpu_type == gpu_type]
+        offers = (o for node in there for o in self._iter_offers(node) if self._gap(o) == gap)
         return _choose_offer(offers, by)
 
     def _stands(self, offer: Offer) -> bool:
