@@ -388,7 +388,7 @@ OUTAGES = st.lists(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("policy", policies.NAMES)
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=settings().max_examples // 4)
 @given(jobs=JOBS, outages=OUTAGES, costly=st.booleans(), seed=st.integers(0, 3))
 def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, costly, seed):
     traced = tuple(
