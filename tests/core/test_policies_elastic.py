@@ -109,6 +109,17 @@ def test_several_jobs_give_what_one_cannot():
     assert {name: count(step) for name, step in steps.items()} == {"a": 1, "b": 1, "new": 2}
 
 
+def test_what_a_victim_gave_up_on_one_node_it_does_not_offer_on_another():
+    wide = make_state("wide", options=(1, 2, 4, 8), holds={"n1": range(4), "n2": range(4)})
+    longest = make_state("longest", options=(4, 8), holds={"n3": range(8)}, iterations_total=1e6)
+    first, second = make_state("first", options=(4,)), make_state("second", options=(4,))
+    steps = decide(make_snapshot(make_cluster(n1=4, n2=4, n3=8), wide, longest, first, second))
+    assert count(steps["wide"]) == 4
+    assert count(steps["first"]) == 4
+    assert isinstance(steps["second"], Start)
+    assert steps["second"].after == ("longest",)
+
+
 def test_nobody_is_stopped_for_a_newcomer():
     olds = [make_state(f"old-{n}", options=(1,), holds={"n1": (n,)}) for n in range(2)]
     steps = decide(make_snapshot(make_cluster(n1=2), *olds, make_state("new", options=(1,))))

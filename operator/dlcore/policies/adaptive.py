@@ -165,16 +165,21 @@ def _make_room_by_many(ledger: Ledger, offers: Offers, state: JobState) -> _Choi
         return None
     for node, count in fit.nodes.items():
         for offer in offers.collect(node, count - ledger.room.nodes[node]):
-            ledger.change(offer.holding, offer.left, _MAKES_ROOM)
-            offers.refresh(offer.holding, (offer.node,))
+            _give_up(ledger, offers, offer)
     return _Choice(math.inf, math.inf, 0, state.least, fit.nodes, None)
+
+
+def _give_up(ledger: Ledger, offers: Offers, offer: Offer) -> None:
+    giver = offer.holding
+    # What it offered on its other nodes is void as well.
+    before = tuple(giver.nodes)
+    ledger.change(giver, offer.left, _MAKES_ROOM)
+    offers.refresh(giver, before)
 
 
 def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice) -> None:
     if choice.offer is not None:
-        giver = choice.offer.holding
-        ledger.change(giver, choice.offer.left, _MAKES_ROOM)
-        offers.refresh(giver, (choice.offer.node,))
+        _give_up(ledger, offers, choice.offer)
     holding = ledger.add(state, choice.nodes, _KEEPS)
     offers.refresh(holding, choice.nodes)
 
