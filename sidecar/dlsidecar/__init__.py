@@ -1,0 +1,3 @@
+"""The agent inside the training container: it starts, stops and re-pins the training processes."""
+
+from __future__ import annotations
