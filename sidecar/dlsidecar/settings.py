@@ -105,8 +105,8 @@ class Serving:
     inner_socket: str = ""
     """A Unix socket on which the training process tells its progress; empty for none."""
     health_address: str = ""
-    health_port: int = 0
-    """For probes and metrics, in plain HTTP and read-only; 0 for none."""
+    health_port: int | None = None
+    """For probes and metrics, in plain HTTP and read-only; None for none, 0 for any."""
     header_seconds: float = 10.0
     """How long a client may take to send its request."""
     largest_body: int = 256 * 1024
