@@ -12,11 +12,15 @@ arguments as a cold start would have had them, and the script as ``__main__``.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import json
 import os
 import runpy
 import sys
+import types
+import zipfile
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 
@@ -56,9 +60,30 @@ def become(order: Any, path: list[str]) -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
         runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
     else:
-        script = sys.argv[0]
-        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
+        run_script(sys.argv[0])
+
+
+def run_script(script: str) -> None:
+    """
+    Run a file as ``__main__``.
+
+    Not by :func:`runpy.run_path`, which sets ``__file__`` and ``sys.argv[0]`` to the same text: an
+    interpreter makes the one absolute and leaves the other alone. Folders and archives are rare,
+    and runpy alone knows how to run them.
+    """
+    if not os.path.isfile(script) or zipfile.is_zipfile(script):  # noqa: PTH113
         runpy.run_path(script, run_name="__main__")
+        return
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
+    path = os.path.abspath(script) if sys.version_info >= (3, 9) else script  # noqa: PTH100
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    module.__dict__["__builtins__"] = builtins
+    module.__loader__ = SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:  # noqa: PTH123
+        code = compile(file.read(), path, "exec")
+    exec(code, module.__dict__)  # noqa: S102 - it is the user's own script
 
 
 def main() -> None:

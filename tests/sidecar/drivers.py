@@ -75,7 +75,8 @@ class Driver:
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
         answers, channel = os.pipe()
         tornado = Path(inspect.getfile(httpclient)).parent.parent
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'sidecar'}:{tornado}"}
+        path = [training.pop("extra_path", ""), str(ROOT / "sidecar"), str(tornado)]
+        environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, path))}
         self.process = subprocess.Popen(
             [python, str(HERE / "harness.py"), json.dumps(training), mark, str(channel), keep],
             stdin=subprocess.PIPE,
