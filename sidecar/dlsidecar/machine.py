@@ -385,9 +385,7 @@ def _step(machine: Machine, word: Word) -> Reaction:
 def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     attempt = machine.attempt + 1
-    started = replace(
-        machine, run=machine.target, attempt=attempt, ended=(), failure=None, saving=Saving.NONE
-    )
+    started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
     return started, (StartProcesses(machine.target, attempt),)
 
 
@@ -424,6 +422,9 @@ _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] =
 
 
 def _started(machine: Machine, _: Started) -> Reaction:
+    if machine.phase is Phase.STARTING:
+        # Until here it told how the work of the former attempt was saved.
+        machine = replace(machine, saving=Saving.NONE)
     return _step(machine, Word.STARTED)
 
 

@@ -249,8 +249,8 @@ def _hook(text: str) -> str:
 
 
 def _address(text: str) -> tuple[str, int]:
-    address, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > LARGEST_PORT:
+    address, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > LARGEST_PORT:
         raise argparse.ArgumentTypeError(f"{text} is no address; write [ADDRESS]:PORT")
     return address.strip("[]"), int(port)
 
