@@ -163,14 +163,16 @@ class Handler(RequestHandler):
         self.set_status(STATUS[why.error])
         self.set_header("Content-Type", JSON)
         if why.error is Refused.NOT_ALLOWED:
-            self.set_header("Allow", ", ".join(self._allowed()))
+            self.set_header("Allow", ", ".join(self.methods()))
         self.finish(codec.encode(refusal))
 
-    def _allowed(self) -> list[str]:
+    @classmethod
+    def methods(cls) -> list[str]:
+        """Return the methods that are answered here."""
         return [
             method
-            for method in self.SUPPORTED_METHODS
-            if getattr(type(self), method.lower()) is not getattr(RequestHandler, method.lower())
+            for method in cls.SUPPORTED_METHODS
+            if getattr(cls, method.lower()) is not getattr(RequestHandler, method.lower())
         ]
 
 
