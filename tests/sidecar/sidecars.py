@@ -27,14 +27,22 @@ POLL_SECONDS = 20
 class SideCar:
     """One start of a container on a plain machine."""
 
-    def __init__(self, folder: Path, token: str, *command: str, options: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        folder: Path,
+        token: str,
+        *command: str,
+        options: tuple[str, ...] = (),
+        python: tuple[str, ...] = (sys.executable,),
+        path: tuple[str, ...] = (),
+    ) -> None:
+        """``python`` starts the interpreter, which finds modules in ``path`` as well."""
         self.token = token
         self.socket = folder / "control"
         self.client = Client(socket=self.socket)
-        path = os.pathsep.join([str(ROOT / "sidecar"), str(ROOT)])
-        environment = {**os.environ, "PYTHONPATH": path}
-        # -I would hide PYTHONPATH; what stands in the image is started with it.
-        start = [sys.executable, "-m", "dlsidecar", "run", "--socket", str(self.socket)]
+        modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
+        environment = {**os.environ, "PYTHONPATH": modules}
+        start = [*python, "-m", "dlsidecar", "run", "--socket", str(self.socket)]
         start += ["--no-gpus-expected", "--grace-seconds", "1", *options, "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(
