@@ -26,6 +26,8 @@ from dlsidecar.processes import CannotStart, Ended, Reaper, send, start
 from dlsidecar.settings import Confirmation, Saving
 
 MOST_FILES = 20_000
+HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
+"""What ends nobody, with or without a handler."""
 Files = Mapping[str, "tuple[int, int, int]"]
 
 
@@ -88,15 +90,21 @@ class Request:
         if not self._asked:
             self._fail("no training process runs")
         elif self._saving.signal:
-            number = signal.Signals[self._saving.signal]
-            for one in self._asked:
-                send(one.pid, number)
+            self._signal(signal.Signals[self._saving.signal])
         elif self._saving.command:
             self._start_command()
         elif self._saving.http:
             self._calls = [self._loop.create_task(self._post(one)) for one in self._asked]
         else:
             self._fail("the job does not say how it saves itself")
+
+    def _signal(self, signum: signal.Signals) -> None:
+        # A process that has just been started may not have got so far as to expect it.
+        if any(would_die(one.pid, signum) for one in self._asked):
+            self._fail(f"the training has no handler for {signum.name}, or has not yet")
+            return
+        for one in self._asked:
+            send(one.pid, signum)
 
     def _start_command(self) -> None:
         out, err = self._outputs
@@ -187,6 +195,19 @@ class Request:
         for call in self._calls:
             if call is not current:
                 call.cancel()
+
+
+def would_die(pid: int, signum: signal.Signals) -> bool:
+    """Whether the signal would end the process, because it neither catches nor ignores it."""
+    if signum in HARMLESS:
+        return False
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    handled = int(fields.get("SigCgt", "0"), 16) | int(fields.get("SigIgn", "0"), 16)
+    return not handled >> (signum - 1) & 1
 
 
 def read_files(path: str) -> Files:

@@ -101,6 +101,7 @@ class Meter:
 
     most_points = 48
     window_seconds = 120.0
+    instant_seconds = 0.02
 
     def __init__(self, *, stall_seconds: float = 0.0) -> None:
         self._stall_seconds = stall_seconds
@@ -163,6 +164,11 @@ class Meter:
             if iteration < self._points[0][1]:
                 self._points = [(now, iteration)]
                 self._is_stale = True
+            return
+        if self._points and now - self._points[-1][0] < self.instant_seconds:
+            # Lines that are read together were not written together.
+            self._points[-1] = (self._points[-1][0], iteration)
+            self._is_stale = True
             return
         self._points = [point for point in self._points if now - point[0] <= self.window_seconds]
         self._points.append((now, iteration))

@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -40,13 +41,13 @@ def wait_until(ask: Callable[[], T | None], *, what: str) -> T:
 
 
 def find_processes(token: str) -> list[int]:
-    """Be the witness: return the living processes with the token among their arguments."""
+    """Be the witness: return the living processes with the token in their command line."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+            arguments = (folder / "cmdline").read_bytes()
             state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         except OSError:
             continue
@@ -104,14 +105,21 @@ class Driver:
 
     def start(self, attempt: int = 1, *, gpus: int = 1, processes: int = 1) -> None:
         names = [str(index) for index in range(gpus)]
-        self.call("start", gpus=names, processes=processes, attempt=attempt)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        self.call("start", gpus=names, processes=processes, attempt=attempt, port=port)
 
     def wait_for(self, name: str, **what: Any) -> dict[str, Any]:
         """Return the next event of this name, of which ``what`` is true."""
         while True:
-            event = self._queue.get(timeout=LIMIT_SECONDS)
+            try:
+                event = self._queue.get(timeout=LIMIT_SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"{name} has not come, but {self.events}") from None
             assert event is not None, f"the harness ended while {name} was waited for"
             self.events.append(event)
+            failed = name.replace("Done", "Failed") != name and event["event"].endswith("Failed")
+            assert not failed, event
             if event["event"] == name and what.items() <= event.items():
                 return event
 

@@ -39,7 +39,7 @@ def build_settings(document: dict[str, Any]) -> Settings:
     return Settings(training, expected_gpus=False, poll_seconds=poll)
 
 
-def build_run(gpus: list[str], processes: int, port: int = 29500) -> Run:
+def build_run(gpus: list[str], processes: int, port: int) -> Run:
     return Run(
         epoch=1,
         generation=1,
@@ -84,7 +84,8 @@ class Harness:
         call = message["call"]
         supervisor = self.crew.supervisor
         if call == "start":
-            supervisor.start(build_run(message["gpus"], message["processes"]), message["attempt"])
+            run = build_run(message["gpus"], message["processes"], message["port"])
+            supervisor.start(run, message["attempt"])
         elif call == "facts":
             self.write("Facts", **self.facts())
         elif call == "leave":

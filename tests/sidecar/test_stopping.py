@@ -49,15 +49,26 @@ def test_a_signal_confirmed_by_a_line_of_the_log(drive, tmp_path):
     driver.stop_all()
 
 
-def test_a_signal_confirmed_by_the_end(drive, tmp_path):
-    # A job without a handler is ended by the signal, which is no checkpoint.
+def test_a_signal_confirmed_by_the_end(drive):
+    # It catches SIGUSR1, and the handler ends it.
+    code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    driver = drive(command=command, saving={"signal": "SIGUSR1", "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone")
+    driver.wait_for("Gone")
+
+
+def test_a_job_without_a_handler_is_not_killed_by_the_signal(drive):
     driver = drive(saving={"signal": "SIGUSR1", "confirm": "exit"})
     driver.start()
     driver.wait_for_log("ready")
     driver.call("checkpoint")
-    failed = driver.wait_for("CheckpointFailed")
-    assert "SIGUSR1" in str(failed["problem"])
-    driver.wait_for("Gone")
+    assert "SIGUSR1" in str(driver.wait_for("CheckpointFailed")["problem"])
+    assert driver.facts()["processes"][0]["signal"] is None
+    driver.stop_all()
 
 
 def test_a_command_confirms_by_its_end(drive, tmp_path):
@@ -74,7 +85,7 @@ def test_a_command_confirms_by_its_end(drive, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "reason"),
-    [(["sh", "-c", "exit 4"], "exit code 4"), (["/nonexistent"], "No such file")],
+    [(["sh", "-c", "exit 4"], "exit code 4"), (["no-such-command"], "No such file")],
 )
 def test_a_command_that_fails_is_told(drive, command, reason):
     driver = drive(saving={"command": command, "confirm": "exit"})
@@ -126,7 +137,10 @@ def test_a_hook_over_http(drive, tmp_path, status, event):
 
 
 def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
-    driver = drive(saving={"signal": "SIGTERM", "confirm": "file", "path": str(tmp_path / "none")})
+    code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(tmp_path / "none")}
+    driver = drive(command=command, saving=saving)
     driver.start()
     driver.wait_for_log("ready")
     driver.call("checkpoint")
