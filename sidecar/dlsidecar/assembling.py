@@ -74,22 +74,27 @@ class Crew:
             on_problem=complain,
         )
         self._nursery.on_change = changed
-        household = Household(mark=mark, spared=self._spared)
-        self.supervisor = Processes(
-            training,
+        self.supervisor = self._build_supervisor(settings, report, environment, mark)
+        self._observer.warmth = self.warmth
+        self._observer.held = self._held
+        self._split = training.split
+
+    def _build_supervisor(
+        self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str
+    ) -> Processes:
+        supervisor = Processes(
+            settings.training,
             report=report,
             environment=environment,
             outputs=self._outputs,
             reaper=self._reaper,
-            household=household,
+            household=Household(mark=mark, spared=self._spared),
             nursery=self._nursery,
             gauge=self._gauge,
         )
-        self.supervisor.on_begin = self._begin_start
-        self.supervisor.on_gone = self._observer.end_start
-        self._observer.warmth = self.warmth
-        self._observer.held = self._held
-        self._split = training.split
+        supervisor.on_begin = self._begin_start
+        supervisor.on_gone = self._observer.end_start
+        return supervisor
 
     def begin(self) -> None:
         """Begin to look around, and to keep spares."""
