@@ -112,7 +112,9 @@ class Handler(RequestHandler):
             raise Refusing(Refused.NOT_AUTHORIZED, reason, remedy=trust.REMEDY)
         # Before it is read, because whoever sends too much should not be listened to.
         length = self.request.headers.get("Content-Length", "")
-        if length.isdigit() and int(length[:20]) > self.serving.largest_body:
+        # Not all that Python calls digits are; what is none is refused with the body.
+        is_number = length.isascii() and length.isdigit()
+        if is_number and int(length[:20]) > self.serving.largest_body:
             raise self._too_large()
 
     def data_received(self, chunk: bytes) -> None:

@@ -335,6 +335,17 @@ def test_a_body_that_is_too_large_is_not_read(tmp_path):
     live_through(story())
 
 
+@pytest.mark.parametrize("length", ["²2", "-1", "+5", "5, 6", "0x5", "", "1" * 500])
+def test_a_length_that_is_no_number_is_refused(tmp_path, length):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            head = f"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: {length}\r\n\r\n"
+            answer = await container.control.send(head.encode("latin-1") + b"{}")
+            assert answer[9:12] in {b"400", b"413"}
+
+    live_through(story())
+
+
 @pytest.mark.parametrize(
     "beginning",
     [
