@@ -1,13 +1,42 @@
 """
 The values that travel between the controller and a SideCar.
 
+The controller says with :class:`Run` or :class:`Stop` what shall be, and reads in :class:`State`
+what is. Both are declarations and none is an order: sending one twice, or late, does no harm. The
+training process itself may say how far it is with a :class:`Post`. What is not accepted is answered
+with a :class:`Refusal`.
+
 Written for Python 3.9 and the standard library, because the SideCar lives in other people's
-images. So far this holds what the scheduling core needs of it: the :class:`Shape`.
+images. Here stands what the words are and which limits they have; :mod:`dlwire.codec` writes them
+as JSON and reads them.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Union
+
+from dlwire.kinds import (
+    Each,
+    Either,
+    Flag,
+    Maybe,
+    Named,
+    Nested,
+    Number,
+    OneOf,
+    Text,
+    Whole,
+    Wrong,
+    wire,
+)
+
+MOST_GPUS = 128
+"""GPUs, and so processes, that one container may be told of."""
+MOST_PEERS = 1024
+MOST_PROBLEMS = 64
 
 
 class Shape(NamedTuple):
@@ -28,3 +57,354 @@ class Shape(NamedTuple):
         kind = f" ({self.gpu_type})" if self.gpu_type else ""
         spread = f" on {self.nodes} nodes" if self.nodes > 1 else ""
         return f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{kind}{spread}"
+
+
+# --- what shall be ------------------------------------------------------------------------
+
+
+class Term(NamedTuple):
+    """Which of two declarations is newer: that of the later leader, then the later one of it."""
+
+    epoch: int
+    """Counts the controllers that were leaders, one after the other."""
+    generation: int
+    """Counts the declarations for one job."""
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, generation {self.generation}"
+
+
+_GPU_ID = Text(
+    longest=128,
+    pattern=r"[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]+",
+    like="an index such as 0, or a UUID such as GPU-8f7c…",
+)
+_HOST = Text(
+    longest=253, pattern=r"[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?", like="a host name or address"
+)
+_INCARNATION = Text(
+    longest=64, pattern=r"[0-9A-Za-z-]+", like="the incarnation as the state tells it"
+)
+_NAME = Text(longest=64, pattern=r"[A-Za-z_][0-9A-Za-z_./@-]*", like="a name such as top5")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One container of the job."""
+
+    host: str = field(metadata=wire(_HOST))
+    """Where the other containers reach it."""
+    processes: int = field(metadata=wire(Whole(1, MOST_GPUS)))
+    """How many training processes run in it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    The training shall run in this container on these GPUs, as this part of the whole.
+
+    A generation is one start of the processes: another generation means another start even on the
+    same GPUs, and the same generation of a later epoch none at all.
+    """
+
+    epoch: int = field(metadata=wire(Whole()))
+    generation: int = field(metadata=wire(Whole()))
+    incarnation: str = field(metadata=wire(_INCARNATION))
+    """The start of the container that is meant. A command on its way to a container that has been
+    restarted since must not start anything there."""
+    gpus: tuple[str, ...] = field(metadata=wire(Each(_GPU_ID, MOST_GPUS, least=1)))
+    """What ``CUDA_VISIBLE_DEVICES`` shall name, in this order."""
+    rank_offset: int = field(metadata=wire(Whole()))
+    """The rank, in the whole job, of the first process of this container."""
+    world_size: int = field(metadata=wire(Whole(1)))
+    """How many processes the whole job has."""
+    peers: tuple[Peer, ...] = field(metadata=wire(Each(Nested(Peer), MOST_PEERS, least=1)))
+    """Every container of the job in the order of their ranks, this one among them."""
+    rendezvous_port: int = field(metadata=wire(Whole(1, 65535)))
+    """Where the first process of the first peer listens; a new one each generation, because the
+    former one may linger. The ports following it, one per process of a container, are the job's."""
+    batch_size: int = field(default=0, metadata=wire(Whole()))
+    """The global batch size; 0 leaves the job its own."""
+    learning_rate_factor: float = field(default=1.0, metadata=wire(Number(0.0, 1e6, above=True)))
+    """By what the job shall multiply its own learning rate."""
+    reason: str = field(default="", metadata=wire(Text()))
+    """Why, in words for people; it goes into the log."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, so that a wrong one cannot be made on either side."""
+        if len(set(self.gpus)) < len(self.gpus):
+            raise Wrong("gpus", self.gpus, "names a GPU twice", "name each GPU once")
+        processes = sum(peer.processes for peer in self.peers)
+        if processes != self.world_size:
+            remedy = f"write {processes}, as many as the peers have processes"
+            raise Wrong("worldSize", self.world_size, "is not the sum of the peers", remedy)
+        if self.rank_offset not in self._offsets():
+            remedy = "write the number of processes of the peers before this one"
+            raise Wrong("rankOffset", self.rank_offset, "is where no peer begins", remedy)
+
+    @property
+    def term(self) -> Term:
+        return Term(self.epoch, self.generation)
+
+    @property
+    def node_rank(self) -> int:
+        """The position of this container among its peers."""
+        return self._offsets().index(self.rank_offset)
+
+    @property
+    def processes(self) -> int:
+        """How many processes run in this container."""
+        return self.peers[self.node_rank].processes
+
+    def _offsets(self) -> list[int]:
+        offsets = [0]
+        for peer in self.peers[:-1]:
+            offsets.append(offsets[-1] + peer.processes)
+        return offsets
+
+
+@dataclass(frozen=True)
+class Stop:
+    """No training process shall run in this container."""
+
+    epoch: int = field(metadata=wire(Whole()))
+    generation: int = field(metadata=wire(Whole()))
+    incarnation: str = field(metadata=wire(_INCARNATION))
+    checkpoint: bool = field(default=True, metadata=wire(Flag()))
+    """Whether the job shall save itself before; not where its peers are gone, for it would hang."""
+    leave: bool = field(default=False, metadata=wire(Flag()))
+    """Whether the SideCar shall end as well, with the exit status of the training; as the first
+    process of the container it ends that with it."""
+    reason: str = field(default="", metadata=wire(Text()))
+
+    @property
+    def term(self) -> Term:
+        return Term(self.epoch, self.generation)
+
+
+Target = Union[Run, Stop]
+TARGET = Either((Run, Stop))
+
+
+# --- what is ------------------------------------------------------------------------------
+
+
+class Phase(str, Enum):
+    """What a SideCar is doing."""
+
+    READY = "Ready"
+    """It was started and has not yet been told anything."""
+    STARTING = "Starting"
+    RUNNING = "Running"
+    CHECKPOINTING = "Checkpointing"
+    """The processes have been asked to save themselves, because they must end."""
+    STOPPING = "Stopping"
+    """They have been told to end, or ended, and it is not yet proven that none is left."""
+    STOPPED = "Stopped"
+    """None is left, as was declared."""
+    EXITED = "Exited"
+    """They ended by themselves and well; none is left."""
+    FAILED = "Failed"
+    """They could not be started, or one ended badly; none is left."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it should be, and what to do about it."""
+
+    name: str = field(metadata=wire(_NAME))
+    """In CamelCase, as the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
+    message: str = field(metadata=wire(Text(2048)))
+    remedy: str = field(default="", metadata=wire(Text(2048)))
+
+
+@dataclass(frozen=True)
+class Process:
+    """One training process of the latest start."""
+
+    rank: int = field(metadata=wire(Whole()))
+    """In the whole job."""
+    pid: int = field(metadata=wire(Whole()))
+    """As this container counts; 0 while there is none."""
+    gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(_GPU_ID, MOST_GPUS)))
+    warm: bool = field(default=False, metadata=wire(Flag()))
+    """Whether an interpreter that was ready became it."""
+    exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
+    """Absent while it runs, and when a signal ended it."""
+    signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
+
+    @property
+    def is_running(self) -> bool:
+        return self.exit_code is None and self.signal is None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the training is, as far as it can be known."""
+
+    iteration: int = field(default=0, metadata=wire(Whole()))
+    epoch: float = field(default=0.0, metadata=wire(Number()))
+    batch_size: int = field(default=0, metadata=wire(Whole()))
+    """The global batch size that the training says it uses; 0 if it does not say."""
+    metrics: Mapping[str, float] = field(
+        default_factory=dict, metadata=wire(Named(Number(-1e300), 64, _NAME))
+    )
+    iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
+    """Measured over the latest iterations of this start only; 0 while it cannot be known."""
+    idle_seconds: float = field(default=0.0, metadata=wire(Number()))
+    """For how long no iteration has been reported."""
+    stalled: bool = field(default=False, metadata=wire(Flag()))
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a training process tells of itself; whatever is absent is as it was."""
+
+    iteration: int | None = field(default=None, metadata=wire(Maybe(Whole())))
+    epoch: float | None = field(default=None, metadata=wire(Maybe(Number())))
+    batch_size: int | None = field(default=None, metadata=wire(Maybe(Whole())))
+    metrics: Mapping[str, float] = field(
+        default_factory=dict, metadata=wire(Named(Number(-1e300), 64, _NAME))
+    )
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU that the container sees."""
+
+    index: int = field(metadata=wire(Whole(0, 4095)))
+    """In the order of the PCI bus."""
+    uuid: str = field(default="", metadata=wire(Text(128)))
+    model: str = field(default="", metadata=wire(Text(128)))
+    utilization: float = field(default=0.0, metadata=wire(Number(0.0, 1.0)))
+    memory_used: int = field(default=0, metadata=wire(Whole()))
+    """In bytes."""
+    memory_total: int = field(default=0, metadata=wire(Whole()))
+    busy_unassigned: bool = field(default=False, metadata=wire(Flag()))
+    """Whether somebody works on it although it is not ours at the moment."""
+    xid_errors: tuple[int, ...] = field(default=(), metadata=wire(Each(Whole(), 64)))
+    ecc_errors: int = field(default=0, metadata=wire(Whole()))
+    """Uncorrected ones, since the driver was loaded."""
+
+
+@dataclass(frozen=True)
+class Warmth:
+    """The interpreters that wait to become training processes."""
+
+    wanted: int = field(default=0, metadata=wire(Whole()))
+    ready: int = field(default=0, metadata=wire(Whole()))
+    memory_bytes: int = field(default=0, metadata=wire(Whole()))
+
+
+class Saving(str, Enum):
+    """How the checkpoint before a stop went."""
+
+    NONE = "none"
+    """There was none to make."""
+    CONFIRMED = "confirmed"
+    FAILED = "failed"
+    TIMED_OUT = "timedOut"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the latest change of GPUs cost, in seconds."""
+
+    generation: int = field(metadata=wire(Whole()))
+    saving: Saving = field(default=Saving.NONE, metadata=wire(OneOf(Saving)))
+    checkpoint_seconds: float = field(default=0.0, metadata=wire(Number()))
+    stop_seconds: float = field(default=0.0, metadata=wire(Number()))
+    start_seconds: float = field(default=0.0, metadata=wire(Number()))
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a SideCar knows about this start of its container."""
+
+    incarnation: str = field(metadata=wire(_INCARNATION))
+    """Which start of the container this is; all else holds for this start only."""
+    version: int = field(metadata=wire(Whole()))
+    """Rises with every change of this state, from 1."""
+    phase: Phase = field(metadata=wire(OneOf(Phase)))
+    released: bool = field(metadata=wire(Flag()))
+    """Whether it is proven that no process of the job is left in this incarnation."""
+    epoch: int = field(default=0, metadata=wire(Whole()))
+    generation: int = field(default=0, metadata=wire(Whole()))
+    """With the epoch: the highest term seen, which is that of the target."""
+    target: Target | None = field(default=None, metadata=wire(Maybe(TARGET)))
+    """What was declared last, and what the SideCar converges to."""
+    held: tuple[str, ...] = field(default=(), metadata=wire(Each(_GPU_ID, MOST_GPUS)))
+    """The GPUs that processes of the job may use; none once they are released."""
+    held_generation: int = field(default=0, metadata=wire(Whole()))
+    """The generation whose processes were started last."""
+    leaving: bool = field(default=False, metadata=wire(Flag()))
+    """Whether the SideCar is about to end, and will accept nothing more."""
+    processes: tuple[Process, ...] = field(
+        default=(), metadata=wire(Each(Nested(Process), MOST_GPUS))
+    )
+    progress: Progress = field(default=Progress(), metadata=wire(Nested(Progress)))
+    gpus: tuple[Gpu, ...] = field(default=(), metadata=wire(Each(Nested(Gpu), MOST_GPUS)))
+    warmth: Warmth = field(default=Warmth(), metadata=wire(Nested(Warmth)))
+    change: Change | None = field(default=None, metadata=wire(Maybe(Nested(Change))))
+    problems: tuple[Problem, ...] = field(
+        default=(), metadata=wire(Each(Nested(Problem), MOST_PROBLEMS))
+    )
+
+    @property
+    def term(self) -> Term:
+        return Term(self.epoch, self.generation)
+
+
+class Refused(str, Enum):
+    """Why something was not accepted."""
+
+    MALFORMED = "Malformed"
+    """It is no message, or a wrong one."""
+    OLDER = "OlderTerm"
+    """A newer declaration is known."""
+    CONFLICT = "SameTermOtherTarget"
+    """The same term was declared with other contents."""
+    OTHER_INCARNATION = "OtherIncarnation"
+    """It was meant for another start of this container."""
+    LEAVING = "Leaving"
+    """The SideCar is about to end."""
+    NOT_AUTHORIZED = "NotAuthorized"
+    """Whoever asks may not do this."""
+    NOT_FOUND = "NotFound"
+    NOT_ALLOWED = "MethodNotAllowed"
+    TOO_LARGE = "TooLarge"
+    TOO_MANY = "TooManyWaiting"
+    BROKEN = "InternalError"
+    """A fault of ours; the training is not touched by it."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer to what was not accepted."""
+
+    error: Refused = field(metadata=wire(OneOf(Refused)))
+    message: str = field(metadata=wire(Text(4096)))
+    incarnation: str = field(metadata=wire(_INCARNATION))
+    path: str = field(default="", metadata=wire(Text(1024)))
+    """Where in the message the wrong value stands."""
+    remedy: str = field(default="", metadata=wire(Text(2048)))
+    epoch: int = field(default=0, metadata=wire(Whole()))
+    generation: int = field(default=0, metadata=wire(Whole()))
+    """With the epoch: the highest term seen."""
+
+
+MESSAGES = (
+    Peer,
+    Run,
+    Stop,
+    Problem,
+    Process,
+    Progress,
+    Post,
+    Gpu,
+    Warmth,
+    Change,
+    State,
+    Refusal,
+)
+"""All of them, for the description of the protocol."""

@@ -1,0 +1,5 @@
+"""The agent inside the training container: it starts, stops and re-pins the training processes."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

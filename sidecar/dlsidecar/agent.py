@@ -1,0 +1,246 @@
+"""
+The one who hears, decides by the table, and has it done.
+
+Everything meets here, on one event loop: what the controller declares comes from
+:mod:`dlsidecar.serving`, what the processes do from a :class:`~dlsidecar.contract.Supervisor`, and
+time from the loop. Each is an event for :func:`dlsidecar.machine.react`; its actions are carried
+out in their order before the next event is looked at. The agent itself decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Callable
+
+from dlsidecar import metrics
+from dlsidecar.contract import Facts, Supervisor
+from dlsidecar.events import (
+    Action,
+    ArmTimer,
+    Checkpoint,
+    Event,
+    Kill,
+    Leave,
+    StartProcesses,
+    Terminate,
+    Told,
+)
+from dlsidecar.machine import Limits, Machine, Reaction, react
+from dlsidecar.settings import Training
+from dlsidecar.timing import Stopwatch
+from dlwire.messages import (
+    MOST_PROBLEMS,
+    Post,
+    Problem,
+    Refused,
+    State,
+    Target,
+    Term,
+)
+
+log = logging.getLogger(__name__)
+
+LONGEST_MESSAGE = 2048
+
+
+class Agent:
+    """One start of a container, from its first event to :attr:`left`."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        limits: Limits,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._machine = Machine(incarnation, limits)
+        self._stopwatch = Stopwatch(now)
+        self._version = 1
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._inbox: deque[Event] = deque()
+        self._is_busy = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._own_problems: dict[str, Problem] = {}
+        self.left: asyncio.Future[int] = self._loop.create_future()
+        """The exit status, as soon as the SideCar shall end."""
+
+    def begin(self, supervisor: Supervisor, facts: Facts) -> None:
+        """Meet those who do the work; nothing may happen before."""
+        self._supervisor = supervisor
+        self._facts = facts
+
+    # --- events ---------------------------------------------------------------------------
+
+    def happen(self, event: Event) -> None:
+        """Take an event in; it is over when this returns, unless another one is just being."""
+        self._inbox.append(event)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._inbox:
+                self._take(self._inbox.popleft())
+        finally:
+            self._is_busy = False
+
+    def declare(self, target: Target) -> Refused | None:
+        """Take in what the controller says; returns why not, if it is not accepted."""
+        assert not self._is_busy, "requests come from the loop and never from within a step"
+        refused = react(self._machine, Told(target)).refused
+        if refused is None:
+            self.happen(Told(target))
+        else:
+            log.warning("refused %s: %s", target.term, refused.value)
+        return refused
+
+    def _take(self, event: Event) -> None:
+        before, reaction = self._machine, react(self._machine, event)
+        self._machine = reaction.machine
+        if reaction.machine == before and not reaction.actions:
+            return
+        self._stopwatch.see(reaction.machine)
+        self._tell(before, reaction)
+        for action in reaction.actions:
+            self._carry_out(action)
+        if self._machine.released:
+            self._disarm()
+        self.changed()
+
+    def _tell(self, before: Machine, reaction: Reaction) -> None:
+        if reaction.word is None:
+            return
+        after = reaction.machine
+        ways = f"{before.phase.value} -> {after.phase.value}"
+        target = after.target
+        why = f" ({target.reason})" if target is not None and target.reason else ""
+        log.info("%s: %s; %s%s", reaction.word.value, ways, after.term, why)
+        for problem in set(after.problems) - set(before.problems):
+            log.warning("%s: %s; %s", problem.name, problem.message, problem.remedy)
+
+    # --- actions --------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, StartProcesses):
+            self._disarm()
+            self._supervisor.start(action.run, action.attempt)
+        elif isinstance(action, Checkpoint):
+            self._supervisor.checkpoint()
+        elif isinstance(action, Terminate):
+            self._supervisor.terminate()
+        elif isinstance(action, Kill):
+            self._supervisor.kill()
+        elif isinstance(action, ArmTimer):
+            self._disarm()
+            self._timer = self._loop.call_later(action.seconds, self.happen, action.event)
+        else:
+            self._leave(action)
+
+    def _leave(self, action: Leave) -> None:
+        if not self.left.done():
+            self.left.set_result(action.exit_status)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what is --------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> str:
+        return self._machine.incarnation
+
+    @property
+    def term(self) -> Term:
+        return self._machine.term
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def is_held(self) -> bool:
+        """Whether processes of the job may live."""
+        return not self._machine.released
+
+    def state(self) -> State:
+        machine, facts = self._machine, self._facts
+        return State(
+            incarnation=machine.incarnation,
+            version=self._version,
+            phase=machine.phase,
+            released=machine.released,
+            epoch=machine.term.epoch,
+            generation=machine.term.generation,
+            target=machine.target,
+            held=machine.held,
+            held_generation=0 if machine.run is None else machine.run.generation,
+            leaving=machine.is_leaving,
+            processes=facts.processes(),
+            progress=facts.progress(),
+            gpus=facts.gpus(),
+            warmth=facts.warmth(),
+            change=self._stopwatch.change,
+            problems=self._problems(),
+        )
+
+    def metrics(self) -> str:
+        return metrics.write(self.state())
+
+    def _problems(self) -> tuple[Problem, ...]:
+        known = (*self._machine.problems, *self._own_problems.values(), *self._facts.problems())
+        return tuple(_fitting(problem) for problem in dict.fromkeys(known))[:MOST_PROBLEMS]
+
+    def complain(self, problem: Problem) -> None:
+        """Show a problem of the SideCar itself until it is solved."""
+        if self._own_problems.get(problem.name) != problem:
+            log.warning("%s: %s; %s", problem.name, problem.message, problem.remedy)
+            self._own_problems[problem.name] = problem
+            self.changed()
+
+    def solve(self, name: str) -> None:
+        if self._own_problems.pop(name, None) is not None:
+            self.changed()
+
+    def post(self, post: Post) -> None:
+        self._facts.post(post)
+
+    # --- news of it -----------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Let everybody know who waits for it that the state is another one."""
+        self._version += 1
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def wait_for_change(self, version: int) -> None:
+        while self._version == version:
+            waiting = self._loop.create_future()
+            self._waiting.add(waiting)
+            try:
+                await waiting
+            finally:
+                self._waiting.discard(waiting)
+
+
+def limits_of(training: Training) -> Limits:
+    """Say how a job wants to be stopped."""
+    return Limits(
+        saves=training.saving.is_possible,
+        checkpoint_seconds=training.saving.timeout_seconds,
+        grace_seconds=training.grace_seconds,
+        kill_seconds=training.kill_seconds,
+    )
+
+
+def _fitting(problem: Problem) -> Problem:
+    """Cut what a program told at length, because the reader accepts no more."""
+    if max(len(problem.message), len(problem.remedy)) <= LONGEST_MESSAGE:
+        return problem
+    message, remedy = problem.message[:LONGEST_MESSAGE], problem.remedy[:LONGEST_MESSAGE]
+    return Problem(problem.name, message, remedy)

@@ -1,0 +1,202 @@
+"""
+Putting the parts together that know processes, output, GPUs and progress.
+
+Called once by ``dlsidecar.agent``. What it gets back is the supervisor and the facts of
+:mod:`dlsidecar.contract`, and how to end it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+
+from dlsidecar import gpus, processes
+from dlsidecar.contract import Changed, Report
+from dlsidecar.descendants import MARK, Household
+from dlsidecar.expressions import Matcher
+from dlsidecar.observing import Observer
+from dlsidecar.outputs import Pump, Tail
+from dlsidecar.settings import Confirmation, Settings, Split
+from dlsidecar.supervising import Processes
+from dlsidecar.warming import Nursery
+from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
+
+
+class Crew:
+    """Everything below the agent; it is the agent's :class:`~dlsidecar.contract.Facts`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        report: Report,
+        changed: Changed,
+        environment: Mapping[str, str],
+        mark: str,
+        gauge: gpus.Gauge | None = None,
+    ) -> None:
+        """
+        Take over the children of this process: from here on, SIGCHLD is ours.
+
+        ``mark`` names the job and this start of its container; ``environment`` is what the
+        training would get without us.
+        """
+        training = settings.training
+        environment = {**environment, MARK: mark}
+        processes.become_subreaper()
+        self._loop = asyncio.get_running_loop()
+        self._gauge = gauge or gpus.open_gauge()
+        self._reaper = processes.Reaper()
+        self._observer = Observer(settings, changed=changed, gauge=self._gauge)
+        complain = self._observer.complain
+        self._matcher = Matcher(
+            reaper=self._reaper,
+            on_match=self._take_match,
+            on_problem=complain,
+            progress=training.progress_log,
+            confirm=training.saving.confirm_log
+            if training.saving.confirm is Confirmation.LOG
+            else "",
+        )
+        self._pumps: list[Pump] = []
+        self._tails: list[Tail] = []
+        self._outputs = self._open_outputs(training.log_file)
+        if training.progress_file:
+            self._follow_progress(training.progress_file)
+        self._nursery = Nursery(
+            command=training.command,
+            preload=training.preload,
+            environment=environment,
+            outputs=self._outputs,
+            reaper=self._reaper,
+            on_problem=complain,
+        )
+        self._nursery.on_change = changed
+        self.supervisor = self._build_supervisor(settings, report, environment, mark)
+        self._observer.warmth = self.warmth
+        self._observer.held = self._held
+        self._split = training.split
+
+    def _build_supervisor(
+        self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str
+    ) -> Processes:
+        supervisor = Processes(
+            settings.training,
+            report=report,
+            environment=environment,
+            outputs=self._outputs,
+            reaper=self._reaper,
+            household=Household(mark=mark, spared=self._spared),
+            nursery=self._nursery,
+            gauge=self._gauge,
+        )
+        supervisor.on_begin = self._begin_start
+        supervisor.on_gone = self._observer.end_start
+        return supervisor
+
+    def begin(self) -> None:
+        """Begin to look around, and to keep spares."""
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._matcher.begin()
+        for tail in self._tails:
+            tail.begin()
+        self._observer.begin()
+        # How many processes there will be is known with the first run only; one per visible
+        # GPU is the most.
+        per_gpu = len(self._observer.gpus()) if self._split is Split.PER_GPU else 1
+        self._nursery.want(max(per_gpu, 1))
+
+    def close(self) -> None:
+        """End all that is ours; the job's processes must be gone by then."""
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+        self._observer.close()
+        self._matcher.stop()
+        self._nursery.close()
+        for tail in self._tails:
+            tail.close()
+        if self._pumps:
+            for pump in self._pumps:
+                pump.close()
+        else:
+            os.close(self._outputs[0])
+        self._reaper.reap()
+
+    # --- Facts ------------------------------------------------------------------------------
+
+    def processes(self) -> tuple[Process, ...]:
+        return self.supervisor.describe()
+
+    def progress(self) -> Progress:
+        return self._observer.progress()
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self._observer.gpus()
+
+    def problems(self) -> tuple[Problem, ...]:
+        return self._observer.problems()
+
+    def post(self, post: Post) -> None:
+        self._observer.post(post)
+
+    def warmth(self) -> Warmth:
+        return Warmth(
+            wanted=self._nursery.wanted,
+            ready=self._nursery.ready,
+            memory_bytes=self._nursery.memory_bytes(),
+        )
+
+    # --- between the parts ------------------------------------------------------------------
+
+    def _open_outputs(self, log_file: str) -> tuple[int, int]:
+        """Return what the training gets as its output and its error output."""
+        complain = self._observer.complain
+        if not log_file:
+            feed = self._matcher.feed
+            self._pumps = [Pump(sink, copy=feed, on_problem=complain) for sink in (1, 2)]
+            return self._pumps[0].inlet, self._pumps[1].inlet
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(log_file, flags, 0o644)
+        self._tails.append(
+            Tail(
+                log_file,
+                show=self._matcher.feed,
+                skip=self._matcher.skip,
+                on_problem=lambda name, message: complain(f"Log{name}", message),
+            )
+        )
+        return output, output
+
+    def _follow_progress(self, path: str) -> None:
+        complain = self._observer.complain
+        self._tails.append(
+            Tail(
+                path,
+                show=self._observer.take_file,
+                skip=self._observer.skip_file,
+                on_problem=lambda name, message: complain(f"ProgressFile{name}", message),
+            )
+        )
+
+    def _take_match(self, found: dict[str, str]) -> None:
+        if "confirmed" in found:
+            self.supervisor.hear_confirmation()
+        else:
+            self._observer.take_groups(found)
+
+    def _begin_start(self) -> None:
+        self._observer.begin_start()
+        self._matcher.begin()
+
+    def _held(self) -> tuple[str, ...]:
+        held = (gpu for one in self.supervisor.describe() if one.is_running for gpu in one.gpus)
+        return tuple(dict.fromkeys(held))
+
+    def _spared(self) -> list[int]:
+        helper = self._matcher.pid
+        return [*self._nursery.pids(), *([] if helper is None else [helper])]
+
+    def _reap(self) -> None:
+        self._reaper.reap()
+        self.supervisor.hear_child()

@@ -1,0 +1,80 @@
+"""
+What the agent asks of those who know processes, GPUs and progress.
+
+``dlsidecar.agent`` is written against these two protocols and nothing else, so that the tests of
+the agent can do without processes, and the tests of the processes without an agent.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Protocol
+
+from dlsidecar.events import Event
+from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
+
+Report = Callable[[Event], None]
+"""How a supervisor tells its news: on the thread of the event loop, and never from within one of
+the calls below, because the machine is in the middle of a step then (``loop.call_soon`` will do).
+Events carry the attempt they belong to."""
+
+Changed = Callable[[], None]
+"""How an observer says that its facts differ from those it gave last, on the loop's thread too.
+What differs with every look (a utilisation, an age) is no reason to call it."""
+
+
+class Supervisor(Protocol):
+    """
+    Carries out what the machine decided, and reports what became of it.
+
+    No call waits and none raises for anything that happens to the job: what goes wrong is
+    reported. The supervisor keeps no opinion about what shall be; it never starts or stops
+    anything by itself, with one exception: after :meth:`kill` it goes on killing what appears
+    until it can report :class:`~dlsidecar.events.Gone`.
+    """
+
+    def start(self, run: Run, attempt: int) -> None:
+        """
+        Start the processes of a run; is only called when nothing of the job lives.
+
+        Reports ``Started`` or ``StartFailed``, then ``RankEnded`` for each rank that ends, and in
+        the end ``Gone``, once: whenever it comes to pass that no process of the job is left.
+        """
+        ...
+
+    def checkpoint(self) -> None:
+        """Ask the job to save itself; report ``CheckpointDone`` or ``CheckpointFailed``."""
+        ...
+
+    def terminate(self) -> None:
+        """
+        Send SIGTERM to every process of the job, also where the start is still under way.
+
+        Harmless where nothing is left; ``Gone`` is then reported all the same, if it was not yet.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process of the job until none is left; harmless to repeat."""
+        ...
+
+
+class Facts(Protocol):
+    """What is known beyond the machine, as the state tells it; each call is cheap and never waits."""
+
+    def processes(self) -> tuple[Process, ...]:
+        """The ranks of the latest start, also after they ended."""
+        ...
+
+    def progress(self) -> Progress: ...
+
+    def gpus(self) -> tuple[Gpu, ...]: ...
+
+    def warmth(self) -> Warmth: ...
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What is not as it should be at the moment, without what was reported as an event."""
+        ...
+
+    def post(self, post: Post) -> None:
+        """Take what the training process told over its local socket."""
+        ...

@@ -1,0 +1,244 @@
+"""
+Running the user's regular expressions where they cannot stall anything.
+
+:class:`Matcher` hands the output of the training to a helper process (:mod:`dlsidecar.matching`)
+and calls back with what matched. It never waits for it: what the helper does not take at once is
+left out. A helper that works on one block for longer than it may is backtracking without end; it
+is killed, and the expression is reported by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pkgutil
+import re
+import sys
+from collections import deque
+from collections.abc import Callable
+
+from dlsidecar.processes import CannotStart, Ended, Reaper, start
+
+LARGEST_BLOCK = 65536
+MOST_OPEN = 8
+"""So many blocks may wait for their answers; what comes on top is left out."""
+
+Problem = Callable[[str, str], None]
+"""Called with one word for programs and a sentence for people."""
+
+
+def find_fault(expression: str) -> str:
+    """Return why an expression cannot be compiled, or the empty string."""
+    try:
+        re.compile(expression)
+    except (re.error, RecursionError, OverflowError, MemoryError) as error:
+        return f"the expression {expression!r} cannot be compiled: {error}"
+    return ""
+
+
+class Matcher:
+    """The two expressions of a job: of its progress, and of the line that confirms a checkpoint."""
+
+    patience_seconds = 2.0
+    """So much processor time the helper may spend on one block."""
+    most_restarts = 3
+
+    def __init__(
+        self,
+        *,
+        reaper: Reaper,
+        on_match: Callable[[dict[str, str]], None],
+        on_problem: Problem,
+        progress: str = "",
+        confirm: str = "",
+    ) -> None:
+        self._reaper = reaper
+        self._on_match = on_match
+        self._on_problem = on_problem
+        self._expressions = [progress, confirm]
+        self._loop = asyncio.get_running_loop()
+        self._restarts = 0
+        self._pid: int | None = None
+        self._requests = -1
+        self._answers = -1
+        self._reset()
+
+    def _reset(self) -> None:
+        self._unsent = b""
+        self._unread = b""
+        self._gap = False
+        self._open: deque[int] = deque()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._cpu_at_answer = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def begin(self) -> None:
+        """Start the helper, if there is anything to match; a new beginning forgives the old."""
+        self._restarts = 0
+        if self._pid is None and any(self._expressions):
+            self._start()
+
+    def _start(self) -> None:
+        source = pkgutil.get_data("dlsidecar", "matching.py")
+        assert source is not None
+        faults = [fault for fault in map(find_fault, self._expressions) if fault]
+        if faults:
+            self._on_problem("ExpressionInvalid", "; ".join(faults))
+            return
+        to_helper, self._requests = os.pipe()
+        self._answers, from_helper = os.pipe()
+        command = [sys.executable, "-I", "-S", "-c", source.decode(), *self._expressions]
+        try:
+            pid = start(command, env={}, stdin=to_helper, stdout=from_helper)
+        except CannotStart as error:
+            self._close()
+            self._on_problem("HelperCannotStart", str(error))
+            return
+        finally:
+            os.close(to_helper)
+            os.close(from_helper)
+        self._pid = pid
+        self._reaper.watch(pid, self._ended)
+        os.set_blocking(self._requests, False)
+        os.set_blocking(self._answers, False)
+        self._loop.add_reader(self._answers, self._read)
+
+    def stop(self) -> None:
+        """End the helper. What it has not answered is lost."""
+        if self._pid is not None:
+            self._reaper.forget(self._pid)
+            self._kill()
+            self._pid = None
+        self._close()
+
+    def _kill(self) -> None:
+        assert self._pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, 9)
+
+    def _close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._answers >= 0:
+            self._loop.remove_reader(self._answers)
+            os.close(self._answers)
+        if self._requests >= 0:
+            self._loop.remove_writer(self._requests)
+            os.close(self._requests)
+        self._requests = self._answers = -1
+        self._reset()
+
+    # --- what goes there --------------------------------------------------------------------
+
+    def feed(self, output: bytes) -> None:
+        """Hand over output of the training, or leave it out where the helper is behind."""
+        if self._pid is None:
+            return
+        for begin in range(0, len(output), LARGEST_BLOCK):
+            self._feed_block(output[begin : begin + LARGEST_BLOCK])
+
+    def skip(self) -> None:
+        """Say that output was left out, so that two halves of lines are not joined."""
+        self._gap = True
+
+    def _feed_block(self, block: bytes) -> None:
+        if self._unsent or len(self._open) >= MOST_OPEN:
+            self._gap = True
+            return
+        if self._gap:
+            self._gap = False
+            self._unsent += bytes(4)
+            self._open.append(0)
+        self._unsent += len(block).to_bytes(4, "big") + block
+        self._open.append(len(block))
+        self._send()
+        if self._watchdog is None and self._pid is not None:
+            self._cpu_at_answer = processor_seconds(self._pid)
+            self._watch()
+
+    def _send(self) -> None:
+        try:
+            sent = os.write(self._requests, self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # It is gone; its end is about to be collected.
+            self._unsent = b""
+            return
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self._loop.add_writer(self._requests, self._send)
+        else:
+            self._loop.remove_writer(self._requests)
+
+    # --- what comes back --------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._answers, LARGEST_BLOCK)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._answers)
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            if self._open:
+                self._open.popleft()
+            for found in json.loads(line):
+                self._on_match(found)
+        if self._pid is not None:
+            self._cpu_at_answer = processor_seconds(self._pid)
+
+    # --- what never comes back --------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._watchdog = self._loop.call_later(self.patience_seconds / 4, self._look)
+
+    def _look(self) -> None:
+        """
+        See whether the helper is stuck.
+
+        Judged by its processor time, because on a loaded machine the clock accuses the innocent.
+        """
+        self._watchdog = None
+        if self._pid is None or not self._open:
+            return
+        if processor_seconds(self._pid) - self._cpu_at_answer <= self.patience_seconds:
+            self._watch()
+            return
+        self._on_problem(
+            "ExpressionTooSlow",
+            f"an expression worked {self.patience_seconds:g} s on a few lines without an end: "
+            f"{' or '.join(repr(one) for one in self._expressions if one)}",
+        )
+        self._kill()
+
+    def _ended(self, ended: Ended) -> None:
+        self._pid = None
+        self._close()
+        self._restarts += 1
+        if self._restarts <= self.most_restarts:
+            self._start()
+            self._gap = True
+        else:
+            self._on_problem(
+                "ExpressionGivenUp",
+                f"the helper that reads the log ended {self._restarts} times, last by {ended}; "
+                "it is tried again at the next start",
+            )
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has spent, or 0 where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,175 @@
+"""
+What the GPUs of this machine say of themselves, by NVML where it is to be had.
+
+NVML counts host process ids, which mean nothing inside a container: memory and utilisation are
+to be trusted here, who runs where is not. Without NVML everything else works as well; it is said
+once, and the GPUs are then taken to be what they are said to be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dlwire.messages import Gpu
+
+log = logging.getLogger(__name__)
+
+BUSY_UTILIZATION = 0.05
+BUSY_BYTES = 512 << 20
+"""Above either of the two somebody computes there; an idle driver holds a few hundred MiB."""
+XID_EVENT = 0x8
+MOST_XIDS = 64
+
+
+class Gauge(Protocol):
+    """Where the numbers come from."""
+
+    missing: str
+    """Why there is nothing to read, or the empty string."""
+
+    def read(self) -> list[Gpu]: ...
+
+    def close(self) -> None: ...
+
+
+class NoGauge:
+    """A machine without NVML."""
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+
+    def read(self) -> list[Gpu]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Nvml:
+    """NVML by nvidia-ml-py."""
+
+    missing = ""
+
+    def __init__(self, library: Any) -> None:
+        self._nvml = library
+        self._nvml.nvmlInit()
+        count = self._nvml.nvmlDeviceGetCount()
+        self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        # NVML enumerates in PCI bus order, which is what CUDA_DEVICE_ORDER is set to.
+        self._names = [
+            (to_text(library.nvmlDeviceGetUUID(one)), to_text(library.nvmlDeviceGetName(one)))
+            for one in self._handles
+        ]
+        self._xids: dict[str, list[int]] = {}
+        self._events = self._register_events()
+
+    def _register_events(self) -> Any:
+        """Ask to be told of Xid errors, which some drivers and most virtual GPUs refuse."""
+        try:
+            events = self._nvml.nvmlEventSetCreate()
+            for handle in self._handles:
+                self._nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, events)
+            return events
+        except self._nvml.NVMLError as error:
+            log.info("Xid errors are not told by this driver: %s", error)
+            return None
+
+    def read(self) -> list[Gpu]:
+        self._read_events()
+        return [
+            self._read_one(index, handle, *self._names[index])
+            for index, handle in enumerate(self._handles)
+        ]
+
+    def _read_one(self, index: int, handle: Any, uuid: str, model: str) -> Gpu:
+        memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+        rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
+        # Uncorrectable errors, counted since the driver was loaded.
+        ecc = self._ask(self._nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)
+        return Gpu(
+            index=index,
+            uuid=uuid,
+            model=model,
+            utilization=rates.gpu / 100 if rates else 0.0,
+            memory_used=int(memory.used) if memory else 0,
+            memory_total=int(memory.total) if memory else 0,
+            xid_errors=tuple(self._xids.get(uuid, ())),
+            ecc_errors=int(ecc or 0),
+        )
+
+    def _ask(self, question: Any, *arguments: Any) -> Any:
+        """Return the answer, or None: not every GPU can answer every question."""
+        try:
+            return question(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+    def _read_events(self) -> None:
+        while self._events is not None:
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = to_text(self._nvml.nvmlDeviceGetUUID(event.device))
+            except self._nvml.NVMLError:
+                # Nothing new: it calls that a time-out.
+                return
+            errors = self._xids.setdefault(uuid, [])
+            if int(event.eventData) not in errors and len(errors) < MOST_XIDS:
+                errors.append(int(event.eventData))
+
+    def close(self) -> None:
+        self._ask(self._nvml.nvmlShutdown)
+
+
+def to_text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def open_gauge() -> Gauge:
+    """Return NVML, or say why there is none. It never raises."""
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError:
+        return NoGauge("nvidia-ml-py is not installed")
+    try:
+        return Nvml(library)
+    except (library.NVMLError, OSError, AttributeError) as error:
+        return NoGauge(f"NVML cannot be used: {error}")
+
+
+# --- questions about what was read ----------------------------------------------------------
+
+
+def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
+    """Return those ids, indices or UUIDs, that no GPU of this machine answers to."""
+    known = {str(one.index) for one in gpus} | {one.uuid for one in gpus}
+    return [one for one in ids if one not in known]
+
+
+def choose(gpus: Collection[Gpu], ids: Collection[str]) -> list[Gpu]:
+    """Return the GPUs that the ids, indices or UUIDs, name."""
+    return [one for one in gpus if str(one.index) in ids or one.uuid in ids]
+
+
+def is_busy(gpu: Gpu) -> bool:
+    return gpu.utilization > BUSY_UTILIZATION or gpu.memory_used > BUSY_BYTES
+
+
+def mark_strangers(gpus: Collection[Gpu], ids: Collection[str]) -> tuple[Gpu, ...]:
+    """Return the GPUs with a mark on those that work although they are not assigned to us."""
+    assigned = choose(gpus, ids)
+    return tuple(replace(one, busy_unassigned=is_busy(one) and one not in assigned) for one in gpus)
+
+
+def find_unreleased(
+    gpus: Collection[Gpu], base: Mapping[str, int], *, tolerance_bytes: int = 64 << 20
+) -> list[Gpu]:
+    """Return the GPUs that hold more memory than at their base line, by UUID."""
+    return [
+        one
+        for one in gpus
+        if one.uuid in base and one.memory_used > base[one.uuid] + tolerance_bytes
+    ]

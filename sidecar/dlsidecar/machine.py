@@ -1,0 +1,527 @@
+"""
+The whole behaviour of a SideCar, as one table of what happens in which phase.
+
+Theory of operation. The controller declares what shall be, and the SideCar converges to the newest
+declaration it has seen. For that it needs to know two things: what was declared last (the target),
+and which processes may still live (those of the current run, until it is proven that none is left).
+Processes of another run are started only from phases in which nothing lives, and such a phase is
+entered only by the proof. So whatever overtakes whatever, there are never two trainings at once.
+
+A newer declaration replaces the target at any time. If nothing lives, it is carried out. If
+something does, that must end, and on the way there the newest target may change again and again:
+only when the proof comes is it looked at. In this way a newer declaration cancels a change under
+way at each point of it, and a burst of them costs one stop and one start (the cancelling of CoDDL).
+The processes that are being stopped may well hang, because they wait for peers which are gone; so
+each step on the way down has a time limit, and after the last one comes SIGKILL.
+
+Three comparisons come before the table, because they are the same in every phase. A declaration
+older than the target is refused, and so is one of the same term that says something else. A repeat
+changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
+that is how a new leader puts its stamp on what it found.
+
+News from the processes carries the number of the attempt at starting them. What belongs to an
+earlier attempt has been overtaken and changes nothing, and neither does what the table does not
+name for a phase.
+
+Everything that affects the behaviour is in this file, and nothing in it reads a clock, waits, or
+touches a process: :func:`react` takes a value and an event and returns the next value and what to
+do. ``dlsidecar.agent`` does it. The picture in ``docs/protocol.md`` is drawn by :func:`draw`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Callable, NamedTuple
+
+from dlsidecar.events import (
+    Action,
+    ArmTimer,
+    Checkpoint,
+    CheckpointDone,
+    CheckpointFailed,
+    CheckpointTimedOut,
+    Event,
+    Gone,
+    GraceOver,
+    Interrupted,
+    Kill,
+    Leave,
+    RankEnded,
+    Started,
+    StartFailed,
+    StartProcesses,
+    StillThere,
+    Terminate,
+    Told,
+)
+from dlwire.messages import Phase, Problem, Refused, Run, Saving, Stop, Target, Term
+
+# --- what is known ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How the job wants to be stopped."""
+
+    saves: bool = False
+    """Whether it can be asked to save itself."""
+    checkpoint_seconds: float = 60.0
+    grace_seconds: float = 10.0
+    kill_seconds: float = 5.0
+    """How long to wait for the proof before SIGKILL is sent once more, and that is reported."""
+
+
+QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
+"""The phases in which it is proven that nothing of the job lives."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A SideCar at one moment."""
+
+    incarnation: str
+    limits: Limits = Limits()
+    phase: Phase = Phase.READY
+    target: Target | None = None
+    """The newest declaration; what everything converges to."""
+    run: Run | None = None
+    """What the latest attempt started, or tries to start."""
+    attempt: int = 0
+    """Counts the attempts of this incarnation; news names the one it belongs to."""
+    ended: tuple[RankEnded, ...] = ()
+    """The ranks of the latest attempt that ended, in the order in which they did."""
+    failure: Problem | None = None
+    """Why the latest attempt did not end well, unless it was ended by us."""
+    saving: Saving | None = Saving.NONE
+    """How the latest checkpoint went; None while it is under way."""
+    saving_problem: Problem | None = None
+    is_stuck: bool = False
+    """Whether SIGKILL was sent long ago, and there is still no proof."""
+    is_interrupted: bool = False
+    has_left: bool = False
+
+    @property
+    def released(self) -> bool:
+        """Whether it is proven that nothing of the job lives in this incarnation."""
+        return self.phase in QUIET
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The GPUs that processes of the job may use."""
+        return () if self.released or self.run is None else self.run.gpus
+
+    @property
+    def term(self) -> Term:
+        return Term(0, 0) if self.target is None else self.target.term
+
+    @property
+    def is_leaving(self) -> bool:
+        is_told = isinstance(self.target, Stop) and self.target.leave
+        return self.is_interrupted or self.has_left or is_told
+
+    @property
+    def exit_status(self) -> int:
+        """What the SideCar ends with, as if it were the training: as a shell would tell it."""
+        if self.failure is None:
+            decisive = min(self.ended, key=lambda end: end.rank, default=None)
+        else:
+            decisive = next((end for end in self.ended if not end.is_well), None)
+        if decisive is None:
+            return 0 if self.failure is None else EXIT_NOT_STARTED
+        return (
+            decisive.exit_code if decisive.exit_code is not None else 128 + (decisive.signal or 0)
+        )
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        stuck = STUCK if self.is_stuck else None
+        known = (self.failure, self.saving_problem, stuck)
+        return tuple(problem for problem in known if problem is not None)
+
+
+EXIT_NOT_STARTED = 127
+"""As shells tell that a command cannot be run."""
+
+STUCK = Problem(
+    "ProcessesDoNotEnd",
+    "SIGKILL was sent, and it is still not proven that no process of the job is left",
+    "look for processes in the uninterruptible sleep (state D), for example on a network file"
+    " system or a GPU that has failed; the GPUs stay with this job until they are gone",
+)
+UNCONFIRMED = Problem(
+    "CheckpointNotConfirmed",
+    "the processes ended before the checkpoint was confirmed",
+    "look into the log of the training; what it did since the last checkpoint is done again",
+)
+TOO_SLOW = Problem(
+    "CheckpointTimedOut",
+    "the checkpoint was not confirmed in time, and the processes were stopped without it",
+    "raise checkpoint.timeoutSeconds, or look whether the training answers the request",
+)
+
+# --- the table ----------------------------------------------------------------------------
+
+
+class Word(Enum):
+    """Everything that can happen, told apart as far as it makes a difference."""
+
+    RUN = "told to run"
+    STOP = "told to stop"
+    LEAVE = "told to leave"
+    CHANGE = "told something newer"
+    CHANGE_UNSAVED = "told something newer, without a checkpoint"
+    STARTED = "all started"
+    START_FAILED = "a start failed"
+    RANK_ENDED = "a rank ended well"
+    RANK_FAILED = "a rank ended badly"
+    ALL_ENDED = "the last rank ended"
+    SAVED = "checkpoint confirmed"
+    NOT_SAVED = "checkpoint failed"
+    SAVING_TIMED_OUT = "checkpoint too slow"
+    GRACE_OVER = "grace is over"
+    STILL_THERE = "still not gone"
+    GONE_TO_RUN = "all gone, a newer run waits"
+    GONE_TO_STOP = "all gone, as declared"
+    GONE_TO_LEAVE = "all gone, leaving"
+    GONE_WELL = "all gone by themselves"
+    GONE_BADLY = "all gone after a failure"
+
+
+class Verb(Enum):
+    """What the table can demand; :func:`react` makes the actions of it."""
+
+    START = "start"
+    SAVE = "checkpoint"
+    END = "terminate"
+    KILL = "kill"
+    LEAVE = "leave"
+
+
+class Row(NamedTuple):
+    phase: Phase
+    verbs: tuple[Verb, ...] = ()
+
+
+_START = Row(Phase.STARTING, (Verb.START,))
+_END = Row(Phase.STOPPING, (Verb.END,))
+_KILL = Row(Phase.STOPPING, (Verb.KILL,))
+
+
+def _quiet(phase: Phase) -> Mapping[Word, Row]:
+    """Make the rows of a phase in which nothing lives; how it went last is not forgotten."""
+    stopped = Phase.STOPPED if phase is Phase.READY else phase
+    return {
+        Word.RUN: _START,
+        Word.STOP: Row(stopped),
+        Word.LEAVE: Row(stopped, (Verb.LEAVE,)),
+    }
+
+
+TABLE: Mapping[Phase, Mapping[Word, Row]] = MappingProxyType(
+    {
+        Phase.READY: _quiet(Phase.READY),
+        Phase.STARTING: {
+            Word.STARTED: Row(Phase.RUNNING),
+            Word.START_FAILED: _END,
+            Word.RANK_ENDED: Row(Phase.STARTING),
+            Word.RANK_FAILED: _END,
+            # What it left behind has to go, too, before anything can be proven.
+            Word.ALL_ENDED: _END,
+            # There is nothing yet that would be worth a checkpoint.
+            Word.CHANGE: _END,
+            Word.CHANGE_UNSAVED: _END,
+        },
+        Phase.RUNNING: {
+            Word.RANK_ENDED: Row(Phase.RUNNING),
+            # The others would wait for it for ever, and a checkpoint may need it.
+            Word.RANK_FAILED: _END,
+            Word.ALL_ENDED: _END,
+            Word.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
+            Word.CHANGE_UNSAVED: _END,
+        },
+        Phase.CHECKPOINTING: {
+            Word.RANK_ENDED: Row(Phase.CHECKPOINTING),
+            Word.RANK_FAILED: _END,
+            Word.ALL_ENDED: _END,
+            Word.SAVED: _END,
+            Word.NOT_SAVED: _END,
+            Word.SAVING_TIMED_OUT: _END,
+            # The checkpoint is needed for the newer one just as well.
+            Word.CHANGE: Row(Phase.CHECKPOINTING),
+            Word.CHANGE_UNSAVED: _END,
+        },
+        Phase.STOPPING: {
+            Word.STARTED: Row(Phase.STOPPING),
+            Word.START_FAILED: Row(Phase.STOPPING),
+            Word.RANK_ENDED: Row(Phase.STOPPING),
+            Word.RANK_FAILED: Row(Phase.STOPPING),
+            Word.ALL_ENDED: Row(Phase.STOPPING),
+            Word.SAVED: Row(Phase.STOPPING),
+            Word.NOT_SAVED: Row(Phase.STOPPING),
+            Word.CHANGE: Row(Phase.STOPPING),
+            Word.CHANGE_UNSAVED: Row(Phase.STOPPING),
+            Word.GRACE_OVER: _KILL,
+            Word.STILL_THERE: _KILL,
+            Word.GONE_TO_RUN: _START,
+            Word.GONE_TO_STOP: Row(Phase.STOPPED),
+            Word.GONE_TO_LEAVE: Row(Phase.STOPPED, (Verb.LEAVE,)),
+            Word.GONE_WELL: Row(Phase.EXITED),
+            Word.GONE_BADLY: Row(Phase.FAILED),
+        },
+        Phase.STOPPED: _quiet(Phase.STOPPED),
+        Phase.EXITED: _quiet(Phase.EXITED),
+        Phase.FAILED: _quiet(Phase.FAILED),
+    }
+)
+"""The whole truth. What is not named changes nothing."""
+
+# --- one step -----------------------------------------------------------------------------
+
+
+class Reaction(NamedTuple):
+    """What an event leads to."""
+
+    machine: Machine
+    actions: tuple[Action, ...] = ()
+    refused: Refused | None = None
+    """Why a declaration was not accepted."""
+    word: Word | None = None
+    """What the event meant; None if it meant nothing, because it was refused, repeated or late."""
+
+
+def react(machine: Machine, event: Event) -> Reaction:
+    """Return what becomes of the machine, and what has to be done."""
+    if isinstance(event, Told):
+        return _told(machine, event.target)
+    if isinstance(event, Interrupted):
+        machine = replace(machine, is_interrupted=True)
+        return _step(machine, _word_for_change(machine))
+    if event.attempt != machine.attempt:
+        return Reaction(machine)
+    return _NEWS[type(event)](machine, event)
+
+
+def _told(machine: Machine, target: Target) -> Reaction:
+    refused = _why_refused(machine, target)
+    if refused is not None:
+        return Reaction(machine, refused=refused)
+    known = machine.target
+    if known is not None and _says_the_same(target, known):
+        return Reaction(_stamped(machine, target))
+    machine = replace(machine, target=target)
+    return _step(machine, _word_for_change(machine))
+
+
+def _why_refused(machine: Machine, target: Target) -> Refused | None:
+    if target.incarnation != machine.incarnation:
+        return Refused.OTHER_INCARNATION
+    if machine.is_interrupted or machine.has_left:
+        return Refused.LEAVING
+    known = machine.target
+    if known is None:
+        return None
+    if target.term < known.term:
+        return Refused.OLDER
+    if target.term == known.term and not _says_the_same(target, known):
+        return Refused.CONFLICT
+    return None
+
+
+def _says_the_same(one: Target, other: Target) -> bool:
+    """Whether nothing differs but who says it, and in which words it is explained."""
+    if isinstance(one, Run):
+        return one == replace(other, epoch=one.epoch, reason=one.reason)
+    return one == replace(other, epoch=one.epoch, reason=one.reason)
+
+
+def _stamped(machine: Machine, target: Target) -> Machine:
+    assert machine.target is not None
+    stamped = replace(machine.target, epoch=target.epoch)
+    if machine.run is not None and machine.run == machine.target:
+        return replace(machine, target=stamped, run=replace(machine.run, epoch=target.epoch))
+    return replace(machine, target=stamped)
+
+
+def _word_for_change(machine: Machine) -> Word:
+    """Name the news that the machine shall be something else than it is."""
+    target = machine.target
+    if not machine.released:
+        wants_saving = not isinstance(target, Stop) or target.checkpoint
+        return Word.CHANGE if wants_saving and machine.limits.saves else Word.CHANGE_UNSAVED
+    if machine.is_leaving:
+        return Word.LEAVE
+    return Word.RUN if isinstance(target, Run) else Word.STOP
+
+
+def _word_for_gone(machine: Machine) -> Word:
+    if machine.is_leaving:
+        return Word.GONE_TO_LEAVE
+    if isinstance(machine.target, Stop):
+        return Word.GONE_TO_STOP
+    if machine.target != machine.run:
+        return Word.GONE_TO_RUN
+    return Word.GONE_WELL if machine.failure is None else Word.GONE_BADLY
+
+
+def _step(machine: Machine, word: Word) -> Reaction:
+    """Look the word up, and turn the verbs of its row into actions."""
+    row = TABLE[machine.phase].get(word)
+    if row is None:
+        return Reaction(machine)
+    machine = replace(machine, phase=row.phase)
+    actions: tuple[Action, ...] = ()
+    for verb in row.verbs:
+        machine, more = _VERBS[verb](machine)
+        actions += more
+    return Reaction(machine, actions, word=word)
+
+
+# --- what the verbs do --------------------------------------------------------------------
+
+
+def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    assert isinstance(machine.target, Run)
+    attempt = machine.attempt + 1
+    started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
+    return started, (StartProcesses(machine.target, attempt),)
+
+
+def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = CheckpointTimedOut(machine.attempt)
+    saving = replace(machine, saving=None, saving_problem=None)
+    return saving, (Checkpoint(), ArmTimer(over, machine.limits.checkpoint_seconds))
+
+
+def _end(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = GraceOver(machine.attempt)
+    return machine, (Terminate(), ArmTimer(over, machine.limits.grace_seconds))
+
+
+def _kill(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = StillThere(machine.attempt)
+    return machine, (Kill(), ArmTimer(over, machine.limits.kill_seconds))
+
+
+def _leave(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    return replace(machine, has_left=True), (Leave(machine.exit_status),)
+
+
+_VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] = {
+    Verb.START: _start,
+    Verb.SAVE: _save,
+    Verb.END: _end,
+    Verb.KILL: _kill,
+    Verb.LEAVE: _leave,
+}
+
+# --- what the news says -------------------------------------------------------------------
+# Each function notes what is new, and names it in a word for the table.
+
+
+def _started(machine: Machine, _: Started) -> Reaction:
+    if machine.phase is Phase.STARTING:
+        # Until here it told how the work of the former attempt was saved.
+        machine = replace(machine, saving=Saving.NONE)
+    return _step(machine, Word.STARTED)
+
+
+def _start_failed(machine: Machine, event: StartFailed) -> Reaction:
+    if machine.phase is Phase.STARTING:
+        machine = replace(machine, failure=event.problem)
+    return _step(machine, Word.START_FAILED)
+
+
+def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
+    if machine.released or event.rank in {end.rank for end in machine.ended}:
+        return Reaction(machine)
+    machine = replace(machine, ended=(*machine.ended, event))
+    # Later a bad end is the answer to what we did, and no news.
+    was_on_its_own = machine.phase in {Phase.STARTING, Phase.RUNNING}
+    if was_on_its_own and not event.is_well:
+        machine = replace(machine, failure=_failure(event))
+    assert machine.run is not None
+    if len(machine.ended) == machine.run.processes:
+        return _step(machine, Word.ALL_ENDED)
+    return _step(machine, Word.RANK_ENDED if event.is_well else Word.RANK_FAILED)
+
+
+def _failure(event: RankEnded) -> Problem:
+    how = f"exit code {event.exit_code}"
+    if event.exit_code is None:
+        how = f"signal {event.signal}"
+    return Problem(
+        "TrainingFailed",
+        f"the process of rank {event.rank} ended with {how}",
+        "look into the log of the training",
+    )
+
+
+def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
+    # A checkpoint that is confirmed while the grace runs is one nevertheless.
+    if not machine.released and machine.saving is not Saving.NONE:
+        machine = replace(machine, saving=Saving.CONFIRMED, saving_problem=None)
+    return _step(machine, Word.SAVED)
+
+
+def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
+    if machine.saving is None:
+        machine = replace(machine, saving=Saving.FAILED, saving_problem=event.problem)
+    return _step(machine, Word.NOT_SAVED)
+
+
+def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
+    if machine.phase is Phase.CHECKPOINTING:
+        machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
+    return _step(machine, Word.SAVING_TIMED_OUT)
+
+
+def _grace_over(machine: Machine, _: GraceOver) -> Reaction:
+    return _step(machine, Word.GRACE_OVER)
+
+
+def _still_there(machine: Machine, _: StillThere) -> Reaction:
+    if machine.phase is Phase.STOPPING:
+        machine = replace(machine, is_stuck=True)
+    return _step(machine, Word.STILL_THERE)
+
+
+def _gone(machine: Machine, _: Gone) -> Reaction:
+    # Only the way down ends in a proof: a supervisor tells of every rank before.
+    if machine.phase is not Phase.STOPPING:
+        return Reaction(machine)
+    machine = replace(machine, is_stuck=False)
+    if machine.saving is None:
+        machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
+    return _step(machine, _word_for_gone(machine))
+
+
+_NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
+    Started: _started,
+    StartFailed: _start_failed,
+    RankEnded: _rank_ended,
+    CheckpointDone: _saved,
+    CheckpointFailed: _not_saved,
+    CheckpointTimedOut: _saving_timed_out,
+    GraceOver: _grace_over,
+    StillThere: _still_there,
+    Gone: _gone,
+}
+
+# --- the picture --------------------------------------------------------------------------
+
+
+def draw() -> str:
+    """Draw the table as a Mermaid diagram; what leaves a phase as it is, is left out."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Phase.READY.value}"]
+    for phase, rows in TABLE.items():
+        arrows: dict[Row, list[str]] = {}
+        for word, row in rows.items():
+            if row.phase is not phase or row.verbs:
+                arrows.setdefault(row, []).append(word.value)
+        for row, words in arrows.items():
+            done = "".join(f" / {verb.value}" for verb in row.verbs)
+            lines.append(f"    {phase.value} --> {row.phase.value}: {', '.join(words)}{done}")
+    return "\n".join(lines) + "\n"

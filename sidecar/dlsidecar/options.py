@@ -1,0 +1,260 @@
+"""
+The command line and the environment, read once into :class:`~dlsidecar.settings.Settings`.
+
+Each option may also be set by an environment variable, ``--grace-seconds`` by
+``DLJOB_SIDECAR_GRACE_SECONDS``; the command line wins. What contradicts itself is refused here, by
+name and before anything is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dlsidecar import __version__
+from dlsidecar.settings import (
+    Confirmation,
+    Framework,
+    Saving,
+    Serving,
+    Settings,
+    Split,
+    Training,
+)
+
+PREFIX = "DLJOB_SIDECAR_"
+DEFAULT_CONTROLLER = "controller.dljob"
+LARGEST_PORT = 65535
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process, so that there is one place that does."""
+        raise UsageError(message)
+
+
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Make the settings, or raise :class:`UsageError`."""
+    parser = _build_parser()
+    commands = parser.parse_args(_with_environment(arguments, environment))
+    return Settings(
+        training=_training(commands),
+        serving=_serving(commands),
+        expected_gpus=not commands.no_gpus_expected,
+        poll_seconds=commands.poll_seconds,
+        scratch=Path(commands.scratch),
+    )
+
+
+def _build_parser() -> _Parser:
+    version = f"dljob-sidecar {__version__} (Python {platform.python_version()})"
+    parser = _Parser(prog="dljob-sidecar", description="Runs a training that can be reshaped.")
+    parser.add_argument("--version", action="version", version=version)
+    verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
+    run = verbs.add_parser(
+        "run",
+        help="wait to be told the GPUs, then run the command on them",
+        usage="dljob-sidecar run [options] -- COMMAND [ARGUMENT ...]",
+    )
+    _add_training(run.add_argument_group("the training"))
+    _add_saving(run.add_argument_group("how it saves itself before a stop"))
+    _add_progress(run.add_argument_group("where its progress is read"))
+    _add_serving(run.add_argument_group("who may speak to the SideCar, and where"))
+    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_training(group: Any) -> None:
+    group.add_argument("--framework", choices=_words(Framework), default="none")
+    group.add_argument("--processes", choices=_words(Split), default="perNode")
+    group.add_argument("--grace-seconds", type=_seconds, default=10.0)
+    group.add_argument("--kill-seconds", type=_seconds, default=5.0)
+    group.add_argument("--preload", type=_listed, default=(), metavar="MODULE[,MODULE...]")
+    group.add_argument("--log-file", default="", metavar="FILE")
+    group.add_argument("--no-gpus-expected", action="store_true")
+    group.add_argument("--poll-seconds", type=_seconds, default=5.0)
+    group.add_argument("--scratch", default="/tmp", metavar="FOLDER")  # noqa: S108
+
+
+def _add_saving(group: Any) -> None:
+    group.add_argument("--checkpoint-signal", type=_signal, metavar="NAME")
+    group.add_argument("--checkpoint-command", type=_words_of, default=(), metavar="JSON-LIST")
+    group.add_argument("--checkpoint-http", type=_hook, metavar="PORT/PATH")
+    group.add_argument("--checkpoint-to", choices=["leader", "all"], default="leader")
+    group.add_argument("--checkpoint-confirm", choices=_words(Confirmation), default="exit")
+    group.add_argument("--checkpoint-log", default="", metavar="REGEX")
+    group.add_argument("--checkpoint-path", default="", metavar="PATH")
+    group.add_argument("--checkpoint-seconds", type=_seconds, default=60.0)
+
+
+def _add_progress(group: Any) -> None:
+    group.add_argument("--progress-log", default="", metavar="REGEX")
+    group.add_argument("--progress-file", default="", metavar="FILE")
+    group.add_argument("--progress-http", action="store_true")
+    group.add_argument("--stall-seconds", type=_seconds, default=600.0)
+
+
+def _add_serving(group: Any) -> None:
+    group.add_argument("--socket", default="", metavar="FILE")
+    group.add_argument("--listen", type=_address, default=("", 0), metavar="[ADDRESS]:PORT")
+    group.add_argument("--tls", default="", metavar="FOLDER")
+    group.add_argument("--job-uid", default="")
+    group.add_argument("--controller-name", default=DEFAULT_CONTROLLER)
+    group.add_argument("--inner-socket", default="", metavar="FILE")
+    group.add_argument("--health", type=_address, default=None, metavar="[ADDRESS]:PORT")
+
+
+def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Put the options of the environment before those of the command line, which so win."""
+    if not arguments or arguments[0] != "run":
+        return list(arguments)
+    given = []
+    for name, value in sorted(environment.items()):
+        if name.startswith(PREFIX) and value:
+            option = "--" + name[len(PREFIX) :].lower().replace("_", "-")
+            is_switch = option in {"--no-gpus-expected", "--progress-http"}
+            given.append(option if is_switch else f"{option}={value}")
+    return [arguments[0], *given, *arguments[1:]]
+
+
+# --- from options to settings -------------------------------------------------------------
+
+
+def _training(options: argparse.Namespace) -> Training:
+    command = list(options.command)
+    if command[:1] == ["--"]:
+        command.pop(0)
+    if not command:
+        raise UsageError("what to run is missing; write it behind --, as in: -- python train.py")
+    return Training(
+        command=tuple(command),
+        framework=Framework(options.framework),
+        split=Split(options.processes),
+        saving=_saving(options),
+        grace_seconds=options.grace_seconds,
+        kill_seconds=max(options.kill_seconds, 0.1),
+        preload=options.preload,
+        progress_log=options.progress_log,
+        progress_file=options.progress_file,
+        progress_http=options.progress_http,
+        stall_seconds=options.stall_seconds,
+        log_file=options.log_file,
+    )
+
+
+def _saving(options: argparse.Namespace) -> Saving:
+    ways = {
+        "--checkpoint-signal": options.checkpoint_signal,
+        "--checkpoint-command": options.checkpoint_command,
+        "--checkpoint-http": options.checkpoint_http,
+    }
+    named = [name for name, value in ways.items() if value]
+    if len(named) > 1:
+        raise UsageError(f"there is one way to ask for a checkpoint; leave one of {named} out")
+    needed = {"file": "--checkpoint-path", "log": "--checkpoint-log"}
+    missing = needed.get(options.checkpoint_confirm)
+    given = {
+        "--checkpoint-path": options.checkpoint_path,
+        "--checkpoint-log": options.checkpoint_log,
+    }
+    if named and missing and not given[missing]:
+        confirm = options.checkpoint_confirm
+        raise UsageError(f"--checkpoint-confirm {confirm} needs {missing}")
+    return Saving(
+        signal=options.checkpoint_signal or "",
+        command=options.checkpoint_command,
+        http=options.checkpoint_http or "",
+        to_all=options.checkpoint_to == "all",
+        confirm=Confirmation(options.checkpoint_confirm),
+        confirm_log=options.checkpoint_log,
+        path=options.checkpoint_path,
+        timeout_seconds=options.checkpoint_seconds,
+    )
+
+
+def _serving(options: argparse.Namespace) -> Serving:
+    address, port = options.listen
+    if not options.socket and not options.tls:
+        raise UsageError(
+            "nobody could speak to the SideCar; write --socket FILE on one machine, or on a network"
+            " --listen [ADDRESS]:PORT, --tls FOLDER and --job-uid UID"
+        )
+    if bool(options.tls) != bool(port) or bool(options.tls) != bool(options.job_uid):
+        raise UsageError("--listen, --tls and --job-uid are only possible together")
+    if options.progress_http and not options.inner_socket:
+        raise UsageError("--progress-http needs --inner-socket, where the training reports to")
+    health_address, health_port = options.health or ("", None)
+    return Serving(
+        socket=options.socket,
+        address=address,
+        port=port,
+        tls_folder=options.tls,
+        job_uid=options.job_uid,
+        controller_name=options.controller_name,
+        inner_socket=options.inner_socket,
+        health_address=health_address,
+        health_port=health_port,
+    )
+
+
+# --- the kinds of values ------------------------------------------------------------------
+# What these raise as ValueError, argparse tells as "invalid … value" with the name of the option.
+
+
+def _words(enumeration: Any) -> list[str]:
+    return [word.value for word in enumeration]
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 1e7:
+        raise argparse.ArgumentTypeError(f"{text} is no time in seconds, from 0 to 10000000")
+    return seconds
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+
+
+def _signal(text: str) -> str:
+    if text.upper() not in signal.Signals.__members__:
+        raise argparse.ArgumentTypeError(f"{text} is no signal; write one such as SIGUSR1")
+    return text.upper()
+
+
+def _words_of(text: str) -> tuple[str, ...]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise argparse.ArgumentTypeError(f'{text} is no list of words such as ["sh", "save.sh"]')
+    return tuple(words)
+
+
+def _hook(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,4}/[\x21-\x7e]*", text):
+        raise argparse.ArgumentTypeError(f"{text} is no hook; write PORT/PATH, as in 8080/save")
+    return text
+
+
+def _address(text: str) -> tuple[str, int]:
+    address, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > LARGEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no address; write [ADDRESS]:PORT")
+    return address.strip("[]"), int(port)
+
+
+def environment_of_training(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the training would get without us: all but our own options."""
+    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}

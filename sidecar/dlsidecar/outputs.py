@@ -1,0 +1,243 @@
+"""
+What the training prints: passed on unchanged, and shown to whoever reads its progress.
+
+Two ways. In a container a :class:`Pump` moves bytes from a pipe to our own output. It reads no
+more than it could pass on: when nobody reads our output, the training blocks in its `write`, just
+as it would without us. On one machine the training writes straight into a file, and a
+:class:`Tail` follows it; there the training waits for nobody.
+
+Both live as long as the SideCar, so that the output of one start follows the output of the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Callable
+
+Problem = Callable[[str, str], None]
+
+BLOCK = 65536
+PIPE_CAPACITY = 1 << 20
+F_SETPIPE_SZ = 1031
+
+
+class Pump:
+    """Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``."""
+
+    def __init__(self, sink: int, *, copy: Callable[[bytes], None], on_problem: Problem) -> None:
+        self._copy = copy
+        self._on_problem = on_problem
+        self._loop = asyncio.get_running_loop()
+        self._source, self.inlet = os.pipe()
+        """``inlet`` is what a training process gets as its output."""
+        # A larger pipe wakes us more rarely; where it is not allowed, the usual one will do.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._source, F_SETPIPE_SZ, PIPE_CAPACITY)
+        os.set_blocking(self._source, False)
+        self._sink, self._write = open_sink(sink)
+        self._pending = memoryview(b"")
+        self._is_waiting = False
+        self._loop.add_reader(self._source, self._read)
+
+    def _read(self) -> None:
+        try:
+            block = os.read(self._source, BLOCK)
+        except BlockingIOError:
+            return
+        self._copy(block)
+        self._pending = memoryview(block)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._pending:
+                self._pending = self._pending[self._write(self._pending) :]
+        except BlockingIOError:
+            self._wait_for_sink()
+            return
+        except OSError as error:
+            self._lose(error)
+        if self._is_waiting:
+            self._is_waiting = False
+            self._loop.remove_writer(self._sink)
+            self._loop.add_reader(self._source, self._read)
+
+    def _wait_for_sink(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._flush)
+
+    def _lose(self, error: OSError) -> None:
+        """Throw away what cannot be written: a full disk must not end the training."""
+        name = "DiskFull" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "OutputLost"
+        self._on_problem(name, f"output of the training is lost: {error.strerror}")
+        self._pending = memoryview(b"")
+
+    def close(self) -> None:
+        """Pass on what is there, as far as it goes without waiting, and close everything."""
+        self._loop.remove_reader(self._source)
+        if self._is_waiting:
+            self._loop.remove_writer(self._sink)
+        with contextlib.suppress(OSError):
+            while not self._pending:
+                block = os.read(self._source, BLOCK)
+                if not block:
+                    break
+                self._pending = memoryview(block)
+                while self._pending:
+                    self._pending = self._pending[self._write(self._pending) :]
+        for descriptor in (self._source, self.inlet, self._sink):
+            os.close(descriptor)
+
+
+def open_sink(descriptor: int) -> tuple[int, Callable[[memoryview], int]]:
+    """
+    Return a descriptor of our own for an output, and how to write to it without ever waiting.
+
+    The one we were given is shared with others, who would be surprised if it stopped blocking.
+    """
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(kind):
+        ours = os.dup(descriptor)
+        return ours, lambda data: _send(ours, data)
+    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            ours = os.open(f"/proc/self/fd/{descriptor}", flags)
+            return ours, lambda data: os.write(ours, data)
+    # A regular file never makes us wait. Neither does a pipe that cannot be opened anew (it
+    # may belong to another user) for as little as one page, once it is ready at all.
+    ours = os.dup(descriptor)
+    if stat.S_ISREG(kind):
+        return ours, lambda data: os.write(ours, data)
+    return ours, lambda data: _write_page(ours, data)
+
+
+def _send(descriptor: int, data: memoryview) -> int:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        return connection.send(data, socket.MSG_DONTWAIT)
+
+
+def _write_page(descriptor: int, data: memoryview) -> int:
+    import select  # noqa: PLC0415 - hardly ever needed
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError
+    return os.write(descriptor, data[:4096])
+
+
+class Tail:
+    """
+    Follows a file that somebody else writes, and shows what is appended to it.
+
+    It looks a few times a second instead of being told, because network file systems tell
+    nobody. Far behind, it skips to the end: what is shown is news, not an archive.
+    """
+
+    period_seconds = 0.2
+    farthest = 1 << 20
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        show: Callable[[bytes], None],
+        skip: Callable[[], None],
+        on_problem: Problem,
+    ) -> None:
+        self.path = path
+        self._show = show
+        self._skip = skip
+        self._on_problem = on_problem
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._file = -1
+        self._identity: tuple[int, int] = (0, 0)
+        self._told = ""
+        # What is there already is of an earlier life and says nothing about this one's speed.
+        self._open(at_end=True)
+
+    def begin(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.period_seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self.period_seconds, self._tick)
+        self.look()
+
+    def look(self) -> None:
+        """Show what has been appended since the last look."""
+        try:
+            self._follow()
+        except OSError as error:
+            self._tell("Unreadable", error.strerror or str(error))
+
+    def _follow(self) -> None:
+        try:
+            there = os.stat(self.path)  # noqa: PTH116
+        except FileNotFoundError:
+            return
+        if (there.st_dev, there.st_ino) != self._identity:
+            if self._file >= 0:
+                self._skip()
+            self._open(at_end=False)
+        if self._file < 0:
+            return
+        size = os.fstat(self._file).st_size
+        position = os.lseek(self._file, 0, os.SEEK_CUR)
+        if size < position:
+            self._skip()
+            os.lseek(self._file, 0, os.SEEK_SET)
+        elif size - position > self.farthest:
+            os.lseek(self._file, size - BLOCK, os.SEEK_SET)
+            self._skip()
+        for _ in range(4):
+            block = os.read(self._file, BLOCK)
+            if not block:
+                break
+            self._show(block)
+
+    def _open(self, *, at_end: bool) -> None:
+        self._close()
+        try:
+            # Without O_NONBLOCK a named pipe would hold us here until somebody writes.
+            self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            status = os.fstat(self._file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._tell("Unreadable", error.strerror or str(error))
+            return
+        if not stat.S_ISREG(status.st_mode):
+            self._close()
+            self._identity = (status.st_dev, status.st_ino)
+            self._tell("Unreadable", "not a regular file")
+            return
+        self._identity = (status.st_dev, status.st_ino)
+        if at_end:
+            os.lseek(self._file, 0, os.SEEK_END)
+
+    def _tell(self, name: str, message: str) -> None:
+        if message != self._told:
+            self._told = message
+            self._on_problem(name, f"{self.path}: {message}")
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def close(self) -> None:
+        self._close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

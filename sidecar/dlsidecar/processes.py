@@ -1,0 +1,162 @@
+"""
+Starting processes and hearing of their end.
+
+Everything that the SideCar starts comes from :func:`start`: training processes, checkpoint
+commands, warm spares and our own helper. Everything that ends below us is collected by the
+one :class:`Reaper`, orphans included, since to whoever is PID 1 or a subreaper the kernel
+gives them all.
+
+What is started here dies when we die: the kernel sends it SIGKILL at the death of its parent
+(``PR_SET_PDEATHSIG``). That holds for our direct children only. It does not hold for their
+children, nor for a set-uid program; for those see :mod:`dlsidecar.keeping`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+# Looked up once and before any fork: between fork and exec nothing may allocate or lock.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: with a code, or by a signal (then the other one is None)."""
+
+    code: int | None
+    signal: int | None
+
+    def __str__(self) -> str:
+        if self.signal is None:
+            return f"exit code {self.code}"
+        try:
+            return f"signal {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"signal {self.signal}"
+
+
+class CannotStart(Exception):
+    """A command cannot be started; ``reason`` is one word for programs, the text is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel to end this process when its parent ends."""
+    _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+
+
+def become_subreaper() -> bool:
+    """Become the parent of every orphan among our descendants. PID 1 already is."""
+    return os.getpid() == 1 or _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> int:
+    """
+    Start a command in a session of its own and return its process id.
+
+    The command is looked up in the PATH of ``env``, as a shell would. The caller must have the
+    end collected by a :class:`Reaper`; nobody else waits for it.
+    """
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        # The parent may have died before the kernel was asked.
+        if os.getppid() != parent:
+            os._exit(127)
+
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+            list(command),
+            env=dict(env),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509 - we have one thread, and `prepare` takes no lock
+        )
+    except FileNotFoundError as error:
+        raise CannotStart("CommandNotFound", f"{command[0]}: {error.strerror}") from error
+    except PermissionError as error:
+        raise CannotStart("CommandNotExecutable", f"{command[0]}: {error.strerror}") from error
+    except BlockingIOError as error:
+        raise CannotStart("TooManyProcesses", f"{command[0]}: {error.strerror}") from error
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise CannotStart("CannotStart", f"{command[0]}: {error}") from error
+    # The reaper collects it. Popen is told a code, so that it never waits by itself for a
+    # process id that may by then belong to another.
+    process.returncode = 0
+    return process.pid
+
+
+class Reaper:
+    """
+    Collects every child that ends, and tells whoever asked for it.
+
+    :meth:`reap` is called when SIGCHLD arrives. One that nobody asked for is an orphan of the
+    training and is just collected.
+    """
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[Ended], None]] = {}
+        self.collected = 0
+        """How many have been collected so far: a scan that spans a change is not believed."""
+
+    def watch(self, pid: int, callback: Callable[[Ended], None]) -> None:
+        """Call back once when the child ends. To be called in the same breath as the start."""
+        self._callbacks[pid] = callback
+
+    def forget(self, pid: int) -> None:
+        """Collect the child as if it were an orphan."""
+        self._callbacks.pop(pid, None)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.collected += 1
+            callback = self._callbacks.pop(pid, None)
+            if callback is None:
+                continue
+            if os.WIFSIGNALED(status):
+                callback(Ended(code=None, signal=os.WTERMSIG(status)))
+            else:
+                callback(Ended(code=os.WEXITSTATUS(status), signal=None))
+
+
+def send(pid: int, signum: int) -> bool:
+    """Send a signal; return False where the process is no more."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        log.warning("process %d is not ours to send a signal to", pid)
+    return True

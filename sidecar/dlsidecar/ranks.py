@@ -1,0 +1,141 @@
+"""
+Which process is which part of the whole, in the words of each framework.
+
+Pure: a declaration in, environments out. What a framework does not read is not set, and
+everything else in the environment stays as the user made it.
+
+===========  ==============================================================================
+pytorch      what ``torchrun`` would set; every process sees all GPUs of its container and
+             takes the one that LOCAL_RANK names
+tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
+             nothing for a single one (MirroredStrategy); each process sees its own GPUs
+horovod      what ``horovodrun`` would set, for its Gloo controller; the rendezvous is ours
+jax          what ``jax.distributed.initialize()`` reads; each process sees its own GPUs
+none         nothing but the GPUs, each process its own
+===========  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dlwire.messages import Run
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process to be started."""
+
+    rank: int
+    local_rank: int
+    gpus: tuple[str, ...]
+    environment: Mapping[str, str]
+    """What it gets on top of the container's own environment."""
+
+
+def lay_out(run: Run, *, framework: str) -> list[Rank]:
+    """Return the processes that this container runs."""
+    describe = FRAMEWORKS[framework]
+    ranks = []
+    for local_rank in range(run.processes):
+        gpus = share_of(run, local_rank) if framework not in SEE_ALL_GPUS else run.gpus
+        visible = ",".join(gpus)
+        environment = {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": visible,
+            "NVIDIA_VISIBLE_DEVICES": visible,
+            **describe(run, local_rank),
+            **describe_batch(run),
+        }
+        ranks.append(Rank(run.rank_offset + local_rank, local_rank, gpus, environment))
+    return ranks
+
+
+def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
+    """Return the GPUs of one process: in order, all of the same number as far as it comes out."""
+    begin = len(run.gpus) * local_rank // run.processes
+    end = len(run.gpus) * (local_rank + 1) // run.processes
+    # More processes than GPUs: somebody has to share.
+    return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
+
+
+def describe_batch(run: Run) -> dict[str, str]:
+    """Tell of a batch size that is not the job's own (elastic batches only)."""
+    if not run.batch_size:
+        return {}
+    return {
+        "DLJOB_BATCH_SIZE": str(run.batch_size),
+        "DLJOB_LEARNING_RATE_FACTOR": repr(run.learning_rate_factor),
+    }
+
+
+def describe_pytorch(run: Run, local_rank: int) -> dict[str, str]:
+    return {
+        "RANK": str(run.rank_offset + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(run.world_size),
+        "LOCAL_WORLD_SIZE": str(run.processes),
+        "NODE_RANK": str(run.node_rank),
+        "MASTER_ADDR": run.peers[0].host,
+        "MASTER_PORT": str(run.rendezvous_port),
+    }
+
+
+def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
+    if run.world_size == 1:
+        return {}
+    workers = [
+        join_address(peer.host, run.rendezvous_port + local)
+        for peer in run.peers
+        for local in range(peer.processes)
+    ]
+    task = {"type": "worker", "index": run.rank_offset + local_rank}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+
+def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
+    here = [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": run.peers[0].host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(run.rendezvous_port),
+        "HOROVOD_HOSTNAME": run.peers[run.node_rank].host,
+        "HOROVOD_RANK": str(run.rank_offset + local_rank),
+        "HOROVOD_SIZE": str(run.world_size),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(run.processes),
+        # Among those of the same local rank: how far along, and how many there are.
+        "HOROVOD_CROSS_RANK": str(here.index(run.node_rank)),
+        "HOROVOD_CROSS_SIZE": str(len(here)),
+    }
+
+
+def describe_jax(run: Run, local_rank: int) -> dict[str, str]:
+    if run.world_size == 1:
+        return {}
+    return {
+        "JAX_COORDINATOR_ADDRESS": join_address(run.peers[0].host, run.rendezvous_port),
+        "JAX_NUM_PROCESSES": str(run.world_size),
+        "JAX_PROCESS_ID": str(run.rank_offset + local_rank),
+    }
+
+
+def describe_none(run: Run, local_rank: int) -> dict[str, str]:  # noqa: ARG001 - as the others
+    return {}
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+FRAMEWORKS = {
+    "pytorch": describe_pytorch,
+    "tensorflow": describe_tensorflow,
+    "horovod": describe_horovod,
+    "jax": describe_jax,
+    "none": describe_none,
+}
+SEE_ALL_GPUS = frozenset({"pytorch", "horovod"})

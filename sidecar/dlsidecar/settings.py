@@ -1,0 +1,129 @@
+"""
+Everything that can be set, in one frozen tree that is built once and passed down.
+
+``dlsidecar.options`` makes it from the command line and the environment. Nothing else reads either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+
+class Framework(str, Enum):
+    """How ranks and peers are told to the training processes."""
+
+    PYTORCH = "pytorch"
+    TENSORFLOW = "tensorflow"
+    HOROVOD = "horovod"
+    JAX = "jax"
+    NONE = "none"
+
+
+class Split(str, Enum):
+    """How many processes the GPUs of a container are shared out to."""
+
+    PER_GPU = "perGpu"
+    PER_NODE = "perNode"
+
+
+class Confirmation(str, Enum):
+    """How the job shows that its checkpoint is written."""
+
+    FILE = "file"
+    """Something under the path of the checkpoints is newer than the request."""
+    LOG = "log"
+    """A line of the output matches a regular expression."""
+    EXIT = "exit"
+    """The processes that were asked end by themselves."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """How the job saves itself before it is stopped; at most one of the first three is set."""
+
+    signal: str = ""
+    """The name of a signal, such as ``SIGUSR1``."""
+    command: tuple[str, ...] = ()
+    """A command that is run beside the training, in its environment."""
+    http: str = ""
+    """``PORT/PATH`` at which the training process takes a POST on the loopback address; one
+    process per GPU listens at PORT + local rank."""
+    to_all: bool = False
+    """Whether every process is asked, and not only the leader (the first one here)."""
+    confirm: Confirmation = Confirmation.EXIT
+    confirm_log: str = ""
+    path: str = ""
+    """Where checkpoints are written; needed for a confirmation by file."""
+    timeout_seconds: float = 60.0
+
+    @property
+    def is_possible(self) -> bool:
+        return bool(self.signal or self.command or self.http)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The job, as far as a SideCar has to know it."""
+
+    command: tuple[str, ...]
+    framework: Framework = Framework.NONE
+    split: Split = Split.PER_NODE
+    saving: Saving = Saving()
+    grace_seconds: float = 10.0
+    """Between SIGTERM and SIGKILL."""
+    kill_seconds: float = 5.0
+    """After SIGKILL, before it is reported that something does not die; repeated."""
+    preload: tuple[str, ...] = ()
+    """What warm interpreters import; none are kept if it is empty."""
+    progress_log: str = ""
+    """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
+    progress_file: str = ""
+    """A file to which the job appends JSON lines."""
+    progress_http: bool = False
+    stall_seconds: float = 600.0
+    """For how long nothing may move before that is reported."""
+    log_file: str = ""
+    """Where the output goes; empty passes it on to our own standard output."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where the SideCar answers, and to whom; either a socket or TLS, for there is no third way."""
+
+    socket: str = ""
+    """A Unix socket that only its owner may open; the way on one machine."""
+    address: str = ""
+    port: int = 0
+    tls_folder: str = ""
+    """Holds ``tls.crt``, ``tls.key`` and ``ca.crt``; re-read when they are renewed."""
+    job_uid: str = ""
+    """The job whose controller may speak to us."""
+    controller_name: str = ""
+    """The one name that may declare a target; others of the job may read."""
+    inner_socket: str = ""
+    """A Unix socket on which the training process tells its progress; empty for none."""
+    health_address: str = ""
+    health_port: int | None = None
+    """For probes and metrics, in plain HTTP and read-only; None for none, 0 for any."""
+    header_seconds: float = 10.0
+    """How long a client may take to send its request."""
+    largest_body: int = 256 * 1024
+    most_waiting: int = 32
+    """How many long polls may wait at once."""
+    longest_wait_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it."""
+
+    training: Training
+    serving: Serving = Serving()
+    expected_gpus: bool = True
+    """Whether it is a problem when the container sees no GPU."""
+    poll_seconds: float = 5.0
+    """How often the GPUs and the progress are looked at."""
+    scratch: Path = field(default=Path("/tmp"))  # noqa: S108 - the one place nearly every image has
+    """Where our own small files may be written; needed for sockets of warm interpreters only."""

@@ -1,0 +1,110 @@
+"""
+A Python interpreter that has imported what the job names and waits to become its training.
+
+This file is not imported by the SideCar: its source is handed to ``python -c`` of the job's own
+interpreter, whatever version that is, with the job's own packages. It imports nothing of ours.
+
+It gets four descriptors, and then the names of the modules to import: where orders come from,
+where answers go, and the output and the error output of the training. It answers ``ready``, waits
+for one line of JSON, answers ``running``, and is the training from there on: environment and
+arguments as a cold start would have had them, and the script as ``__main__``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import os
+import runpy
+import sys
+import types
+import zipfile
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+
+def answer(descriptor: int, **what: object) -> None:
+    os.write(descriptor, json.dumps(what).encode() + b"\n")
+
+
+def preload(names: list[str]) -> list[str]:
+    """Return what cannot be imported, with the reason."""
+    faults = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001, PERF203 - whatever a module of the user raises
+            faults.append(f"{name}: {type(error).__name__}: {error}")
+    return faults
+
+
+def read_order(descriptor: int) -> Any:
+    """Wait for the one order; None means that nobody is there any more to give it."""
+    data = b""
+    while not data.endswith(b"\n"):
+        block = os.read(descriptor, 65536)
+        if not block:
+            return None
+        data += block
+    return json.loads(data.decode())
+
+
+def become(order: Any, path: list[str]) -> None:
+    """Run the script or the module as if the interpreter had just been started with it."""
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.path[:] = path
+    sys.argv[:] = order["arguments"]
+    if order["module"]:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+    else:
+        run_script(sys.argv[0])
+
+
+def run_script(script: str) -> None:
+    """
+    Run a file as ``__main__``.
+
+    Not by :func:`runpy.run_path`, which sets ``__file__`` and ``sys.argv[0]`` to the same text: an
+    interpreter makes the one absolute and leaves the other alone. Folders and archives are rare,
+    and runpy alone knows how to run them.
+    """
+    if not os.path.isfile(script) or zipfile.is_zipfile(script):  # noqa: PTH113
+        runpy.run_path(script, run_name="__main__")
+        return
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
+    path = os.path.abspath(script) if sys.version_info >= (3, 9) else script  # noqa: PTH100
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    module.__dict__["__builtins__"] = builtins
+    module.__loader__ = SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:  # noqa: PTH123
+        code = compile(file.read(), path, "exec")
+    exec(code, module.__dict__)  # noqa: S102 - it is the user's own script
+
+
+def main() -> None:
+    orders, answers, out, err = (int(text) for text in sys.argv[1:5])
+    # With -c the first entry is the current folder, which a script would not have.
+    path = [entry for entry in sys.path if entry]
+    faults = preload(sys.argv[5:])
+    answer(answers, ready=not faults, faults=faults)
+    order = read_order(orders)
+    if faults or order is None:
+        return
+    os.close(orders)
+    # What the imports printed was nobody's business; what comes now is the training's.
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for descriptor in {out, err} - {1, 2}:
+        os.close(descriptor)
+    answer(answers, running=True)
+    os.close(answers)
+    become(order, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""
+Starting the training processes, and ending them with proof that none is left.
+
+Called by ``dlsidecar.agent`` with what the machine decided; see :class:`dlsidecar.contract.Supervisor`
+for the promises. The way down is: a checkpoint, SIGTERM to the ranks (and to what they leave behind
+as soon as they have ended), SIGKILL to everything that :mod:`dlsidecar.descendants` can find, again
+and again. *Gone* is said after two looks in a row that found nobody, between which no child was
+collected either: a process that forks and ends at every moment can hide from one look, but each of
+its deaths is told to us. Where GPU memory can be read, it must be back at what it was before the
+start as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+from dlsidecar import checkpoints, gpus, ranks
+from dlsidecar.contract import Report
+from dlsidecar.descendants import Household
+from dlsidecar.events import (
+    CheckpointDone,
+    CheckpointFailed,
+    Event,
+    Gone,
+    RankEnded,
+    Started,
+    StartFailed,
+)
+from dlsidecar.processes import CannotStart, Ended, Reaper, send, start
+from dlsidecar.settings import Training
+from dlsidecar.warming import Nursery
+from dlwire.messages import Problem, Process, Run
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_SECONDS = 0.002
+SLOWEST_LOOK_SECONDS = 0.25
+DESPERATE_LOOKS = 50
+"""After so many looks that still found somebody, PID 1 lets the kernel kill all at once."""
+
+
+class Trainer:
+    """One training process of the latest start."""
+
+    def __init__(self, rank: ranks.Rank) -> None:
+        self.rank = rank.rank
+        self.local_rank = rank.local_rank
+        self.gpus = rank.gpus
+        self.environment = rank.environment
+        self.pid = 0
+        self.warm = False
+        self.is_running = False
+        """Whether it has become the user's program."""
+        self.ended: Ended | None = None
+
+    def describe(self) -> Process:
+        return Process(
+            rank=self.rank,
+            pid=self.pid,
+            gpus=self.gpus,
+            warm=self.warm,
+            exit_code=self.ended.code if self.ended else None,
+            signal=self.ended.signal if self.ended else None,
+        )
+
+
+class Processes:
+    """The supervisor of one job's processes in one container."""
+
+    def __init__(
+        self,
+        training: Training,
+        *,
+        report: Report,
+        environment: Mapping[str, str],
+        outputs: tuple[int, int],
+        reaper: Reaper,
+        household: Household,
+        nursery: Nursery,
+        gauge: gpus.Gauge,
+    ) -> None:
+        """``outputs`` are what the training gets as its output and its error output."""
+        self._training = training
+        self._report = report
+        self._environment = dict(environment)
+        self._outputs = outputs
+        self._reaper = reaper
+        self._household = household
+        self._nursery = nursery
+        self._gauge = gauge
+        self._loop = asyncio.get_running_loop()
+        self._attempt = 0
+        self._trainers: list[Trainer] = []
+        self._request: checkpoints.Request | None = None
+        self._base: dict[str, int] = {}
+        self._must_report_gone = False
+        self._has_reported_start = False
+        self._is_terminating = False
+        self._is_killing = False
+        self._looks = 0
+        self._kills = 0
+        self._empty_at: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.on_begin: Callable[[], None] = lambda: None
+        self.on_gone: Callable[[], None] = lambda: None
+
+    def describe(self) -> tuple[Process, ...]:
+        return tuple(one.describe() for one in self._trainers)
+
+    # --- starting ---------------------------------------------------------------------------
+
+    def start(self, run: Run, attempt: int) -> None:
+        self._attempt = attempt
+        self._must_report_gone = True
+        self._has_reported_start = False
+        self._is_terminating = self._is_killing = False
+        self._trainers = []
+        present = self._gauge.read()
+        self._base = {one.uuid: one.memory_used for one in gpus.choose(present, run.gpus)}
+        unknown = gpus.find_unknown(present, run.gpus) if present else []
+        if unknown:
+            self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
+            return
+        self.on_begin()
+        framework = self._training.framework.value
+        for rank in ranks.lay_out(run, framework=framework):
+            trainer = Trainer(rank)
+            self._trainers.append(trainer)
+            if not self._start_one(trainer):
+                return
+        self._nursery.want(run.processes)
+        self._see_started()
+
+    def _start_one(self, trainer: Trainer) -> bool:
+        """Start a process warm where that is possible, else cold; return whether it could be."""
+        attempt = self._attempt
+        environment = {**self._environment, **trainer.environment}
+
+        def hear(fault: str) -> None:
+            self._hear_warm(trainer, attempt, fault)
+
+        pid = self._nursery.take(environment, hear)
+        if pid is None:
+            return self._start_cold(trainer)
+        trainer.pid, trainer.warm = pid, True
+        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
+        return True
+
+    def _start_cold(self, trainer: Trainer) -> bool:
+        attempt = self._attempt
+        out, err = self._outputs
+        environment = {**self._environment, **trainer.environment}
+        try:
+            pid = start(self._training.command, env=environment, stdout=out, stderr=err)
+        except CannotStart as error:
+            self._fail_start(error.reason, str(error))
+            return False
+        trainer.pid, trainer.warm, trainer.is_running = pid, False, True
+        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
+        return True
+
+    def _hear_warm(self, trainer: Trainer, attempt: int, fault: str) -> None:
+        """A spare became the training process, or did not: then a cold one takes its place."""
+        if attempt != self._attempt or trainer.is_running or trainer.ended:
+            return
+        if fault:
+            log.warning("rank %d starts cold: its spare interpreter: %s", trainer.rank, fault)
+            # The cold one is started at its end, so that there are never two.
+            send(trainer.pid, signal.SIGKILL)
+            return
+        trainer.is_running = True
+        self._see_started()
+
+    def _replace(self, trainer: Trainer) -> None:
+        """A spare ended before it became anything."""
+        trainer.warm = False
+        if not self._is_terminating and self._start_cold(trainer):
+            self._see_started()
+
+    def _see_started(self) -> None:
+        ready = all(one.is_running for one in self._trainers)
+        if ready and not self._has_reported_start and not self._is_terminating:
+            self._has_reported_start = True
+            self._tell(Started(self._attempt))
+
+    def _fail_start(self, name: str, message: str) -> None:
+        self._has_reported_start = True
+        self._tell(StartFailed(self._attempt, Problem(name, message, REMEDIES.get(name, ""))))
+        self._look_soon()
+
+    def _tell(self, event: Event) -> None:
+        self._loop.call_soon(self._report, event)
+
+    # --- hearing ----------------------------------------------------------------------------
+
+    def _hear_end(self, trainer: Trainer, attempt: int, pid: int, ended: Ended) -> None:
+        if attempt != self._attempt or trainer.pid != pid:
+            return
+        # What it answered may still lie in the pipe.
+        self._nursery.settle(pid)
+        if not trainer.is_running:
+            trainer.pid = 0
+            self._replace(trainer)
+            self._look_soon()
+            return
+        trainer.ended = ended
+        self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal))
+        if self._request is not None:
+            self._request.hear_end()
+        if not self._living():
+            if self._is_terminating:
+                self._terminate_rest()
+            self._look_soon()
+
+    def _living(self) -> list[Trainer]:
+        return [one for one in self._trainers if one.pid and not one.ended]
+
+    def hear_child(self) -> None:
+        """Some child was collected: look at once, if we are looking."""
+        if self._is_killing and self._timer is not None:
+            self._look_soon()
+
+    # --- stopping ---------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        attempt = self._attempt
+        self._cancel_request()
+
+        def tell(fault: str) -> None:
+            if attempt != self._attempt:
+                return
+            if not fault:
+                self._report(CheckpointDone(attempt))
+            else:
+                self._report(CheckpointFailed(attempt, Problem("CheckpointFailed", fault)))
+
+        first = self._trainers[0].environment if self._trainers else {}
+        self._request = checkpoints.Request(
+            self._training.saving,
+            self._trainers,
+            environment={**self._environment, **first},
+            outputs=self._outputs,
+            reaper=self._reaper,
+            members=lambda: [one.pid for one in self._household.members()],
+            tell=tell,
+        )
+
+    def hear_confirmation(self) -> None:
+        """A line of the log matched the expression that confirms a checkpoint."""
+        if self._request is not None:
+            self._request.hear_line()
+
+    def _cancel_request(self) -> None:
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+
+    def terminate(self) -> None:
+        self._cancel_request()
+        self._is_terminating = True
+        living = self._living()
+        # The ranks first: helpers that lose their parent's protection too early make it fail.
+        for one in living:
+            send(one.pid, signal.SIGTERM)
+        if not living:
+            self._terminate_rest()
+        self._look_soon()
+
+    def _terminate_rest(self) -> None:
+        for one in self._household.members():
+            send(one.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._cancel_request()
+        self._is_terminating = self._is_killing = True
+        self._kills = 0
+        self._looks = 0
+        self._look()
+
+    def forward(self, signum: int) -> None:
+        """Pass on a signal that was meant for the training."""
+        for one in self._living():
+            send(one.pid, signum)
+
+    # --- the proof --------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        self._looks = 0
+        self._look_after(0.0)
+
+    def _look_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """See whether anybody is left; as long as somebody is, look again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._must_report_gone:
+            return
+        if not self._is_killing and self._living():
+            # Their ends will be told.
+            return
+        # What has died already must not make the next look doubtful.
+        self._reaper.reap()
+        collected = self._reaper.collected
+        if self._is_anybody_left():
+            self._empty_at = None
+        elif self._empty_at == collected:
+            self._say_gone()
+            return
+        else:
+            self._empty_at = collected
+            self._look_after(0.0)
+            return
+        self._looks += 1
+        self._look_after(min(FIRST_LOOK_SECONDS * 2 ** min(self._looks, 10), SLOWEST_LOOK_SECONDS))
+
+    def _is_anybody_left(self) -> bool:
+        left = self._kill_all() if self._is_killing else bool(self._household.members())
+        if left or self._living():
+            return True
+        return bool(self._base and gpus.find_unreleased(self._gauge.read(), self._base))
+
+    def _kill_all(self) -> bool:
+        self._kills += 1
+        if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:
+            # All but us, in one go of the kernel; our own helpers are made anew.
+            os.kill(-1, signal.SIGKILL)
+        return bool(self._household.kill())
+
+    def _say_gone(self) -> None:
+        self._must_report_gone = False
+        self._is_killing = False
+        self._empty_at = None
+        self._cancel_request()
+        self.on_gone()
+        self._tell(Gone(self._attempt))
+
+
+REMEDIES = {
+    "CommandNotFound": "give a command that exists in the image, with its full path",
+    "CommandNotExecutable": "make the command executable, or name its interpreter",
+    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
+    "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",
+}

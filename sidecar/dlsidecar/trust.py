@@ -1,0 +1,131 @@
+"""
+Who may speak to the SideCar.
+
+On a network both sides show certificates of one authority. Whom a certificate is for says the name
+in it (a DNS name in subjectAltName), never the address it comes from: addresses are reused, and a
+pod is no better known by its own than anybody else's. Two names count: the controller's, which may
+do everything, and that of the SideCar's own job, which may read.
+
+On one machine the file system decides: the socket belongs to its owner and has mode 0600.
+
+There is no third way, and so no default without a proof of who speaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tornado.httputil import HTTPServerRequest
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE = "tls.crt"
+KEY = "tls.key"
+AUTHORITY = "ca.crt"
+"""The names of the files are those of a Kubernetes Secret of the type kubernetes.io/tls."""
+
+JOB_SUFFIX = ".job.dljob"
+REMEDY = "show a certificate with the name of this job's controller"
+
+
+def job_name(job_uid: str) -> str:
+    """Return the name in the certificate of a job, and so of its SideCars."""
+    return job_uid.lower() + JOB_SUFFIX
+
+
+class Door:
+    """A door behind which the way in is proof enough, as it is with a Unix socket."""
+
+    def __init__(self) -> None:
+        self.waiting: set[object] = set()
+        """The requests that wait here for a change."""
+
+    def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
+        """Say why this request is not allowed to read, or to declare; empty if it is."""
+        del request, may_declare
+        return ""
+
+
+class NamedDoor(Door):
+    """A door that looks at the name in the certificate of whoever comes."""
+
+    def __init__(self, *, controller_name: str, job_uid: str) -> None:
+        super().__init__()
+        self._controller = controller_name.lower()
+        self._readers = {self._controller, job_name(job_uid)}
+
+    def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
+        certificate = request.get_ssl_certificate()
+        if not isinstance(certificate, Mapping) or not certificate:
+            return "there is no certificate"
+        # The handshake has looked already, but a connection may live longer than its certificate.
+        if ssl.cert_time_to_seconds(str(certificate["notAfter"])) <= time.time():
+            return "the certificate has expired"
+        names = names_in(certificate)
+        if not names & self._readers:
+            return f"{shown_names(names)} has no business with this job"
+        if may_declare and self._controller not in names:
+            return f"{shown_names(names)} may read, and declare nothing"
+        return ""
+
+
+def names_in(certificate: Mapping[str, Any]) -> set[str]:
+    """Return the DNS names for which a certificate was made."""
+    alternatives = certificate.get("subjectAltName", ())
+    return {value.lower() for kind, value in alternatives if kind == "DNS"}
+
+
+def shown_names(names: set[str]) -> str:
+    return ", ".join(sorted(names))[:200] or "a certificate without a name"
+
+
+class Certificates:
+    """The files of a mounted folder, which somebody else renews."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [folder / name for name in (CERTIFICATE, KEY, AUTHORITY)]
+        self._seen: tuple[object, ...] = ()
+        self.is_readable = True
+
+    def load(self) -> ssl.SSLContext:
+        """Read them all; raises OSError, of which SSLError is one, if they are no good."""
+        self._seen = self._stamp()
+        certificate, key, authority = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificate, key)
+        context.load_verify_locations(authority)
+        # A session that is resumed skips the look at the certificate.
+        context.options |= ssl.OP_NO_TICKET
+        return context
+
+    def renewed(self) -> ssl.SSLContext | None:
+        """Return what to use from now on, if the files differ from those read last."""
+        if self._stamp() == self._seen:
+            return None
+        try:
+            context = self.load()
+        except OSError as error:
+            # They may be half written. The old ones serve until the new ones are whole.
+            log.warning("cannot read the renewed certificates yet: %s", error)
+            self.is_readable = False
+            return None
+        self.is_readable = True
+        return context
+
+    def _stamp(self) -> tuple[object, ...]:
+        return tuple(_stamp(file) for file in self._files)
+
+
+def _stamp(file: Path) -> object:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

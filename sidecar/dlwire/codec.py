@@ -1,0 +1,77 @@
+"""
+Messages to JSON and back, the one way for both sides.
+
+Unknown fields are left alone, so that either side may be newer. Everything else that is wrong is
+refused with :class:`~dlwire.kinds.Wrong`, and with nothing else, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from dlwire.kinds import Kind, Nested, Wrong
+from dlwire.messages import TARGET, Target
+
+VERSION = "v1"
+"""The first part of every path; what is added later does not change it."""
+
+Message = TypeVar("Message")
+
+
+def encode(message: object) -> bytes:
+    """Write a message as one line of JSON."""
+    return _encoded(Nested(type(message)), message)
+
+
+def encode_target(target: Target) -> bytes:
+    return _encoded(TARGET, target)
+
+
+def decode(kind: type[Message], body: bytes) -> Message:
+    """Read a message of a certain type, or raise :class:`~dlwire.kinds.Wrong`."""
+    message = Nested(kind).read(parse(body), "")
+    assert isinstance(message, kind)
+    return message
+
+
+def decode_target(body: bytes) -> Target:
+    target: Target = TARGET.read(parse(body), "")
+    return target
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON strictly: UTF-8, no key twice, no NaN, and neither too deep nor too long numbers."""
+    try:
+        return json.loads(
+            body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as error:
+        raise Wrong("", body, "is not UTF-8", "write JSON in UTF-8") from error
+    except RecursionError as error:
+        raise Wrong("", body, "is nested too deep", "write a message of this protocol") from error
+    except Wrong:
+        raise
+    except ValueError as error:
+        raise Wrong("", body, f"is not JSON: {error}"[:300], "write one JSON object") from error
+
+
+def _encoded(kind: Kind, message: object) -> bytes:
+    # NaN is no JSON; that one stands in a message is a fault of ours to be seen in tests.
+    plain = kind.write(message)
+    return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    # Two readers may take different ones of two equal keys, and so disagree about what was said.
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise Wrong(name[:80], value, "stands there twice", "write each field once")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise Wrong("", name, "is not a number in JSON", "leave the field out")

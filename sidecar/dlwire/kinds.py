@@ -1,0 +1,364 @@
+"""
+The kinds of fields a message may have: each reads a JSON value, writes one, and can describe itself.
+
+A message declares its fields with :func:`wire`, and everything else is made from that: the codec,
+the limits, and the schemas in the OpenAPI file. What is wrong is refused with the path at which it
+stands, the value, and what to write instead, because a person will read it in a log.
+
+The kinds are told explicitly and not taken from the annotations: those cannot be evaluated on
+Python 3.9, and say nothing about limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LARGEST_WHOLE = 2**53 - 1
+"""Beyond this, JSON readers in other languages begin to round."""
+SHOWN_CHARACTERS = 80
+METADATA_KEY = "wire"
+
+
+class Wrong(ValueError):
+    """A value cannot be what it should be: where it stands, what it is, why, and what to do."""
+
+    def __init__(self, path: str, value: object, problem: str, remedy: str) -> None:
+        self.path = path
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+        where = path or "the message"
+        super().__init__(f"{where}: {problem} (it is {shown(value)}); {remedy}")
+
+    def below(self, prefix: str) -> Wrong:
+        """Tell the same problem as seen from further out."""
+        return Wrong(joined(prefix, self.path), self.value, self.problem, self.remedy)
+
+
+class Kind(Protocol):
+    """What a field may hold."""
+
+    def read(self, value: Any, path: str) -> Any:
+        """Return the checked value, or raise :class:`Wrong`."""
+        ...
+
+    def write(self, value: Any) -> Any:
+        """Return what :func:`json.dumps` can write."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """Describe the field as a JSON schema."""
+        ...
+
+
+def wire(kind: Kind) -> dict[str, Any]:
+    """Make the metadata of a dataclass field that travels as ``kind``."""
+    return {METADATA_KEY: kind}
+
+
+def kinds_of(message: type) -> dict[str, tuple[str, Kind]]:
+    """Return, by the name on the wire, the attribute and the kind of each field of a message."""
+    return {
+        camel(each.name): (each.name, each.metadata[METADATA_KEY])
+        for each in dataclasses.fields(message)
+        if METADATA_KEY in each.metadata
+    }
+
+
+def camel(name: str) -> str:
+    """Turn ``world_size`` into ``worldSize``: on the wire names look as in Kubernetes."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def joined(prefix: str, path: str) -> str:
+    if not prefix or not path or path.startswith("["):
+        return prefix + path
+    return f"{prefix}.{path}"
+
+
+def shown(value: object) -> str:
+    """Write a value so that it fits on a line, however large it is."""
+    # Cut first, because the representation of a huge value costs time and memory itself.
+    part = value[: SHOWN_CHARACTERS + 1] if isinstance(value, (str, bytes, list)) else value
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)} fields"
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        return "a very large number"
+    text = repr(part)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number."""
+
+    minimum: int = 0
+    maximum: int = LARGEST_WHOLE
+
+    def read(self, value: Any, path: str) -> int:
+        # A boolean is an int to Python, and a mistake here.
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Wrong(path, value, "must be a whole number", f"write {self.minimum} or more")
+        if not self.minimum <= value <= self.maximum:
+            remedy = f"write a whole number from {self.minimum} to {self.maximum}"
+            raise Wrong(path, value, "is out of bounds", remedy)
+        return value
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number, whole or not."""
+
+    minimum: float = 0.0
+    maximum: float = 1e300
+    above: bool = False
+    """Whether the minimum itself is too small."""
+
+    def read(self, value: Any, path: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise Wrong(path, value, "must be a number", "write a number")
+        # In this order, because a huge whole number cannot even be made a float.
+        fits = self.minimum <= value <= self.maximum and math.isfinite(value)
+        if not fits or (self.above and value <= self.minimum):
+            than = "above" if self.above else "from"
+            remedy = f"write a number {than} {self.minimum:g} to {self.maximum:g}"
+            raise Wrong(path, value, "is out of bounds", remedy)
+        return float(value)
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        least = "exclusiveMinimum" if self.above else "minimum"
+        return {"type": "number", least: self.minimum, "maximum": self.maximum}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def read(self, value: Any, path: str) -> bool:
+        if not isinstance(value, bool):
+            raise Wrong(path, value, "must be true or false", "write true or false")
+        return value
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A short text, perhaps of a certain form."""
+
+    longest: int = 1024
+    pattern: str = ""
+    """A regular expression that the whole text must match; empty means any text."""
+    like: str = "text"
+    """How such a text is described to whoever wrote a wrong one."""
+
+    def read(self, value: Any, path: str) -> str:
+        if not isinstance(value, str):
+            raise Wrong(path, value, "must be a text", f"write {self.like}")
+        if len(value) > self.longest:
+            remedy = f"write at most {self.longest} characters"
+            raise Wrong(path, value, f"has {len(value)} characters", remedy)
+        if self.pattern and re.fullmatch(self.pattern, value) is None:
+            raise Wrong(path, value, "has the wrong form", f"write {self.like}")
+        return value
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"type": "string", "maxLength": self.longest}
+        if self.pattern:
+            described["pattern"] = f"^(?:{self.pattern})$"
+        return described
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of the words of an enumeration."""
+
+    words: Any
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str) or value not in self._known():
+            raise Wrong(path, value, "is not a word I know", f"write {' or '.join(self._known())}")
+        return self.words(value)
+
+    def write(self, value: Any) -> Any:
+        return value.value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": self._known()}
+
+    def _known(self) -> list[str]:
+        return [word.value for word in self.words]
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """A value that may be missing, which is written as ``null``."""
+
+    kind: Kind
+
+    def read(self, value: Any, path: str) -> Any:
+        return None if value is None else self.kind.read(value, path)
+
+    def write(self, value: Any) -> Any:
+        return None if value is None else self.kind.write(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [self.kind.schema(), {"type": "null"}]}
+
+
+@dataclass(frozen=True)
+class Each:
+    """A list of values of one kind."""
+
+    kind: Kind
+    most: int
+    least: int = 0
+
+    def read(self, value: Any, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise Wrong(path, value, "must be a list", "write a list")
+        if not self.least <= len(value) <= self.most:
+            remedy = f"write {self.least} to {self.most} items"
+            raise Wrong(path, value, f"has {len(value)} items", remedy)
+        return tuple(self.kind.read(item, f"{path}[{at}]") for at, item in enumerate(value))
+
+    def write(self, value: Any) -> Any:
+        return [self.kind.write(item) for item in value]
+
+    def schema(self) -> dict[str, Any]:
+        items = {"type": "array", "items": self.kind.schema(), "maxItems": self.most}
+        return {**items, "minItems": self.least} if self.least else items
+
+
+@dataclass(frozen=True)
+class Named:
+    """Values of one kind, each under a name of the user's choice."""
+
+    kind: Kind
+    most: int
+    names: Text
+
+    def read(self, value: Any, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Wrong(path, value, "must be an object", "write an object")
+        if len(value) > self.most:
+            remedy = f"write at most {self.most} fields"
+            raise Wrong(path, value, f"has {len(value)} fields", remedy)
+        return {
+            self.names.read(name, path): self.kind.read(item, joined(path, shown(name)))
+            for name, item in value.items()
+        }
+
+    def write(self, value: Any) -> Any:
+        return {name: self.kind.write(item) for name, item in value.items()}
+
+    def schema(self) -> dict[str, Any]:
+        described = {"type": "object", "additionalProperties": self.kind.schema()}
+        return {**described, "maxProperties": self.most, "propertyNames": self.names.schema()}
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Another message."""
+
+    message: type
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise Wrong(path, value, "must be an object", "write an object")
+        given = {}
+        for name, (attribute, kind) in kinds_of(self.message).items():
+            if name in value:
+                given[attribute] = kind.read(value[name], joined(path, name))
+            elif name in self.required():
+                raise Wrong(joined(path, name), None, "is missing", f"write {name}")
+        # Fields that are not known are from a newer version of us, and are left alone.
+        try:
+            return self.message(**given)
+        except Wrong as wrong:
+            raise wrong.below(path) from wrong
+
+    def write(self, value: Any) -> Any:
+        return {
+            name: kind.write(getattr(value, attribute))
+            for name, (attribute, kind) in kinds_of(self.message).items()
+        }
+
+    def schema(self) -> dict[str, Any]:
+        return {"$ref": f"#/components/schemas/{self.message.__name__}"}
+
+    def described(self) -> dict[str, Any]:
+        """Describe the message itself, where :meth:`schema` only refers to it."""
+        fields = {name: kind.schema() for name, (_, kind) in kinds_of(self.message).items()}
+        described: dict[str, Any] = {"type": "object", "properties": fields}
+        return {**described, "required": self.required()} if self.required() else described
+
+    def required(self) -> list[str]:
+        """Return the names of the fields that have no default, in the order of the message."""
+        return [
+            camel(each.name)
+            for each in dataclasses.fields(self.message)
+            if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        ]
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several messages; the field ``kind`` says which."""
+
+    messages: tuple[type, ...]
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise Wrong(path, value, "must be an object", "write an object")
+        words = self._words()
+        at = joined(path, "kind")
+        word = value.get("kind")
+        if not isinstance(word, str) or word not in words:
+            raise Wrong(at, word, "is not a word I know", f"write {' or '.join(words)}")
+        return Nested(words[word]).read(value, path)
+
+    def write(self, value: Any) -> Any:
+        return {"kind": self._word(type(value)), **Nested(type(value)).write(value)}
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "oneOf": [
+                {
+                    "allOf": [Nested(message).schema()],
+                    "type": "object",
+                    "properties": {"kind": {"type": "string", "enum": [word]}},
+                    "required": ["kind"],
+                }
+                for word, message in self._words().items()
+            ]
+        }
+
+    def _words(self) -> dict[str, type]:
+        return {self._word(message): message for message in self.messages}
+
+    @staticmethod
+    def _word(message: type) -> str:
+        return message.__name__.lower()

@@ -1,0 +1,84 @@
+"""A client that sends what it is told to, byte by byte, and waits no longer than it must."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dlwire import codec
+from dlwire.messages import State, Target
+
+LONGEST_SECONDS = 30.0
+T = TypeVar("T")
+
+
+def live_through(story: Coroutine[Any, Any, T]) -> T:
+    """Run a test's story; it is no law how fast it is, but it must end."""
+    return asyncio.run(asyncio.wait_for(story, LONGEST_SECONDS))
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def state(self) -> State:
+        assert self.status == 200, self.body
+        return codec.decode(State, self.body)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Where to speak, and as whom; with neither a context nor a socket it is plain HTTP."""
+
+    socket: Path | None = None
+    port: int = 0
+    context: ssl.SSLContext | None = None
+    server_name: str = ""
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.socket is not None:
+            return await asyncio.open_unix_connection(self.socket)
+        if self.context is None:
+            return await asyncio.open_connection("127.0.0.1", self.port)
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.context, server_hostname=self.server_name
+        )
+
+    async def send(self, request: bytes) -> bytes:
+        """Send anything, and return everything that comes until the other side closes."""
+        reader, writer = await self.connect()
+        try:
+            writer.write(request)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def ask(self, method: str, path: str, body: bytes | None = None, **more: str) -> Answer:
+        lines = [f"{method} {path} HTTP/1.1", "Host: dljob", "Connection: close"]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in more.items()]
+        head = "\r\n".join(lines) + "\r\n\r\n"
+        return parse_answer(await self.send(head.encode("latin-1") + (body or b"")))
+
+    async def get(self, path: str) -> Answer:
+        return await self.ask("GET", path)
+
+    async def put(self, target: Target) -> Answer:
+        return await self.ask("PUT", "/v1/target", codec.encode_target(target))
+
+
+def parse_answer(answer: bytes) -> Answer:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return Answer(int(first.split()[1]), {k.lower(): v for k, v in headers.items()}, body)

@@ -1,0 +1,171 @@
+"""
+What the tests of the supervisor hold in their hands: a harness as a process, and a witness.
+
+Nothing here sleeps for a time that "should be enough": everything waits for what it waits for,
+with a limit that only a broken program reaches.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tornado import httpclient
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+LIMIT_SECONDS = 60.0
+
+T = TypeVar("T")
+
+
+def wait_until(ask: Callable[[], T | None], *, what: str) -> T:
+    """Ask until the answer is true."""
+    end = time.monotonic() + LIMIT_SECONDS
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < end, f"{what} has not come"
+        time.sleep(0.01)
+
+
+def find_processes(token: str) -> list[int]:
+    """Be the witness: return the living processes with the token in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            arguments = (folder / "cmdline").read_bytes()
+            state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if token.encode() in arguments and state not in "ZX":
+            found.append(int(folder.name))
+    return found
+
+
+class Driver:
+    """A harness, and everything it has told so far."""
+
+    def __init__(
+        self,
+        folder: Path,
+        mark: str,
+        *,
+        keep: str = "",
+        python: str = sys.executable,
+        **training: Any,
+    ) -> None:
+        training.setdefault("log_file", str(folder / "log"))
+        stdout = training.pop("stdout", None)
+        out = os.open(stdout, os.O_WRONLY) if stdout else None
+        self.log = Path(training["log_file"] or folder / "log")
+        self.events: list[dict[str, Any]] = []
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        answers, channel = os.pipe()
+        tornado = Path(inspect.getfile(httpclient)).parent.parent
+        path = [training.pop("extra_path", ""), str(ROOT / "sidecar"), str(tornado)]
+        environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, path))}
+        self.process = subprocess.Popen(
+            [python, str(HERE / "harness.py"), json.dumps(training), mark, str(channel), keep],
+            stdin=subprocess.PIPE,
+            pass_fds=[channel],
+            env=environment,
+            stdout=out,
+        )
+        os.close(channel)
+        if out is not None:
+            os.close(out)
+        self._reader = threading.Thread(target=self._read, args=[answers], daemon=True)
+        self._reader.start()
+        self.pid = self.wait_for("Ready")["pid"]
+
+    def _read(self, answers: int) -> None:
+        with os.fdopen(answers) as lines:
+            for line in lines:
+                self._queue.put(json.loads(line))
+        self._queue.put(None)
+
+    def call(self, name: str, **what: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"call": name, **what}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def start(self, attempt: int = 1, *, gpus: int = 1, processes: int = 1) -> None:
+        names = [str(index) for index in range(gpus)]
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        self.call("start", gpus=names, processes=processes, attempt=attempt, port=port)
+
+    def wait_for(self, name: str, **what: Any) -> dict[str, Any]:
+        """Return the next event of this name, of which ``what`` is true."""
+        while True:
+            try:
+                event = self._queue.get(timeout=LIMIT_SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"{name} has not come, but {self.events}") from None
+            assert event is not None, f"the harness ended while {name} was waited for"
+            self.events.append(event)
+            failed = name.replace("Done", "Failed") != name and event["event"].endswith("Failed")
+            assert not failed, event
+            if event["event"] == name and what.items() <= event.items():
+                return event
+
+    def facts(self) -> dict[str, Any]:
+        self.call("facts")
+        return self.wait_for("Facts")
+
+    def wait_for_fact(self, ask: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
+        """Return the first facts of which ``ask`` says yes."""
+
+        def look() -> dict[str, Any] | None:
+            facts = self.facts()
+            return facts if ask(facts) else None
+
+        return wait_until(look, what=what)
+
+    def wait_for_problem(self, name: str) -> dict[str, Any]:
+        facts = self.wait_for_fact(
+            lambda facts: any(one["name"] == name for one in facts["problems"]), name
+        )
+        return next(one for one in facts["problems"] if one["name"] == name)
+
+    def wait_for_log(self, text: str, count: int = 1) -> str:
+        def look() -> str | None:
+            log = self.read_log()
+            return log if log.count(text) >= count else None
+
+        return wait_until(look, what=f"{text!r} in the log")
+
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def stop_all(self, attempt: int = 1) -> None:
+        self.call("kill")
+        self.wait_for("Gone", attempt=attempt)
+
+    def close(self) -> None:
+        """End it, in order if it still can."""
+        if self.process.poll() is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+        self._reader.join(LIMIT_SECONDS)

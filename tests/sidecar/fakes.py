@@ -1,0 +1,80 @@
+"""Stand-ins for those below the agent: they do what they are told, and report when asked to."""
+
+from dlsidecar.agent import Agent
+from dlsidecar.events import CheckpointDone, Event, Gone, RankEnded, Started
+from dlsidecar.machine import Limits
+from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
+from tests.sidecar.targets import INCARNATION
+
+
+class FakeSupervisor:
+    """Keeps a list of what was demanded; the test tells what became of it."""
+
+    def __init__(self) -> None:
+        self.demanded: list[str] = []
+        self.attempt = 0
+        self.run: Run | None = None
+
+    def start(self, run: Run, attempt: int) -> None:
+        self.run, self.attempt = run, attempt
+        self.demanded.append(f"start {run.generation}")
+
+    def checkpoint(self) -> None:
+        self.demanded.append("checkpoint")
+
+    def terminate(self) -> None:
+        self.demanded.append("terminate")
+
+    def kill(self) -> None:
+        self.demanded.append("kill")
+
+    def started(self) -> Event:
+        return Started(self.attempt)
+
+    def saved(self) -> Event:
+        return CheckpointDone(self.attempt)
+
+    def ended(self, rank: int = 0, *, code: int = 0) -> Event:
+        return RankEnded(self.attempt, rank, code)
+
+    def gone(self) -> Event:
+        return Gone(self.attempt)
+
+
+class FakeFacts:
+    """Says whatever it was given to say."""
+
+    def __init__(self) -> None:
+        self.posts: list[Post] = []
+        self.given_processes: tuple[Process, ...] = ()
+        self.given_problems: tuple[Problem, ...] = ()
+        self.given_gpus: tuple[Gpu, ...] = ()
+
+    def processes(self) -> tuple[Process, ...]:
+        return self.given_processes
+
+    def progress(self) -> Progress:
+        iterations = [post.iteration for post in self.posts if post.iteration is not None]
+        return Progress(iteration=iterations[-1] if iterations else 0)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.given_gpus
+
+    def warmth(self) -> Warmth:
+        return Warmth()
+
+    def problems(self) -> tuple[Problem, ...]:
+        return self.given_problems
+
+    def post(self, post: Post) -> None:
+        self.posts.append(post)
+
+
+class Container:
+    """An agent with nothing real below it; to be made on a running loop."""
+
+    def __init__(self, *, saves: bool = True) -> None:
+        self.supervisor = FakeSupervisor()
+        self.facts = FakeFacts()
+        self.agent = Agent(incarnation=INCARNATION, limits=Limits(saves=saves))
+        self.agent.begin(self.supervisor, self.facts)

@@ -1,0 +1,145 @@
+"""
+A SideCar without an agent: the supervisor and the facts, driven by lines of JSON.
+
+Run as a process of its own, because a supervisor takes over the children of its process. Reads
+calls such as ``{"call": "start", "run": {…}, "attempt": 1}`` and writes one line for every event
+and every answer. With ``--keep`` it is run by the keeper, in a namespace or (``--keep=tree``) not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from dlsidecar import keeping
+from dlsidecar.assembling import Crew
+from dlsidecar.events import Gone
+from dlsidecar.gpus import NoGauge
+from dlsidecar.settings import Confirmation, Framework, Saving, Settings, Split, Training
+from dlwire.messages import Peer, Run
+
+
+def build_settings(document: dict[str, Any]) -> Settings:
+    saving = document.pop("saving", {})
+    if "confirm" in saving:
+        saving["confirm"] = Confirmation(saving["confirm"])
+    saving["command"] = tuple(saving.get("command", ()))
+    document["command"] = tuple(document["command"])
+    document["preload"] = tuple(document.get("preload", ()))
+    document["framework"] = Framework(document.get("framework", "none"))
+    document["split"] = Split(document.get("split", "perNode"))
+    poll = document.pop("poll_seconds", 0.2)
+    training = Training(saving=Saving(**saving), **document)
+    return Settings(training, expected_gpus=False, poll_seconds=poll)
+
+
+def build_run(gpus: list[str], processes: int, port: int) -> Run:
+    return Run(
+        epoch=1,
+        generation=1,
+        incarnation="x",
+        gpus=tuple(gpus),
+        rank_offset=0,
+        world_size=processes,
+        peers=(Peer("127.0.0.1", processes),),
+        rendezvous_port=port,
+    )
+
+
+class Harness:
+    def __init__(self, settings: Settings, mark: str, channel: int) -> None:
+        self.channel = channel
+        self.done = asyncio.Event()
+        self.is_interrupted = False
+        self.crew = Crew(
+            settings,
+            report=self.report,
+            changed=lambda: self.write("Changed"),
+            environment=dict(os.environ),
+            mark=mark,
+            gauge=NoGauge("not in this test"),
+        )
+
+    def write(self, name: str, **what: Any) -> None:
+        line = json.dumps({"event": name, **what}, default=str)
+        os.write(self.channel, line.encode() + b"\n")
+
+    def report(self, event: Any) -> None:
+        if self.is_interrupted and isinstance(event, Gone):
+            self.done.set()
+        self.write(type(event).__name__, **dataclasses.asdict(event))
+
+    def interrupt(self) -> None:
+        """Stop everything on SIGTERM, as the machine would decide."""
+        self.is_interrupted = True
+        self.crew.supervisor.kill()
+
+    def take(self, message: dict[str, Any]) -> None:
+        call = message["call"]
+        supervisor = self.crew.supervisor
+        if call == "start":
+            run = build_run(message["gpus"], message["processes"], message["port"])
+            supervisor.start(run, message["attempt"])
+        elif call == "facts":
+            self.write("Facts", **self.facts())
+        elif call == "leave":
+            self.done.set()
+        else:
+            getattr(supervisor, call)()
+
+    def facts(self) -> dict[str, Any]:
+        names = ("progress", "warmth")
+        single = {name: dataclasses.asdict(getattr(self.crew, name)()) for name in names}
+        several = {
+            name: [dataclasses.asdict(one) for one in getattr(self.crew, name)()]
+            for name in ("processes", "problems", "gpus")
+        }
+        return {**single, **several, "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir())}
+
+    async def run(self, source: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.crew.begin()
+        unread = b""
+
+        def read() -> None:
+            nonlocal unread
+            data = os.read(source, 65536)
+            if not data:
+                self.done.set()
+                loop.remove_reader(source)
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                self.take(json.loads(line))
+
+        loop.add_reader(source, read)
+        loop.add_signal_handler(signal.SIGTERM, self.interrupt)
+        self.write("Ready", pid=os.getpid())
+        await self.done.wait()
+        loop.remove_reader(source)
+        self.crew.close()
+        await asyncio.sleep(0)
+        self.write("Left")
+
+
+def main() -> int:
+    document, mark, channel, keep = sys.argv[1:]
+
+    def work() -> int:
+        async def body() -> None:
+            settings = build_settings(json.loads(document))
+            await Harness(settings, mark, int(channel)).run(0)
+
+        asyncio.run(body())
+        return 0
+
+    return keeping.keep(work, isolate=keep == "namespace") if keep else work()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""
+A SideCar as its controller sees it: the real command in a process of its own, and a socket.
+
+The calls wait, because a controller in a test has nothing else to do; each has a limit that only a
+broken program reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dlwire.messages import Peer, Run, State, Stop, Target
+from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
+from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
+
+TRAINER = str(HERE / "trainers.py")
+POLL_SECONDS = 20
+
+
+class SideCar:
+    """One start of a container on a plain machine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        token: str,
+        *command: str,
+        options: tuple[str, ...] = (),
+        python: tuple[str, ...] = (sys.executable,),
+        path: tuple[str, ...] = (),
+    ) -> None:
+        """``python`` starts the interpreter, which finds modules in ``path`` as well."""
+        self.token = token
+        self.socket = folder / "control"
+        self.client = Client(socket=self.socket)
+        modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
+        environment = {**os.environ, "PYTHONPATH": modules}
+        start = [*python, "-m", "dlsidecar", "run", "--socket", str(self.socket)]
+        start += ["--no-gpus-expected", "--grace-seconds", "1", *options, "--", *command]
+        self.log = (folder / "log").open("a+b")
+        self.process = subprocess.Popen(
+            start, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+        )
+        self.incarnation = ""
+
+    # --- the controller's side ------------------------------------------------------------
+
+    def get(self, path: str) -> Answer:
+        return asyncio.run(asyncio.wait_for(self.client.get(path), LONGEST_SECONDS))
+
+    def declare(self, target: Target) -> Answer:
+        return asyncio.run(asyncio.wait_for(self.client.put(target), LONGEST_SECONDS))
+
+    def state(self) -> State:
+        return self.get("/v1/state").state()
+
+    def wait_ready(self) -> State:
+        """Wait until it answers, and remember which start of the container it is."""
+        state = wait_until(self._state_or_none, what="an answer")
+        self.incarnation = state.incarnation
+        return state
+
+    def wait_for(self, is_reached: Callable[[State], bool]) -> State:
+        """Follow the state by long polls until it is what is waited for."""
+        state = self.state()
+        for _ in range(1000):
+            if is_reached(state):
+                return state
+            path = f"/v1/state?after={state.version}&wait={POLL_SECONDS}"
+            following = self.get(path).state()
+            assert following.version > state.version, f"nothing moves any more: {state}"
+            state = following
+        raise AssertionError(f"it is never reached: {state}")
+
+    def run(self, generation: int, *gpus: str, processes: int = 1, epoch: int = 1) -> Answer:
+        target = Run(
+            epoch=epoch,
+            generation=generation,
+            incarnation=self.incarnation,
+            gpus=gpus or ("0",),
+            rank_offset=0,
+            world_size=processes,
+            peers=(Peer("localhost", processes),),
+            rendezvous_port=20000 + generation,
+        )
+        return self.declare(target)
+
+    def stop(self, generation: int, *, leave: bool = False, epoch: int = 1) -> Answer:
+        target = Stop(epoch=epoch, generation=generation, incarnation=self.incarnation)
+        return self.declare(replace(target, leave=leave))
+
+    def _state_or_none(self) -> State | None:
+        if self.process.poll() is not None:
+            raise AssertionError(f"it has ended: {self.told()}")
+        try:
+            return self.state()
+        except (ConnectionError, FileNotFoundError):
+            return None
+
+    # --- the machine's side ---------------------------------------------------------------
+
+    def trainings(self) -> list[int]:
+        """Be the witness: the processes of the job, as the kernel knows them."""
+        ours = {self.process.pid, *_children(self.process.pid)}
+        return [pid for pid in find_processes(self.token) if pid not in ours]
+
+    def told(self) -> str:
+        self.log.flush()
+        return Path(self.log.name).read_text(errors="replace")
+
+    def wait_ended(self) -> int:
+        return self.process.wait(LONGEST_SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(LONGEST_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(LONGEST_SECONDS)
+        self.log.close()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the SideCar itself, which is the child of its keeper."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]

@@ -1,0 +1,172 @@
+"""Messages to JSON and back: nothing is lost, nothing wrong gets in, nothing else is raised."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlwire import codec
+from dlwire.kinds import (
+    Each,
+    Either,
+    Flag,
+    Kind,
+    Maybe,
+    Named,
+    Nested,
+    Number,
+    OneOf,
+    Text,
+    Whole,
+    Wrong,
+    kinds_of,
+)
+from dlwire.messages import MESSAGES, Peer, Post, Run, State
+from tests.sidecar.targets import run, stop
+
+
+def texts_of(kind: Text) -> st.SearchStrategy[str]:
+    if not kind.pattern:
+        return st.text(max_size=20)
+    fitting = st.from_regex(kind.pattern, fullmatch=True)
+    return fitting.filter(lambda text: len(text) <= kind.longest)
+
+
+MAKERS: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
+    Whole: lambda kind: st.integers(kind.minimum, kind.maximum),
+    Number: lambda kind: st.floats(kind.minimum, kind.maximum, exclude_min=kind.above),
+    Flag: lambda kind: st.booleans(),
+    Text: texts_of,
+    OneOf: lambda kind: st.sampled_from(list(kind.words)),
+    Maybe: lambda kind: st.none() | values_of(kind.kind),
+    Each: lambda kind: st.lists(
+        values_of(kind.kind), min_size=kind.least, max_size=max(kind.least, 2)
+    ).map(tuple),
+    Named: lambda kind: st.dictionaries(values_of(kind.names), values_of(kind.kind), max_size=2),
+    Either: lambda kind: st.sampled_from([run(1), stop(2), run(7, gpus=3, processes=1)]),
+    Nested: lambda kind: messages_of(kind.message),
+}
+
+
+def values_of(kind: Kind) -> st.SearchStrategy[Any]:
+    """Draw what a field may hold, made from its own description."""
+    return MAKERS[type(kind)](kind)
+
+
+def messages_of(message: type) -> st.SearchStrategy[Any]:
+    if message is Run:
+        # Its fields have to agree, which no field can know of itself.
+        return st.builds(run, st.integers(0, 99), processes=st.integers(1, 9))
+    fields = {name: values_of(kind) for name, kind in kinds_of(message).values()}
+    return st.builds(message, **fields)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_whatever_is_written_can_be_read(message):
+    @given(messages_of(message))
+    def law(original):
+        assert codec.decode(message, codec.encode(original)) == original
+
+    law()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_every_field_says_how_it_travels(message):
+    told = {attribute for attribute, _ in kinds_of(message).values()}
+    assert told == {each.name for each in dataclasses.fields(message)}
+
+
+@pytest.mark.parametrize("target", [run(3), stop(4), stop(5, checkpoint=False, leave=True)])
+def test_a_target_says_which_it_is(target):
+    assert codec.decode_target(codec.encode_target(target)) == target
+
+
+def test_fields_of_a_newer_version_are_left_alone():
+    document = json.loads(codec.encode_target(run(1)))
+    document["mood"] = {"good": [1, 2]}
+    document["peers"][0]["colour"] = "green"
+    assert codec.decode_target(json.dumps(document).encode()) == run(1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_nothing_but_a_refusal_comes_of_nonsense(body):
+    with pytest.raises(Wrong):
+        codec.decode_target(body)
+
+
+@given(st.sampled_from(list(kinds_of(Run))), JSON)
+def test_a_wrong_value_is_refused_where_it_stands(name, value):
+    document = json.loads(codec.encode_target(run(1)))
+    document[name] = value
+    refused = refusal_of(json.dumps(document).encode())
+    if refused is not None:
+        # NaN is no JSON at all, and what the other fields contradict is told at one of both.
+        assert refused.path.partition("[")[0] in {name, "rankOffset", "worldSize", "gpus", ""}
+        assert len(str(refused)) < 500
+
+
+def refusal_of(body: bytes) -> Wrong | None:
+    try:
+        assert isinstance(codec.decode_target(body), Run)
+    except Wrong as wrong:
+        return wrong
+    return None
+
+
+PEERS = (Peer("first", 2), Peer("second", 3), Peer("third", 1))
+SECOND = dataclasses.replace(run(1), rank_offset=2, world_size=6, peers=PEERS)
+
+
+def test_a_run_knows_its_place_among_its_peers():
+    assert (SECOND.node_rank, SECOND.processes) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"gpus": ("0", "0")}, "gpus"),
+        ({"world_size": 5}, "worldSize"),
+        ({"rank_offset": 1}, "rankOffset"),
+        ({"rank_offset": 6}, "rankOffset"),
+    ],
+)
+def test_a_run_that_contradicts_itself_cannot_be_made(change, path):
+    with pytest.raises(Wrong) as refused:
+        dataclasses.replace(SECOND, **change)
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    "gpu", ["", "-1", "1\n", "0,1", "12345", "GPU-", "gpu-1", "GPU-1;reboot", "٣", "all"]
+)
+def test_what_is_no_id_of_a_gpu_never_reaches_an_environment(gpu):
+    document = json.loads(codec.encode_target(run(1)))
+    document["gpus"] = [gpu]
+    with pytest.raises(Wrong) as refused:
+        codec.decode_target(json.dumps(document).encode())
+    assert refused.value.path == "gpus[0]"
+
+
+def test_a_wrong_value_is_told_with_its_path_and_a_remedy():
+    body = b'{"iteration": 5, "metrics": {"top5": "high"}}'
+    with pytest.raises(Wrong) as refused:
+        codec.decode(Post, body)
+    assert str(refused.value) == ("metrics.'top5': must be a number (it is 'high'); write a number")
+
+
+def test_a_huge_value_is_not_told_in_full():
+    for huge in (b'{"epoch":"' + b"x" * 100_000 + b'"}', b'{"epoch":' + b"9" * 4000 + b"}"):
+        with pytest.raises(Wrong) as refused:
+            codec.decode(State, huge)
+        assert len(str(refused.value)) < 500

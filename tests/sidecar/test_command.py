@@ -1,0 +1,180 @@
+"""``dljob-sidecar run`` as a whole, with real processes, through its socket and its exit status."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dlsidecar.__main__ import EXIT_UNAVAILABLE, EXIT_USAGE
+from dlwire.messages import Phase
+from tests.sidecar.drivers import ROOT, find_processes, wait_until
+from tests.sidecar.sidecars import TRAINER, SideCar
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def start(tmp_path, token):
+    """Start SideCars; they are ended after the test."""
+    started = []
+
+    def begin(*manners: str, command: tuple[str, ...] = (), options: tuple[str, ...] = ()):
+        command = command or (sys.executable, "-S", TRAINER, token, *manners)
+        started.append(SideCar(tmp_path, token, *command, options=options))
+        return started[-1]
+
+    yield begin
+    for sidecar in started:
+        sidecar.close()
+
+
+def is_phase(phase: Phase):
+    return lambda state: state.phase is phase
+
+
+def test_a_training_is_started_reshaped_and_stopped_in_place(start):
+    sidecar = start()
+    before = sidecar.wait_ready()
+    assert (before.phase, before.released, before.generation) == (Phase.READY, True, 0)
+    sidecar.run(1, "0", "1", "2", "3")
+    first = sidecar.wait_for(is_phase(Phase.RUNNING))
+    wait_until(lambda: "gpus=0,1,2,3" in sidecar.told(), what="the first start")
+    sidecar.run(2, "2", "3")
+    second = sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == 2)
+    wait_until(lambda: "gpus=2,3" in sidecar.told(), what="the second start")
+    assert second.held == ("2", "3")
+    assert second.processes[0].pid != first.processes[0].pid
+    assert second.incarnation == first.incarnation == before.incarnation
+    sidecar.stop(3)
+    state = sidecar.wait_for(lambda s: s.released)
+    assert (state.phase, state.held) == (Phase.STOPPED, ())
+    assert sidecar.trainings() == []
+
+
+def test_released_is_never_said_while_a_process_of_the_job_lives(start):
+    sidecar = start("deaf", "fork")
+    sidecar.wait_ready()
+    for generation in range(1, 6):
+        sidecar.run(generation, str(generation))
+        sidecar.wait_for(is_phase(Phase.RUNNING))
+    sidecar.stop(9)
+    sidecar.wait_for(lambda s: s.released)
+    assert sidecar.trainings() == []
+
+
+def test_the_newest_of_a_burst_is_what_runs_in_the_end(start):
+    sidecar = start("deaf")
+    sidecar.wait_ready()
+    for generation in range(1, 21):
+        assert sidecar.run(generation, str(generation % 8)).status == 200
+    assert sidecar.run(7, "7").status == 409
+    state = sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == 20)
+    assert state.held == ("4",)
+    assert len(state.processes) == 1
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.EXITED), (3, Phase.FAILED)])
+def test_how_the_training_ends_is_how_the_sidecar_ends(start, code, phase):
+    sidecar = start(command=("sh", "-c", f"exit {code}"))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    state = sidecar.wait_for(is_phase(phase))
+    assert state.processes[0].exit_code == code
+    sidecar.stop(2, leave=True)
+    assert sidecar.wait_ended() == code
+
+
+def test_a_command_that_does_not_exist_is_reported_by_name(start):
+    sidecar = start(command=("no-such-command",))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    state = sidecar.wait_for(is_phase(Phase.FAILED))
+    assert "no-such-command" in state.problems[0].message
+    # It is no reason to die.
+    assert sidecar.run(2).status == 200
+
+
+def test_an_interrupt_ends_the_training_and_then_the_sidecar(start):
+    sidecar = start()
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(is_phase(Phase.RUNNING))
+    wait_until(lambda: "ready" in sidecar.told(), what="the training")
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.wait_ended() == 128 + signal.SIGTERM
+    assert sidecar.trainings() == []
+    assert not sidecar.socket.exists()
+
+
+def test_a_killed_sidecar_takes_its_training_with_it_and_the_next_begins_anew(start, token):
+    first = start("deaf", "fork")
+    before = first.wait_ready()
+    first.run(5)
+    first.wait_for(is_phase(Phase.RUNNING))
+    first.process.kill()
+    first.wait_ended()
+    second = start()
+    after = second.wait_ready()
+    assert second.trainings() == []
+    assert (after.phase, after.generation) == (Phase.READY, 0)
+    assert after.incarnation != before.incarnation
+    # What was meant for the first start is not carried out by the second.
+    second.incarnation = before.incarnation
+    assert second.run(6).status == 409
+
+
+def test_there_is_one_sidecar_at_a_socket(start):
+    first = start()
+    first.wait_ready()
+    first.run(1)
+    first.wait_for(is_phase(Phase.RUNNING))
+    second = start()
+    assert second.wait_ended() == EXIT_UNAVAILABLE
+    assert "another SideCar listens there" in second.told()
+    assert first.state().phase is Phase.RUNNING
+
+
+def test_the_training_sees_its_own_environment_and_none_of_ours(start):
+    show = ("sh", "-c", "env; echo done")
+    sidecar = start(command=show)
+    sidecar.wait_ready()
+    sidecar.run(1, "GPU-1a", "GPU-2b")
+    sidecar.wait_for(is_phase(Phase.EXITED))
+    wait_until(lambda: "done\n" in sidecar.told(), what="the environment")
+    lines = sidecar.told().splitlines()
+    assert "CUDA_VISIBLE_DEVICES=GPU-1a,GPU-2b" in lines
+    assert f"HOME={os.environ['HOME']}" in lines
+    assert not [line for line in lines if line.startswith("DLJOB_SIDECAR_")]
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "sidecar")}
+    return subprocess.run(
+        [sys.executable, "-m", "dlsidecar", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_wrong_command_line_is_told_in_one_line():
+    ran = run_command("run", "--", "true")
+    assert (ran.returncode, ran.stdout) == (EXIT_USAGE, "")
+    assert ran.stderr.startswith("dljob-sidecar: nobody could speak to the SideCar")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_doors_that_cannot_be_opened_are_told_before_anything_is_started(tmp_path, token):
+    folder = str(tmp_path / "missing")
+    network = ["--listen", "127.0.0.1:0", "--tls", folder, "--job-uid", "u"]
+    ran = run_command("run", "--socket", f"{folder}/control", "--", "echo", token)
+    assert ran.returncode == EXIT_UNAVAILABLE
+    assert "DoorsCannotOpen" in ran.stderr
+    ran = run_command("run", *network, "--", "echo", token)
+    assert ran.returncode in {EXIT_UNAVAILABLE, EXIT_USAGE}
+    assert token not in ran.stdout
+    assert find_processes(token) == []

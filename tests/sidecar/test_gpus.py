@@ -1,0 +1,112 @@
+"""What GPUs say of themselves is told where it can be read, and its lack stops nothing."""
+
+# ruff: noqa: N802, N815 - the names are those of NVML
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dlsidecar import gpus
+from dlwire.messages import Gpu
+
+
+class Library:
+    """NVML of a machine with two GPUs, as nvidia-ml-py shows it."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.used = [1 << 20, 2 << 30]
+        self.events = []
+        self.can_tell_events = True
+
+    def nvmlInit(self):
+        pass
+
+    nvmlShutdown = nvmlInit
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}".encode()  # Old versions answer in bytes.
+
+    def nvmlDeviceGetName(self, handle):
+        return "V100"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(used=self.used[handle], total=16 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        if handle == 1:
+            raise self.NVMLError
+        return SimpleNamespace(gpu=50)
+
+    def nvmlDeviceGetTotalEccErrors(self, handle, kind, counter):
+        return 3 if handle else 0
+
+    def nvmlEventSetCreate(self):
+        if not self.can_tell_events:
+            raise self.NVMLError
+        return "set"
+
+    def nvmlDeviceRegisterEvents(self, handle, kind, events):
+        pass
+
+    def nvmlEventSetWait_v2(self, events, limit):
+        if not self.events:
+            raise self.NVMLError
+        return self.events.pop()
+
+
+def test_everything_is_read_and_what_cannot_be_is_left_out():
+    library = Library()
+    library.events = [
+        SimpleNamespace(device=1, eventData=79),
+        SimpleNamespace(device=1, eventData=79),
+    ]
+    first, second = gpus.Nvml(library).read()
+    assert first == Gpu(0, "GPU-0", "V100", 0.5, 1 << 20, 16 << 30)
+    assert second.utilization == 0.0
+    assert (second.xid_errors, second.ecc_errors) == ((79,), 3)
+
+
+def test_a_driver_that_tells_no_xid_errors_is_read_all_the_same():
+    library = Library()
+    library.can_tell_events = False
+    assert len(gpus.Nvml(library).read()) == 2
+
+
+def test_busy_though_not_assigned_is_marked():
+    read = gpus.Nvml(Library()).read()
+    marks = [one.busy_unassigned for one in gpus.mark_strangers(read, ["GPU-0"])]
+    assert marks == [False, True]
+    assert not any(one.busy_unassigned for one in gpus.mark_strangers(read, ["0", "1"]))
+
+
+def test_memory_above_the_base_line_is_not_released():
+    library = Library()
+    gauge = gpus.Nvml(library)
+    base = {one.uuid: one.memory_used for one in gauge.read()}
+    assert not gpus.find_unreleased(gauge.read(), base)
+    library.used[0] += 1 << 30
+    assert [one.uuid for one in gpus.find_unreleased(gauge.read(), base)] == ["GPU-0"]
+
+
+def test_ids_that_the_machine_does_not_have_are_found():
+    assert gpus.find_unknown(gpus.Nvml(Library()).read(), ["0", "GPU-1", "2", "GPU-9"]) == [
+        "2",
+        "GPU-9",
+    ]
+
+
+def test_without_nvml_it_says_why_and_knows_nothing():
+    gauge = gpus.open_gauge()
+    if not gauge.missing:
+        pytest.skip("this machine has NVML")
+    assert gauge.read() == []

@@ -1,0 +1,111 @@
+"""What the training says of itself becomes progress and a speed that can be trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlsidecar.progress import Meter, NotProgress, parse_groups, parse_line
+from dlwire.messages import Post
+
+
+def run_steadily(meter, *, begin, count, speed, first=0):
+    for step in range(count):
+        meter.observe(begin + step / speed, Post(iteration=first + step))
+
+
+def test_a_steady_pace_is_measured():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=10.0, count=50, speed=4.0)
+    assert meter.iterations_per_second == pytest.approx(4.0)
+
+
+def test_the_speed_forgets_the_restart():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=10.0, count=50, speed=4.0)
+    meter.begin(100.0)
+    assert meter.iterations_per_second is None
+    # The first iteration after a restart took 20 seconds, because it had to compile.
+    meter.observe(101.0, Post(iteration=40))
+    run_steadily(meter, begin=121.0, count=20, speed=8.0, first=41)
+    assert meter.iterations_per_second == pytest.approx(8.0)
+
+
+def test_a_pause_for_a_checkpoint_hardly_matters():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=0.0, count=30, speed=10.0)
+    run_steadily(meter, begin=8.0, count=10, speed=10.0, first=30)
+    assert meter.iterations_per_second == pytest.approx(10.0, rel=0.1)
+
+
+def test_several_ranks_that_say_the_same_do_not_count_twice():
+    meter = Meter()
+    meter.begin(0.0)
+    for step in range(20):
+        for rank in range(4):
+            meter.observe(step / 2 + rank / 1000, Post(iteration=step))
+    assert meter.iterations_per_second == pytest.approx(2.0, rel=0.01)
+
+
+def test_many_observations_keep_the_window_small():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=0.0, count=10_000, speed=1000.0)
+    assert meter.iterations_per_second == pytest.approx(1000.0)
+
+
+def test_a_change_of_pace_is_seen_when_the_window_has_passed():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=0.0, count=100, speed=10.0)
+    run_steadily(meter, begin=10.0, count=600, speed=2.0, first=100)
+    assert meter.iterations_per_second == pytest.approx(2.0)
+
+
+def test_a_stall_is_told_and_ends_with_the_next_step():
+    meter = Meter(stall_seconds=60.0)
+    meter.begin(0.0)
+    meter.observe(1.0, Post(iteration=5))
+    assert not meter.progress(60.0).stalled
+    # Saying the same again is no movement.
+    meter.observe(61.0, Post(iteration=5))
+    assert meter.progress(62.0).stalled
+    assert meter.progress(62.0).idle_seconds == 61.0
+    meter.observe(63.0, Post(iteration=6))
+    assert not meter.progress(64.0).stalled
+
+
+def test_a_training_that_never_says_anything_stalls_too():
+    meter = Meter(stall_seconds=60.0)
+    meter.begin(0.0)
+    assert meter.progress(61.0).stalled
+    meter.end()
+    assert not meter.progress(1000.0).stalled
+
+
+def test_named_groups_become_numbers():
+    post = parse_groups({"step": "1,200", "epoch": "2.5", "top5": "87.5%", "batch": "256"})
+    assert post == Post(iteration=1200, epoch=2.5, batch_size=256, metrics={"top5": 87.5})
+
+
+def test_what_is_no_number_is_left_out():
+    assert parse_groups({"iteration": "five", "loss": "nan", "lr": "inf", "x": "1e999"}) == Post()
+    assert (
+        parse_groups({"iteration": "-1", "flag": True, "none": None, "odd name": "1"}).iteration
+        is None
+    )
+
+
+def test_a_line_of_json():
+    post = parse_line(b'{"iteration": 7, "loss": 0.5, "metrics": {"top5": 0.9}, "text": "x"}')
+    assert post == Post(iteration=7, metrics={"loss": 0.5, "top5": 0.9})
+
+
+@pytest.mark.parametrize(
+    "line", [b"step 5", b"[1]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000]
+)
+def test_what_is_no_json_object_is_refused(line):
+    with pytest.raises(NotProgress):
+        parse_line(line)

@@ -1,0 +1,121 @@
+"""What is written about the protocol is what the server does."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tornado.routing import PathMatches
+
+from dlsidecar import serving
+from dlsidecar.machine import draw
+from dlsidecar.serving import STATUS, controller_app, health_app, inner_app
+from dlsidecar.settings import Serving
+from dlsidecar.trust import Door
+from dlwire import codec
+from dlwire.messages import MESSAGES, Phase, Refused
+from tests.sidecar.clients import live_through
+from tests.sidecar.fakes import Container
+
+ROOT = Path(__file__).resolve().parents[2]
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+OPENAPI = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text(encoding="utf-8"))
+DOORS = {"control", "inner", "health"}
+
+
+def served() -> Iterator[tuple[str, str, str]]:
+    """Yield the door, the path and the method of everything that the server answers."""
+    agent, settings = Container().agent, Serving()
+    apps = {
+        "control": controller_app(agent, settings, Door()),
+        "inner": inner_app(agent, settings),
+        "health": health_app(agent, settings),
+    }
+    for door, app in apps.items():
+        for rule in app.wildcard_router.rules:
+            assert isinstance(rule.matcher, PathMatches)
+            assert issubclass(rule.target, serving.Handler)
+            path = rule.matcher.regex.pattern.rstrip("$")
+            yield from ((door, path, method.lower()) for method in rule.target.methods())
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    for path, methods in OPENAPI["paths"].items():
+        for method, operation in methods.items():
+            yield operation["tags"][0], path, method
+
+
+def test_every_path_and_method_is_described_and_no_other():
+    async def story():
+        assert sorted(served()) == sorted(described())
+
+    live_through(story())
+
+
+def test_every_path_begins_with_the_version_except_at_the_plain_port():
+    for door, path, _ in described():
+        assert path.startswith(f"/{codec.VERSION}/") == (door != "health")
+
+
+def test_every_message_is_described_as_it_is():
+    command = [sys.executable, str(ROOT / "scripts" / "write-openapi"), "--check"]
+    ran = subprocess.run(command, check=False)
+    assert ran.returncode == 0, "run scripts/write-openapi"
+
+
+def test_what_is_referred_to_is_there():
+    def references(part: Any) -> Iterator[str]:
+        if isinstance(part, dict):
+            yield from (value for key, value in part.items() if key == "$ref")
+            part = list(part.values())
+        if isinstance(part, list):
+            for item in part:
+                yield from references(item)
+
+    for reference in references(OPENAPI):
+        found = OPENAPI
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+    assert {message.__name__ for message in MESSAGES} <= set(OPENAPI["components"]["schemas"])
+
+
+def test_every_refusal_is_told_with_its_status():
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PROTOCOL, flags=re.MULTILINE)
+    assert {(int(status), name) for status, name in rows} == {
+        (int(STATUS[error]), error.value) for error in Refused
+    }
+
+
+@pytest.mark.parametrize("path", OPENAPI["paths"])
+def test_every_status_that_may_be_answered_is_described(path):
+    may_be = {"/v1/target": {400, 403, 409}, "/v1/state": {400, 403, 503}, "/v1/progress": {400}}
+    success = {"/v1/progress": 204}.get(path, 200)
+    [operation] = OPENAPI["paths"][path].values()
+    # Too large or a fault of ours may be anything.
+    expected = {success, 413, 500} | may_be.get(path, set())
+    assert {int(status) for status in operation["responses"]} == expected
+
+
+def test_the_picture_is_drawn_from_the_table():
+    [drawn] = re.findall(r"```mermaid\n(.*?)```", PROTOCOL, flags=re.DOTALL)
+    assert drawn == draw()
+
+
+def test_the_examples_can_be_read():
+    examples = re.findall(r"```json\n(.*?)```", PROTOCOL, flags=re.DOTALL)
+    targets = [codec.decode_target(text.replace("…", "").encode()) for text in examples]
+    assert [type(target).__name__ for target in targets] == ["Run", "Stop"]
+
+
+def test_every_phase_and_every_limit_is_told_of():
+    for phase in Phase:
+        assert phase.value in PROTOCOL
+    settings = Serving()
+    assert f"{settings.largest_body // 1024} KiB" in PROTOCOL
+    assert f"(at most {settings.longest_wait_seconds:.0f})" in PROTOCOL
+    assert f"{settings.most_waiting} waiting polls" in PROTOCOL
+    assert serving.METRICS.startswith("text/plain")

@@ -1,0 +1,104 @@
+"""Each framework is told its ranks and peers in its own words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dlsidecar.ranks import lay_out
+from dlwire.messages import Peer, Run
+
+
+def run_of(*peers, offset=0, gpus=("0", "1"), **more):
+    return Run(
+        epoch=1,
+        generation=1,
+        incarnation="x",
+        gpus=gpus,
+        rank_offset=offset,
+        world_size=sum(peers),
+        peers=tuple(Peer(f"node-{index}", count) for index, count in enumerate(peers)),
+        rendezvous_port=29500,
+        **more,
+    )
+
+
+def environments(run, framework):
+    return [rank.environment for rank in lay_out(run, framework=framework)]
+
+
+def test_the_second_node_of_a_pytorch_job():
+    first, second = environments(run_of(2, 2, offset=2), "pytorch")
+    assert first == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+        "RANK": "2",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "node-0",
+        "MASTER_PORT": "29500",
+    }
+    assert (second["RANK"], second["LOCAL_RANK"]) == ("3", "1")
+
+
+def test_a_single_tensorflow_process_has_no_cluster():
+    (only,) = environments(run_of(1), "tensorflow")
+    assert "TF_CONFIG" not in only
+    assert only["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_several_tensorflow_processes_know_each_other():
+    first, second = environments(run_of(2, 2, offset=2), "tensorflow")
+    config = json.loads(second["TF_CONFIG"])
+    assert config["cluster"]["worker"] == [
+        "node-0:29500",
+        "node-0:29501",
+        "node-1:29500",
+        "node-1:29501",
+    ]
+    assert config["task"] == {"type": "worker", "index": 3}
+    assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
+
+
+def test_horovod_is_told_where_each_process_stands():
+    first, second = environments(run_of(1, 2, offset=1), "horovod")
+    assert (first["HOROVOD_RANK"], second["HOROVOD_RANK"]) == ("1", "2")
+    assert first["HOROVOD_HOSTNAME"] == "node-1"
+    # Both nodes have a first process, only this one has a second.
+    assert (first["HOROVOD_CROSS_RANK"], first["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+    assert (second["HOROVOD_CROSS_RANK"], second["HOROVOD_CROSS_SIZE"]) == ("0", "1")
+
+
+def test_jax_is_told_its_coordinator():
+    first, second = environments(run_of(2), "jax")
+    assert first["JAX_COORDINATOR_ADDRESS"] == "node-0:29500"
+    assert (second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == ("2", "1")
+
+
+def test_a_framework_that_reads_nothing_is_told_nothing_but_its_gpus():
+    first, second = environments(run_of(2), "none")
+    assert set(first) == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+    assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
+
+
+def test_addresses_of_the_sixth_version_stand_in_brackets():
+    run = run_of(2)
+    run = Run(**{**vars(run), "peers": (Peer("fd00::1", 2),)})
+    assert environments(run, "jax")[0]["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:29500"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "horovod", "jax", "none"])
+def test_a_batch_size_is_told_only_where_it_was_changed(framework):
+    assert "DLJOB_BATCH_SIZE" not in environments(run_of(1), framework)[0]
+    (changed,) = environments(run_of(1, batch_size=512, learning_rate_factor=2.0), framework)
+    assert changed["DLJOB_BATCH_SIZE"] == "512"
+    assert changed["DLJOB_LEARNING_RATE_FACTOR"] == "2.0"
+
+
+def test_more_processes_than_gpus_share():
+    ranks = lay_out(run_of(3, gpus=("0", "1")), framework="none")
+    assert [rank.gpus for rank in ranks] == [("0",), ("0",), ("1",)]

@@ -1,0 +1,134 @@
+"""Progress is read from what the training prints and writes, and no reading can stall anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from tests.sidecar.drivers import wait_until
+
+STEP = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
+
+
+def begin(driver):
+    driver.start()
+    driver.wait_for_log("ready")
+    return driver
+
+
+def append(driver, text):
+    """Say something in the log, as the training would."""
+    with driver.log.open("a") as log:
+        log.write(text)
+
+
+def test_the_log_is_read(drive):
+    driver = begin(drive(progress_log=STEP))
+    append(driver, "step 1 loss=0.5\nnothing\nstep 2 lo")
+    append(driver, "ss=0.25\n")
+    facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 2, "step 2")
+    assert facts["progress"]["metrics"] == {"loss": 0.25}
+    driver.stop_all()
+
+
+def test_a_progress_bar_is_read(drive):
+    driver = begin(drive(progress_log=STEP))
+    append(driver, "step 1 loss=0.5\rstep 2 loss=0.4\r")
+    driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 2, "step 2")
+    driver.stop_all()
+
+
+def test_an_expression_that_backtracks_for_ever_is_named(drive):
+    driver = begin(drive(progress_log=r"(?P<x>(a+)+)$"))
+    append(driver, "a" * 40 + "b\n")
+    problem = driver.wait_for_problem("ExpressionTooSlow")
+    assert "(a+)+" in problem["message"]
+    # The training goes on, and so do we.
+    driver.stop_all()
+
+
+def test_an_expression_that_cannot_be_compiled_is_named(drive):
+    driver = drive(progress_log=r"(?P<x>")
+    assert "(?P<x>" in driver.wait_for_problem("ExpressionInvalid")["message"]
+    begin(driver).stop_all()
+
+
+def test_very_long_lines_are_cut(drive):
+    driver = begin(drive(progress_log=STEP))
+    append(driver, "step 1 loss=0.5" + "x" * 300_000 + "\nstep 2 loss=0.5\n")
+    driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 2, "step 2")
+    driver.stop_all()
+
+
+def test_a_file_of_json_lines_is_read(drive, tmp_path):
+    path = tmp_path / "progress.jsonl"
+    path.write_text('{"iteration": 99}\n')
+    driver = begin(drive(progress_file=str(path)))
+    with path.open("a") as file:
+        file.write('{"iteration": 3, "top5": 0.75}\n{"itera')
+    facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"], "an iteration")
+    # What was in the file before is of an earlier life.
+    assert facts["progress"]["iteration"] == 3
+    path.unlink()
+    path.write_text(json.dumps({"iteration": 4}) + "\n")
+    driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 4, "the new file")
+    driver.stop_all()
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo"])
+def test_an_unreadable_progress_file_is_named(drive, tmp_path, kind):
+    path = tmp_path / "progress"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    driver = drive(progress_file=str(path))
+    assert str(path) in driver.wait_for_problem("ProgressFileUnreadable")["message"]
+    begin(driver).stop_all()
+
+
+def test_a_progress_file_that_is_no_json_is_named(drive, tmp_path):
+    path = tmp_path / "progress"
+    driver = begin(drive(progress_file=str(path)))
+    path.write_text("step 5\n")
+    driver.wait_for_problem("ProgressNotUnderstood")
+    driver.stop_all()
+
+
+def test_a_stall_is_told(drive):
+    driver = begin(drive(stall_seconds=0.3))
+    driver.wait_for_problem("TrainingStalled")
+    driver.stop_all()
+    assert driver.facts()["problems"] == []
+
+
+def test_output_passes_unchanged_and_waits_for_its_reader(drive, tmp_path):
+    fifo = tmp_path / "out"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    driver = drive("say=" + "y" * 99, log_file="", stdout=str(fifo), progress_log=STEP)
+    driver.start()
+    driver.wait_for("Started")
+    wait_until(
+        lambda: is_waiting_to_write(driver.facts()["processes"][0]["pid"]), what="a full pipe"
+    )
+    os.set_blocking(reader, True)
+    head = os.read(reader, 65536)
+    assert b"ready" in head.splitlines()[0]
+    rest = b"".join(os.read(reader, 65536) for _ in range(100))
+    lines = (head + rest).split(b"\n")[1:-1]
+    assert set(lines) == {b"y" * 99}
+    # Nobody reads any more: the training stands still, and can be stopped all the same.
+    driver.stop_all()
+    os.close(reader)
+
+
+def is_waiting_to_write(pid):
+    try:
+        with pathlib.Path(f"/proc/{pid}/wchan").open() as file:
+            if "pipe_write" in file.read():
+                return True
+        with pathlib.Path(f"/proc/{pid}/syscall").open() as file:
+            return file.read().startswith("1 ")
+    except OSError:
+        return False

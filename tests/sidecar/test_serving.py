@@ -1,0 +1,451 @@
+"""
+What the SideCar answers, and what it refuses: over a Unix socket, as on one machine. Who may speak
+on a network is tested in test_trust.py.
+"""
+
+import asyncio
+import json
+import random
+import socket
+import stat
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.listening import LONGEST_SOCKET_PATH, Servers
+from dlsidecar.settings import Serving
+from dlwire import codec
+from dlwire.messages import Phase, Post, Refusal, Refused
+from tests.sidecar.clients import Client, live_through
+from tests.sidecar.fakes import Container
+from tests.sidecar.targets import INCARNATION, run, stop
+
+USUAL = Serving()
+HURRIED = Serving(largest_body=4096, header_seconds=0.3, most_waiting=2, longest_wait_seconds=20.0)
+
+
+class ServedContainer(Container):
+    """A container in which nothing is real but the server, with clients at all its doors."""
+
+    def __init__(self, folder: Path, settings: Serving) -> None:
+        super().__init__()
+        control, inner = folder / "control", folder / "inner"
+        local = replace(settings, socket=str(control), inner_socket=str(inner))
+        local = replace(local, health_address="127.0.0.1", health_port=0)
+        self.servers = Servers(self.agent, local)
+        self.servers.open()
+        self.control = Client(socket=control)
+        self.inner = Client(socket=inner)
+        self.health = Client(port=self.servers.health_port)
+
+    async def waits(self, how_many: int = 1) -> None:
+        """Wait until so many requests wait for a change."""
+        while len(self.servers._door.waiting) != how_many:
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(folder: Path, settings: Serving = USUAL):
+    container = ServedContainer(folder, settings)
+    try:
+        yield container
+    finally:
+        await container.servers.close()
+
+
+def refusal(answer) -> Refusal:
+    return codec.decode(Refusal, answer.body)
+
+
+# --- what shall be, and what is -----------------------------------------------------------
+
+
+def test_a_declaration_is_answered_with_the_state_it_led_to(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            state = (await container.control.put(run(3))).state()
+            assert (state.phase, state.held, state.target) == (Phase.STARTING, ("0", "1"), run(3))
+            assert state.incarnation == INCARNATION
+            assert container.supervisor.demanded == ["start 3"]
+            assert (await container.control.get("/v1/state")).state() == state
+
+    live_through(story())
+
+
+def test_a_repeat_is_accepted_and_starts_nothing(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            first = (await container.control.put(run(3))).state()
+            assert (await container.control.put(run(3))).state() == first
+            assert container.supervisor.demanded == ["start 3"]
+
+    live_through(story())
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        (run(2), Refused.OLDER),
+        (run(3, gpus=1), Refused.CONFLICT),
+        (stop(3), Refused.CONFLICT),
+        (replace(run(4), incarnation="another"), Refused.OTHER_INCARNATION),
+    ],
+)
+def test_what_contradicts_is_refused_by_name_and_with_what_is_known(tmp_path, target, error):
+    async def story():
+        async with serving(tmp_path) as container:
+            await container.control.put(run(3))
+            answer = await container.control.put(target)
+            assert answer.status == 409
+            told = refusal(answer)
+            assert (told.error, told.epoch, told.generation) == (error, 1, 3)
+            assert told.incarnation == INCARNATION
+            assert told.remedy
+            assert container.supervisor.demanded == ["start 3"]
+
+    live_through(story())
+
+
+# --- waiting for news ---------------------------------------------------------------------
+
+
+def test_a_long_poll_is_answered_by_the_change_it_waits_for(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            before = (await container.control.put(run(1))).state()
+            path = f"/v1/state?after={before.version}&wait=20"
+            poll = asyncio.ensure_future(container.control.get(path))
+            await container.waits()
+            container.agent.happen(container.supervisor.started())
+            state = (await poll).state()
+            assert state.phase is Phase.RUNNING
+            assert state.version > before.version
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("query", ["", "?after=1", "?after=0&wait=20", "?after=9999&wait=20"])
+def test_who_does_not_know_the_present_need_not_wait(tmp_path, query):
+    async def story():
+        async with serving(tmp_path) as container:
+            assert (await container.control.get(f"/v1/state{query}")).state().version == 1
+
+    live_through(story())
+
+
+def test_who_knew_an_earlier_start_of_the_container_need_not_wait(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            answer = await container.control.get("/v1/state?after=1&incarnation=older&wait=20")
+            assert answer.state().incarnation == INCARNATION
+
+    live_through(story())
+
+
+def test_waiting_in_vain_ends_with_the_state_as_it_is(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            assert (await container.control.get("/v1/state?after=1&wait=0.05")).state().version == 1
+
+    live_through(story())
+
+
+def test_too_many_cannot_wait_and_who_hangs_up_makes_room(tmp_path):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            path = "/v1/state?after=1&wait=20"
+            polls = [asyncio.ensure_future(container.control.get(path)) for _ in range(2)]
+            await container.waits(2)
+            answer = await container.control.get(path)
+            assert (answer.status, refusal(answer).error) == (503, Refused.TOO_MANY)
+            for poll in polls:
+                poll.cancel()
+            await container.waits(0)
+            assert (await container.control.get("/v1/state?after=1&wait=0.01")).status == 200
+
+    live_through(story())
+
+
+def test_who_waits_hears_the_last_state_too(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            poll = asyncio.ensure_future(container.control.get("/v1/state?after=1&wait=20"))
+            await container.waits()
+            await container.control.put(stop(1, leave=True))
+            await container.servers.close()
+            assert (await poll).state().leaving
+            assert await container.agent.left == 0
+
+    live_through(story())
+
+
+# --- the other doors ----------------------------------------------------------------------
+
+
+def test_the_training_tells_its_progress_from_inside(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            body = b'{"iteration": 7, "metrics": {"top5": 0.9}, "mood": "good"}'
+            assert (await container.inner.ask("POST", "/v1/progress", body)).status == 204
+            assert container.facts.posts == [Post(iteration=7, metrics={"top5": 0.9})]
+
+    live_through(story())
+
+
+def test_each_path_is_at_its_own_door_only(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            elsewhere = {
+                "control": ["/v1/progress", "/healthz", "/metrics"],
+                "inner": ["/v1/target", "/v1/state", "/healthz", "/metrics"],
+                "health": ["/v1/target", "/v1/state", "/v1/progress"],
+            }
+            for door, paths in elsewhere.items():
+                for path in paths:
+                    answer = await getattr(container, door).get(path)
+                    assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics"])
+def test_the_plain_port_is_read_only(tmp_path, path):
+    async def story():
+        async with serving(tmp_path) as container:
+            assert (await container.health.get(path)).status == 200
+            for method in ("PUT", "POST", "DELETE", "PATCH", "OPTIONS"):
+                answer = await container.health.ask(method, path, b"{}")
+                assert (answer.status, answer.headers["allow"]) == (405, "GET")
+
+    live_through(story())
+
+
+def test_metrics_are_what_prometheus_can_read(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            await container.control.put(run(1))
+            text = (await container.health.get("/metrics")).body.decode()
+            assert 'dljob_sidecar_phase{phase="Starting"} 1\n' in text
+            assert "dljob_sidecar_gpus_held 2\n" in text
+            values = [line for line in text.splitlines() if not line.startswith("#")]
+            assert all(line.startswith("dljob_sidecar_") for line in values)
+
+    live_through(story())
+
+
+def test_the_sockets_belong_to_their_owner_alone(tmp_path):
+    async def story():
+        async with serving(tmp_path):
+            for name in ("control", "inner"):
+                assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert not [path for path in tmp_path.iterdir() if path.is_socket()]
+
+    live_through(story())
+
+
+def test_a_socket_path_that_is_too_long_is_refused_by_name(tmp_path):
+    async def story():
+        deep = tmp_path / ("x" * LONGEST_SOCKET_PATH)
+        servers = Servers(Container().agent, Serving(socket=str(deep)))
+        with pytest.raises(OSError, match=f"at most {LONGEST_SOCKET_PATH} bytes"):
+            servers.open()
+
+    live_through(story())
+
+
+def test_nobody_takes_the_socket_of_one_who_lives(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            with pytest.raises(OSError, match="another SideCar listens there"):
+                ServedContainer(tmp_path, USUAL)
+            assert (await container.control.get("/v1/state")).status == 200
+
+    live_through(story())
+
+
+def test_the_socket_of_one_who_died_is_taken_over(tmp_path):
+    async def story():
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(tmp_path / "control"))
+        async with serving(tmp_path) as container:
+            assert (await container.control.get("/v1/state")).status == 200
+
+    live_through(story())
+
+
+# --- what is no request -------------------------------------------------------------------
+
+WRONG_BODIES = {
+    "nothing": (b"", ""),
+    "no JSON": (b"{", ""),
+    "no object": (b"[]", ""),
+    "no UTF-8": (b'{"kind": "\xff"}', ""),
+    "neither run nor stop": (b'{"kind": "dance"}', "kind"),
+    "a key twice": (b'{"kind": "stop", "kind": "run"}', "kind"),
+    "a field missing": (b'{"kind": "stop", "epoch": 1}', "generation"),
+    "a wrong type": (b'{"kind": "stop", "epoch": "1"}', "epoch"),
+    "a negative number": (b'{"kind": "stop", "epoch": -1}', "epoch"),
+    "a huge number": (b'{"kind": "stop", "epoch": 1e400}', "epoch"),
+    "not a number": (b'{"kind": "stop", "epoch": NaN}', ""),
+    "a true number": (b'{"kind": "stop", "epoch": true}', "epoch"),
+    "too deep": (b"[" * 2000, ""),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_BODIES)
+def test_a_wrong_body_is_refused_with_the_place_where_it_is_wrong(tmp_path, wrong):
+    body, path = WRONG_BODIES[wrong]
+
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            answer = await container.control.ask("PUT", "/v1/target", body)
+            assert answer.status == 400
+            told = refusal(answer)
+            assert (told.error, told.path) == (Refused.MALFORMED, path)
+            assert told.remedy
+            assert container.supervisor.demanded == []
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&wait=nan", "after=1&wait=-1"])
+def test_a_wrong_question_is_refused(tmp_path, query):
+    async def story():
+        async with serving(tmp_path) as container:
+            answer = await container.control.get(f"/v1/state?{query}")
+            assert (answer.status, refusal(answer).error) == (400, Refused.MALFORMED)
+
+    live_through(story())
+
+
+def test_a_body_that_is_too_large_is_not_read(tmp_path):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            # Announced: the answer comes before the body does.
+            head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 999999999999\r\n\r\n"
+            assert (await container.control.send(head)).startswith(b"HTTP/1.1 413 ")
+            # Not announced: it comes as soon as there is too much.
+            head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nTransfer-Encoding: chunked\r\n\r\n"
+            chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
+            assert (await container.control.send(head + chunk)).startswith(b"HTTP/1.1 413 ")
+            assert (await container.control.get("/v1/state")).status == 200
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("length", ["²2", "-1", "+5", "5, 6", "0x5", "", "1" * 500])
+def test_a_length_that_is_no_number_is_refused(tmp_path, length):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            head = f"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: {length}\r\n\r\n"
+            answer = await container.control.send(head.encode("latin-1") + b"{}")
+            assert answer[9:12] in {b"400", b"413"}
+
+    live_through(story())
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /v1/state HTTP/1.1\r\nHo",
+        b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 10\r\n\r\n{",
+    ],
+)
+def test_who_takes_for_ever_is_hung_up_on(tmp_path, beginning):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            slow = asyncio.ensure_future(container.control.send(beginning))
+            # Nobody else has to wait for it.
+            assert (await container.control.get("/v1/state")).status == 200
+            assert await slow == b""
+
+    live_through(story())
+
+
+def test_headers_without_end_are_refused(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            flood = b"GET /v1/state HTTP/1.1\r\n" + b"X-Y: " + b"z" * 1_000_000
+            try:
+                answer = await container.control.send(flood)
+            except ConnectionError:
+                answer = b""
+            assert answer == b""
+            assert (await container.control.get("/v1/state")).status == 200
+
+    live_through(story())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/state/",
+        "//v1/state",
+        "/v1/../v1/state",
+        "/v1/%2e%2e/etc/passwd",
+        "/v1/state%00",
+        "/V1/STATE",
+        "/v2/state",
+        "/static/../../etc/passwd",
+    ],
+)
+def test_tricks_with_paths_lead_nowhere(tmp_path, path):
+    async def story():
+        async with serving(tmp_path) as container:
+            answer = await container.control.get(path)
+            assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
+
+    live_through(story())
+
+
+def fuzzed(randomness: random.Random) -> bytes:
+    """Make something that is nearly a request."""
+    body = bytearray(codec.encode_target(run(randomness.randrange(9))))
+    for _ in range(randomness.randrange(4)):
+        body[randomness.randrange(len(body))] = randomness.randrange(256)
+    method = randomness.choice(["PUT", "PUT", "PUT", "GET", "POST", "BREW", "put"])
+    path = randomness.choice(["/v1/target", "/v1/target", "/v1/state?after=\xff", "/v1/%zz", "*"])
+    length = randomness.choice([len(body), len(body), len(body) - 1, "x", -1])
+    head = f"{method} {path} HTTP/1.1\r\nHost: d\r\nConnection: close\r\n"
+    request = bytearray(f"{head}Content-Length: {length}\r\n\r\n".encode("latin-1") + body)
+    for _ in range(randomness.choice([0, 0, 0, 1, 5])):
+        request[randomness.randrange(len(request))] = randomness.randrange(256)
+    return bytes(request)
+
+
+@pytest.mark.parametrize(
+    "how_many", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_nonsense_is_refused_and_disturbs_nothing(tmp_path, how_many):
+    randomness = random.Random(4)
+    statuses = set()
+
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            # A leader that no nonsense can be newer than.
+            await container.control.put(run(1, epoch=10**9))
+            for _ in range(how_many):
+                answer = await container.control.send(fuzzed(randomness))
+                statuses.add(answer[9:12])
+            state = (await container.control.get("/v1/state")).state()
+            assert container.supervisor.demanded == ["start 1"]
+            assert state.target == run(1, epoch=10**9)
+
+    asyncio.run(story())
+    assert statuses <= {b"", b"200", b"400", b"403", b"404", b"405", b"409", b"413"}
+
+
+def test_an_answer_tells_nothing_of_what_serves_it(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            answer = await container.control.get("/v1/state")
+            assert answer.headers["server"] == "dljob-sidecar"
+            assert json.loads(answer.body)["phase"] == "Ready"
+
+    live_through(story())

@@ -1,0 +1,148 @@
+"""The job saves itself before it is stopped, and is believed only when it has."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.sidecar.drivers import find_processes
+
+
+def start_saving(drive, tmp_path, **saving):
+    path = tmp_path / "checkpoints"
+    path.mkdir()
+    driver = drive(f"save={path / 'latest'}", saving={"path": str(path), **saving})
+    driver.start()
+    driver.wait_for_log("ready")
+    return driver
+
+
+def test_a_signal_confirmed_by_a_new_file(drive, tmp_path):
+    driver = start_saving(drive, tmp_path, signal="SIGUSR1", confirm="file")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone", attempt=1)
+    assert (tmp_path / "checkpoints" / "latest").exists()
+    driver.stop_all()
+
+
+def test_a_file_that_was_there_before_confirms_nothing(drive, tmp_path):
+    driver = start_saving(drive, tmp_path, signal="SIGURG", confirm="file")
+    (tmp_path / "checkpoints" / "old").write_text("old")
+    driver.call("checkpoint")
+    # SIGURG is ignored by whoever has no handler: nothing comes, and we are not stuck.
+    driver.facts()
+    driver.call("terminate")
+    driver.wait_for("Gone")
+    assert not any(event["event"].startswith("Checkpoint") for event in driver.events)
+
+
+def test_a_signal_confirmed_by_a_line_of_the_log(drive, tmp_path):
+    driver = start_saving(
+        drive, tmp_path, signal="SIGUSR1", confirm="log", confirm_log=r"^saved \S+latest"
+    )
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone")
+    driver.stop_all()
+
+
+def test_a_signal_confirmed_by_the_end(drive):
+    # It catches SIGUSR1, and the handler ends it.
+    code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    driver = drive(command=command, saving={"signal": "SIGUSR1", "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone")
+    driver.wait_for("Gone")
+
+
+def test_a_job_without_a_handler_is_not_killed_by_the_signal(drive):
+    driver = drive(saving={"signal": "SIGUSR1", "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    assert "SIGUSR1" in str(driver.wait_for("CheckpointFailed")["problem"])
+    assert driver.facts()["processes"][0]["signal"] is None
+    driver.stop_all()
+
+
+def test_a_command_confirms_by_its_end(drive, tmp_path):
+    made = tmp_path / "made"
+    command = ["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES > {shlex.quote(str(made))}"]
+    driver = drive(saving={"command": command, "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone")
+    assert made.read_text() == "0\n"
+    driver.stop_all()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(["sh", "-c", "exit 4"], "exit code 4"), (["no-such-command"], "No such file")],
+)
+def test_a_command_that_fails_is_told(drive, command, reason):
+    driver = drive(saving={"command": command, "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    assert reason in str(driver.wait_for("CheckpointFailed")["problem"])
+    driver.stop_all()
+
+
+def test_a_hanging_command_goes_down_with_the_rest(drive, token):
+    hang = [sys.executable, "-S", "-c", "import time; time.sleep(1000)", token]
+    driver = drive(saving={"command": hang, "confirm": "exit"})
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.facts()
+    assert len(find_processes(token)) == 3
+    driver.stop_all()
+    assert len(find_processes(token)) == 1
+
+
+@pytest.mark.parametrize(("status", "event"), [(200, "CheckpointDone"), (500, "CheckpointFailed")])
+def test_a_hook_over_http(drive, tmp_path, status, event):
+    path = tmp_path / "checkpoints"
+    path.mkdir()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            if status == 200:
+                (path / "latest").write_text("saved")
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        hook = f"{server.server_port}/save"
+        driver = drive(saving={"http": hook, "confirm": "file", "path": str(path)})
+        driver.start()
+        driver.wait_for_log("ready")
+        driver.call("checkpoint")
+        driver.wait_for(event)
+        thread.join()
+    driver.stop_all()
+
+
+def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
+    code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(tmp_path / "none")}
+    driver = drive(command=command, saving=saving)
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointFailed")
+    driver.wait_for("Gone")

@@ -1,0 +1,270 @@
+"""Who may speak to a SideCar over a network, and who is sent away. The handshakes are real."""
+
+import asyncio
+import shutil
+import ssl
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.listening import Servers
+from dlsidecar.settings import Serving
+from dlsidecar.trust import job_name
+from dlwire import codec
+from dlwire.messages import Phase, Refusal, Refused
+from tests.sidecar.certificates import Authority, client_context
+from tests.sidecar.clients import Client, live_through
+from tests.sidecar.fakes import Container
+from tests.sidecar.targets import run
+
+JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
+CONTROLLER = "controller.dljob"
+
+
+@dataclass(frozen=True)
+class People:
+    """Everybody's folder with certificates."""
+
+    sidecar: Path
+    controller: Path
+    job: Path
+    other_job: Path
+    stranger: Path
+    expired: Path
+    forger: Path
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> People:
+    folder = tmp_path_factory.mktemp("people")
+    authority, other = Authority(), Authority("another authority")
+    return People(
+        sidecar=authority.issue(folder / "sidecar", job_name(JOB)),
+        controller=authority.issue(folder / "controller", CONTROLLER),
+        job=authority.issue(folder / "job", job_name(JOB)),
+        other_job=authority.issue(folder / "other", job_name("another-job")),
+        stranger=authority.issue(folder / "stranger", "www.example.org"),
+        expired=authority.issue(folder / "expired", CONTROLLER, days=-0.5),
+        forger=other.issue(folder / "forger", CONTROLLER),
+    )
+
+
+class NetworkedContainer(Container):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        settings = Serving(
+            address="127.0.0.1",
+            tls_folder=str(folder),
+            job_uid=JOB,
+            controller_name=CONTROLLER,
+            header_seconds=1.0,
+        )
+        self.servers = Servers(self.agent, settings)
+        self.servers.open()
+        self.folder = folder
+
+    def seen_by(self, person: Path | None) -> Client:
+        context = client_context(person, self.folder)
+        return Client(port=self.servers.port, context=context, server_name=job_name(JOB))
+
+
+@asynccontextmanager
+async def networked(folder: Path):
+    container = NetworkedContainer(folder)
+    try:
+        yield container
+    finally:
+        await container.servers.close()
+
+
+def test_the_controller_may_declare_and_read(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            controller = container.seen_by(people.controller)
+            assert (await controller.put(run(1))).state().phase is Phase.STARTING
+            assert (await controller.get("/v1/state")).state().generation == 1
+
+    live_through(story())
+
+
+def test_the_job_itself_may_read_but_not_declare(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            job = container.seen_by(people.job)
+            assert (await job.get("/v1/state")).status == 200
+            answer = await job.put(run(1))
+            told = codec.decode(Refusal, answer.body)
+            assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
+            assert "may read, and declare nothing" in told.message
+            assert container.supervisor.demanded == []
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("person", ["other_job", "stranger"])
+def test_whoever_else_has_a_certificate_may_do_nothing(people, person):
+    async def story():
+        async with networked(people.sidecar) as container:
+            client = container.seen_by(getattr(people, person))
+            for answer in [await client.put(run(1)), await client.get("/v1/state")]:
+                told = codec.decode(Refusal, answer.body)
+                assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
+                assert told.remedy
+            # Not even whether there is something.
+            assert (await client.get("/nothing")).status == 403
+            assert container.supervisor.demanded == []
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("person", [None, "expired", "forger"])
+def test_without_a_valid_certificate_there_is_no_connection(people, person):
+    async def story():
+        async with networked(people.sidecar) as container:
+            client = container.seen_by(getattr(people, person) if person else None)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await client.put(run(1))
+            assert container.supervisor.demanded == []
+            assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
+
+    live_through(story())
+
+
+def test_plain_http_is_not_spoken_there(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            plain = Client(port=container.servers.port)
+            try:
+                answer = await plain.send(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+            except ConnectionError:
+                answer = b""
+            assert b"200" not in answer
+            assert b"incarnation" not in answer
+
+    live_through(story())
+
+
+def test_who_does_not_finish_the_handshake_is_hung_up_on(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            silent = Client(port=container.servers.port)
+            assert await silent.send(b"") == b""
+
+    live_through(story())
+
+
+def test_old_versions_of_tls_are_not_spoken(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            client = container.seen_by(people.controller)
+            assert client.context is not None
+            client.context.maximum_version = ssl.TLSVersion.TLSv1_1
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await client.get("/v1/state")
+
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        live_through(story())
+
+
+def test_the_sidecar_shows_the_name_of_its_job(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            context = client_context(people.controller, people.sidecar)
+            wrong = Client(
+                port=container.servers.port, context=context, server_name=job_name("another-job")
+            )
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await wrong.get("/v1/state")
+
+    live_through(story())
+
+
+# --- renewal ------------------------------------------------------------------------------
+
+
+def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(people, tmp_path):
+    async def story():
+        folder = tmp_path / "mounted"
+        shutil.copytree(people.sidecar, folder)
+        async with networked(folder) as container:
+            assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
+            renewed = Authority("renewed")
+            renewed.issue(folder, job_name(JOB))
+            container.servers.renew()
+            newcomer = renewed.issue(tmp_path / "controller", CONTROLLER)
+            assert (await container.seen_by(newcomer).get("/v1/state")).status == 200
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await container.seen_by(people.controller).get("/v1/state")
+
+    live_through(story())
+
+
+def test_a_connection_does_not_outlive_the_authority_that_let_it_in(people, tmp_path):
+    async def story():
+        folder = tmp_path / "mounted"
+        shutil.copytree(people.sidecar, folder)
+        async with networked(folder) as container:
+            reader, writer = await container.seen_by(people.controller).connect()
+            writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+            Authority("renewed").issue(folder, job_name(JOB))
+            container.servers.renew()
+            await reader.read()
+            assert reader.at_eof()
+            writer.close()
+
+    live_through(story())
+
+
+def test_half_written_certificates_are_waited_for(people, tmp_path):
+    async def story():
+        folder = tmp_path / "mounted"
+        shutil.copytree(people.sidecar, folder)
+        async with networked(folder) as container:
+            whole = (folder / "tls.crt").read_text()
+            (folder / "tls.crt").write_text(whole[: len(whole) // 2])
+            container.servers.renew()
+            assert not container.servers.has_readable_certificates
+            client = container.seen_by(people.controller)
+            assert (await client.get("/v1/state")).status == 200
+            (folder / "tls.crt").write_text(whole)
+            container.servers.renew()
+            assert container.servers.has_readable_certificates
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
+def test_without_certificates_there_is_no_server(people, tmp_path, missing):
+    async def story():
+        folder = tmp_path / "mounted"
+        shutil.copytree(people.sidecar, folder)
+        (folder / missing).unlink()
+        with pytest.raises(FileNotFoundError):
+            NetworkedContainer(folder)
+
+    live_through(story())
+
+
+def test_a_certificate_that_expires_while_connected_is_good_for_nothing_more(people, tmp_path):
+    async def story():
+        authority = Authority()
+        folder = authority.issue(tmp_path / "sidecar", job_name(JOB))
+        soon = authority.issue(tmp_path / "soon", CONTROLLER, days=2 / 86400)
+        async with networked(folder) as container:
+            reader, writer = await container.seen_by(soon).connect()
+            status, body = b"200", b""
+            while status == b"200":
+                writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+                head = await reader.readuntil(b"\r\n\r\n")
+                status = head.split()[1]
+                length = int(head.lower().split(b"content-length: ")[1].split()[0])
+                body = await reader.readexactly(length)
+                await asyncio.sleep(0.05)
+            assert status == b"403"
+            assert codec.decode(Refusal, body).message == "the certificate has expired"
+            writer.close()
+
+    live_through(story())

@@ -1,0 +1,162 @@
+"""A spare interpreter becomes the training, and nobody can tell it from a cold start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.warming import Script, take_apart
+from tests.sidecar.drivers import find_processes
+
+# Tells what a script can see of its own start.
+TELL = """
+import json, os, sys
+import __main__
+print("ready", json.dumps({
+    "argv": sys.argv, "path": sys.path, "file": __file__, "name": __name__,
+    "gpus": os.environ["CUDA_VISIBLE_DEVICES"], "environment": sorted(os.environ),
+    "preloaded": "colorsys" in sys.modules, "is_main": __main__.__dict__.get("marker") == 1,
+}) if (marker := 1) else "", flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "code" / "train.py"
+    path.parent.mkdir()
+    path.write_text(TELL)
+    return path
+
+
+def drive_warm(drive, command, preload=("colorsys",), count=1, **training):
+    driver = drive(command=command, preload=list(preload), **training)
+    driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == count, "a spare")
+    return driver
+
+
+def run_once(driver, attempt=1):
+    driver.start(attempt)
+    driver.wait_for("Started", attempt=attempt)
+    ended = driver.wait_for("RankEnded", attempt=attempt)
+    driver.wait_for("Gone", attempt=attempt)
+    return ended["exit_code"]
+
+
+def read_told(driver):
+    lines = [line for line in driver.read_log().splitlines() if line.startswith("ready ")]
+    return json.loads(lines[-1][6:])
+
+
+@pytest.mark.parametrize("form", ["script", "module"])
+def test_a_warm_start_looks_like_a_cold_one(drive, token, script, form, monkeypatch):
+    monkeypatch.chdir(script.parent)
+    part = ["train.py"] if form == "script" else ["-m", "train"]
+    command = [sys.executable, *part, "7", token]
+    driver = drive_warm(drive, command)
+    assert run_once(driver) == 7
+    warm = read_told(driver)
+    assert driver.facts()["processes"][0]["warm"]
+    assert warm.pop("preloaded")
+    driver.close()
+
+    cold_driver = drive(command=command)
+    assert run_once(cold_driver) == 7
+    cold = read_told(cold_driver)
+    assert not cold.pop("preloaded")
+    assert warm == cold
+
+
+def test_spares_survive_the_stop_and_are_made_anew(drive, token):
+    driver = drive_warm(drive, [sys.executable, trainer(), token], count=1)
+    driver.start()
+    driver.wait_for_log("ready")
+    facts = driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "the next spare")
+    assert facts["warmth"]["memory_bytes"] > 1 << 20
+    driver.stop_all()
+    assert driver.facts()["warmth"]["ready"] == 1
+    driver.start(2)
+    driver.wait_for("Started", attempt=2)
+    assert driver.facts()["processes"][0]["warm"]
+    driver.stop_all(2)
+
+
+def test_what_cannot_be_imported_is_named_and_the_start_is_cold(drive, token, script):
+    driver = drive(command=[sys.executable, str(script), "0", token], preload=["no_such_module"])
+    assert "no_such_module" in driver.wait_for_problem("NoWarmStart")["message"]
+    assert run_once(driver) == 0
+    assert not driver.facts()["processes"][0]["warm"]
+
+
+def test_a_killed_spare_is_replaced(drive, token):
+    driver = drive_warm(drive, [sys.executable, trainer(), token])
+    # No trainer runs, so whoever is a child of the harness is its spare.
+    spare = children_of(driver.pid)[0]
+    os.kill(spare, signal.SIGKILL)
+    driver.wait_for_problem("NoWarmStart")
+    driver.wait_for_fact(
+        lambda facts: facts["warmth"]["ready"] == 1 and children_of(driver.pid) != [spare],
+        "another spare",
+    )
+
+
+def test_one_that_touched_a_gpu_is_thrown_away(drive, token, tmp_path, script):
+    device = Path(f"/dev/nvidia-test-{uuid.uuid4().hex}")
+    try:
+        device.write_text("")
+    except OSError as error:
+        pytest.skip(f"no device file can be made here: {error}")
+    try:
+        (tmp_path / "touching.py").write_text(f"file = open({str(device)!r})")
+        command = ["python3", "-X", "utf8", str(script), "0", token]
+        driver = drive(command=command, preload=["touching"], extra_path=str(tmp_path))
+        assert "GPU" in driver.wait_for_problem("NoWarmStart")["message"]
+        assert run_once(driver) == 0
+        assert not driver.facts()["processes"][0]["warm"]
+    finally:
+        device.unlink()
+
+
+def test_spares_end_with_the_sidecar(drive, token):
+    driver = drive_warm(drive, [sys.executable, trainer(), token])
+    spare = children_of(driver.pid)[0]
+    driver.close()
+    assert spare not in children_of(driver.pid)
+    assert find_processes(token) == []
+    assert not Path(f"/proc/{spare}/exe").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --lr 1", Script(("python",), "", ("train.py", "--lr", "1"))),
+        (
+            "/usr/bin/python3.11 -u -O t.py",
+            Script(("/usr/bin/python3.11", "-u", "-O"), "", ("t.py",)),
+        ),
+        ("python -X dev -m train a", Script(("python", "-X", "dev"), "train", ("train", "a"))),
+        ("python -c pass", None),
+        ("python", None),
+        ("python -m", None),
+        ("python -i", None),
+        ("torchrun train.py", None),
+        ("bash python train.py", None),
+    ],
+)
+def test_commands_are_taken_apart(command, expected):
+    assert take_apart(command.split()) == expected
+
+
+def trainer():
+    return str(Path(__file__).parent / "trainers.py")
+
+
+def children_of(pid):
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in path.read_text().split()] if path.exists() else []
