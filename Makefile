@@ -52,13 +52,18 @@ lint: setup  ## formatting, style, types and the arrows between packages
 
 .PHONY: check
 check: lint  ## lint and the fast tests, in under two minutes
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes"
 
 # The linters come first and the floor is held inside pytest, so that pytest's own summary is
 # the last line.
 .PHONY: test
 test: lint  ## lint and all tests, with the floor on the branches of dlcore
-	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --min-branches=$(BRANCHES)
+	$(BIN)/pytest -n $(JOBS) -m "not processes" --cov --cov-report=term --min-branches=$(BRANCHES)
+
+# Apart from the others until the SideCar is complete: they take minutes and use both cores.
+.PHONY: test-sidecar
+test-sidecar: setup  ## the SideCar with real processes
+	$(BIN)/pytest -m processes
 
 .PHONY: bench
 bench: setup  ## every benchmark in its quick form, which is the one without options

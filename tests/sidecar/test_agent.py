@@ -16,6 +16,8 @@ from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop
 
+pytestmark = pytest.mark.processes
+
 
 def test_actions_are_carried_out_as_the_table_says():
     async def story():

@@ -12,7 +12,7 @@ from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.sidecars import TRAINER, SideCar
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 @pytest.fixture

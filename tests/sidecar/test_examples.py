@@ -13,6 +13,8 @@ import yaml
 from dlcore import jobfile
 from tests.sidecar.drivers import ROOT, wait_until
 
+pytestmark = pytest.mark.processes
+
 EXAMPLES = ROOT / "examples"
 STEP = re.compile(r"step (\d+) loss=([\d.]+)")
 ITERATIONS = 1500

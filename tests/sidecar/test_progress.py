@@ -7,6 +7,8 @@ import pytest
 from dlsidecar.progress import Meter, NotProgress, parse_groups, parse_line
 from dlwire.messages import Post
 
+pytestmark = pytest.mark.processes
+
 
 def run_steadily(meter, *, begin, count, speed, first=0):
     for step in range(count):

@@ -21,6 +21,8 @@ from dlwire.messages import MESSAGES, Phase, Refused
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 OPENAPI = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text(encoding="utf-8"))

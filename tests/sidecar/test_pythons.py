@@ -12,6 +12,8 @@ from dlwire.messages import Phase
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar
 
+pytestmark = pytest.mark.processes
+
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 
 

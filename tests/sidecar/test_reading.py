@@ -10,6 +10,8 @@ import pytest
 
 from tests.sidecar.drivers import wait_until
 
+pytestmark = pytest.mark.processes
+
 STEP = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
 
 

@@ -22,6 +22,8 @@ from tests.sidecar.clients import Client, live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.targets import INCARNATION, run, stop
 
+pytestmark = pytest.mark.processes
+
 USUAL = Serving()
 HURRIED = Serving(largest_body=4096, header_seconds=0.3, most_waiting=2, longest_wait_seconds=20.0)
 

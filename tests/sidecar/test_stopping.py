@@ -11,6 +11,8 @@ import pytest
 
 from tests.sidecar.drivers import find_processes
 
+pytestmark = pytest.mark.processes
+
 
 def start_saving(drive, tmp_path, **saving):
     path = tmp_path / "checkpoints"

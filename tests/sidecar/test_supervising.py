@@ -11,6 +11,8 @@ import pytest
 
 from tests.sidecar.drivers import find_processes, wait_until
 
+pytestmark = pytest.mark.processes
+
 MANNERS = ("fork", "daemon", "setsid", "clearenv", "deaf")
 ALL = [
     manners

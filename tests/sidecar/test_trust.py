@@ -19,6 +19,8 @@ from tests.sidecar.clients import Client, live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.targets import run
 
+pytestmark = pytest.mark.processes
+
 JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
 CONTROLLER = "controller.dljob"
 

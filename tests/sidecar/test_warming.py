@@ -14,6 +14,8 @@ import pytest
 from dlsidecar.warming import Script, take_apart
 from tests.sidecar.drivers import find_processes
 
+pytestmark = pytest.mark.processes
+
 # Tells what a script can see of its own start.
 TELL = """
 import json, os, sys
