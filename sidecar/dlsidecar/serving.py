@@ -230,6 +230,7 @@ class StateHandler(Handler):
             waiting.discard(self.change)
 
     def on_connection_close(self) -> None:
+        super().on_connection_close()
         # Nobody listens any more, so the place can be given to another.
         if self.change is not None:
             self.change.cancel()

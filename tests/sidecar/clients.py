@@ -52,12 +52,14 @@ class Client:
             "127.0.0.1", self.port, ssl=self.context, server_hostname=self.server_name
         )
 
-    async def send(self, request: bytes) -> bytes:
-        """Send anything, and return everything that comes until the other side closes."""
+    async def send(self, request: bytes, *, is_all: bool = False) -> bytes:
+        """Send anything, perhaps as all there will be, and return what comes until the end."""
         reader, writer = await self.connect()
         try:
             writer.write(request)
             await writer.drain()
+            if is_all:
+                writer.write_eof()
             return await reader.read()
         finally:
             writer.close()

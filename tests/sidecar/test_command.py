@@ -1,15 +1,21 @@
 """``dljob-sidecar run`` as a whole, with real processes, through its socket and its exit status."""
 
+import asyncio
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from dlsidecar.__main__ import EXIT_UNAVAILABLE, EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
+from tests.sidecar.nonsense import REFUSALS, make_nonsense
 from tests.sidecar.sidecars import TRAINER, SideCar
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -134,6 +140,43 @@ def test_there_is_one_sidecar_at_a_socket(start):
     assert second.wait_ended() == EXIT_UNAVAILABLE
     assert "another SideCar listens there" in second.told()
     assert first.state().phase is Phase.RUNNING
+
+
+def read_memory_kib(sidecar: SideCar) -> int:
+    """Return what the SideCar itself occupies, which is the child of its keeper."""
+    [pid] = (
+        Path(f"/proc/{sidecar.process.pid}/task/{sidecar.process.pid}/children").read_text().split()
+    )
+    [line] = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line)
+
+
+def test_ten_thousand_nonsensical_requests_disturb_nobody_and_leave_nothing(start):
+    sidecar = start()
+    sidecar.wait_ready()
+    sidecar.run(1, "0", epoch=10**9)
+    before = sidecar.wait_for(is_phase(Phase.RUNNING))
+    chance = random.Random(4)
+    statuses: Counter[bytes] = Counter()
+
+    async def send(how_many: int) -> None:
+        for _ in range(how_many):
+            answer = await sidecar.client.send(make_nonsense(chance), is_all=True)
+            statuses[answer[9:12]] += 1
+
+    asyncio.run(send(1000))
+    memory = read_memory_kib(sidecar)
+    asyncio.run(send(9000))
+    assert read_memory_kib(sidecar) < memory + 1024
+    assert set(statuses) <= REFUSALS
+    after = sidecar.state()
+    assert (after.phase, after.target, after.processes) == (
+        Phase.RUNNING,
+        before.target,
+        before.processes,
+    )
+    # Most have been requests, and were told what is wrong with them.
+    assert statuses[b""] < 5000
 
 
 def test_the_training_sees_its_own_environment_and_none_of_ours(start):
