@@ -213,6 +213,23 @@ def test_every_policy_is_simulated_with_either_mechanism(dljob, folder):
         assert all(score["unfinished"] == 0 for score in result.data)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
+def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder, mechanism):
+    (folder / "failures.csv").write_text(
+        "time_s,node,event\n200000,node-0,lost\n400000,node-0,back\n1000000,node-1,lost\n"
+        "1000500,node-1,back\n",
+        encoding="utf-8",
+    )
+    result = dljob(
+        *("simulate", TRACES / "philly_7f04ca.csv.gz", "--cluster", "4x8:V100,4x8:P100"),
+        *("--mechanism", mechanism, "--failures", "failures.csv", "-o", "json"),
+        *chosen(*policies.NAMES),
+    )
+    assert result.status == 0
+    assert [score["unfinished"] for score in result.data] == [0] * len(policies.NAMES)
+
+
 def test_jobs_may_come_from_dljob_files(dljob, folder):
     (folder / "jobs.yaml").write_text(
         """
