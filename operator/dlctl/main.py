@@ -53,7 +53,8 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
     try:
         status = cli.main(arguments, prog_name=prog, standalone_mode=False)
         # Not before the end, because only now all of the output is with whoever reads it.
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (click.ClickException, BadInput, JobFileError) as error:
         return _refuse(error, prog)
     except BrokenLaw as error:
@@ -63,9 +64,17 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read has seen enough. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
+        return 1
+    except OSError as error:
+        _give_up_output()
+        say(f"{prog}: cannot write the output ({error.strerror or error})")
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _give_up_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(error: click.ClickException | BadInput | JobFileError, prog: str) -> int:

@@ -101,8 +101,10 @@ class Options:
     "--restart-cost",
     type=arguments.read_seconds,
     metavar="SECONDS",
-    help="What each start of a job and each change of its GPUs costs, instead of the default of "
-    f"{DEFAULT_COSTS.process_restart(1):g} s in place and {DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
+    help="What each start of a job and each change of its GPUs costs. Default: "
+    f"{DEFAULT_COSTS.pod_start(1) + DEFAULT_COSTS.process_start(1):g} s a start; "
+    f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
+    f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
 )
 @click.option(
     "--failures",
@@ -193,7 +195,8 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         rigid=options.rigid,
         speeds=shipped.load_speeds(speeds, gpus_per_node=width) if speeds is not None else None,
         seed=options.seed,
-        gpu_types=cluster.types,
+        # The first one named is the one that durations are told for.
+        gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
     )

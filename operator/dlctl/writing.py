@@ -19,8 +19,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     Hand out a path to write to, whose content takes the place of ``path`` when all went well.
 
-    It ends like the real one, for those who look at the suffix.
+    It ends like the real one, for those who look at the suffix. A link is followed, and what is
+    no regular file – a pipe, a device – is never replaced but written into.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        yield path
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".dljob-", suffix=path.suffix, dir=path.parent)

@@ -23,10 +23,7 @@ FAILURES = "time_s,node,event\n"
 JOB = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: x}\n"
 NUMBER = "is not a finite number of at least 0; give a number such as 1.5"
 COUNT = "is not a whole number of at least 1; give a number such as 1"
-KNOWN = (
-    "known are kube-pods, kube-default, fifo, fjf, gang-fifo, optimus, adaptive, max-min, srtf, "
-    "srsf, tiresias"
-)
+KNOWN = f"known are {', '.join(policies.NAMES)}"
 
 TRACES = {
     "a negative time": ("0,-5,60,1\n", f"2: submit_time_s: '-5' {NUMBER}"),

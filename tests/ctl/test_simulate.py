@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlcore import policies
+from dlctl import writing
 from dlctl.messages import Bar
 from tests.ctl.running import HEADER, TRACES, run_apart
 
@@ -358,3 +359,15 @@ def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     assert (early, spied.shown) == (False, True)
     # What comes too soon after the last is left out, but never the end.
     assert spied.at == [0.3, 0.9, 1.0]
+
+
+def test_what_is_no_regular_file_is_written_into_and_never_replaced(tmp_path):
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old\n")
+    link.symlink_to(target)
+    with writing.replacing(link) as draft:
+        draft.write_text("new\n")
+    assert (link.is_symlink(), target.read_text()) == (True, "new\n")
+    with writing.replacing(Path("/dev/null")) as draft:
+        assert draft == Path("/dev/null")
+    assert Path("/dev/null").is_char_device()

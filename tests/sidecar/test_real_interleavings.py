@@ -28,7 +28,7 @@ from tests.sidecar.drivers import find_processes, wait_until
 from tests.sidecar.sidecars import TRAINER, SideCar
 from tests.sidecar.witnesses import Witness
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NEVER_SAVED = ("SIGCONT", "--checkpoint-confirm", "file", "--checkpoint-path", "/nowhere")
 SAVED = ("SIGUSR1", "--checkpoint-confirm", "log", "--checkpoint-log", "^saved ")
