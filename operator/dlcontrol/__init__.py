@@ -1,0 +1,1 @@
+"""The hands: on any platform, the one loop that decides, and everything it talks to."""
