@@ -1,0 +1,138 @@
+"""
+What the controller asks of the place where jobs, nodes and pods live.
+
+There are two such places: one machine (``dllocal``) and Kubernetes (``dloperator``). Both keep the
+jobs and what was decided about them (:mod:`dlcontrol.records`), and both start and end *pods*: a
+SideCar on one node, which waits to be told what to run. The controller does the rest by speaking
+to the SideCars.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from dlcontrol.records import Booking, Status
+from dlcore.model import Job, JobId, Node, NodeName
+
+
+class PodKey(NamedTuple):
+    """A pod, by what it is for: a job has at most one on a node."""
+
+    job: JobId
+    node: NodeName
+
+    def __str__(self) -> str:
+        return f"{self.job} on {self.node}"
+
+
+class Address(NamedTuple):
+    """Where a SideCar listens: at a Unix socket, or on a network under a name that it proves."""
+
+    socket: str = ""
+    host: str = ""
+    port: int = 0
+    name: str = ""
+    """What its certificate must say."""
+
+
+class PodPhase(StrEnum):
+    """What the platform can say of a pod."""
+
+    PENDING = "Pending"
+    """It was asked for, and its SideCar cannot be spoken to yet."""
+    UP = "Up"
+    """Its SideCar can be spoken to, or could a moment ago."""
+    LOST = "Lost"
+    """Nobody knows what goes on there; whatever it had is not proven to be free."""
+    ENDED = "Ended"
+    """Proven: no process of it is left, and none will be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that was booked, as the platform sees it now."""
+
+    key: PodKey
+    phase: PodPhase
+    address: Address | None = None
+    reason: str = ""
+    """Why it is not up: a CamelCase word, as Kubernetes has them (``ImagePullBackOff``)."""
+    message: str = ""
+    fault: bool = False
+    """Whether the reason is the job's own, so that the same would happen again (out of memory)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job as the platform keeps it: what its user wrote, and what was recorded about it."""
+
+    job: Job
+    order: int
+    """Its place in the order of arrival."""
+    status: Status
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """As its user wrote it."""
+    cancelled: bool = False
+    """Whether its user wants it gone."""
+    problem: str = ""
+    """Why it cannot be dealt with at all (its spec can no longer be read); it is set aside."""
+    spec_generation: int = 0
+    """Counts the changes of its spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything there is, at one instant."""
+
+    entries: Mapping[JobId, Entry]
+    nodes: tuple[Node, ...]
+    pods: Mapping[PodKey, Pod] = field(default_factory=dict)
+    """Of every booking, and none besides."""
+
+
+class PodOrder(NamedTuple):
+    """What is asked for when a pod is launched."""
+
+    entry: Entry
+    booking: Booking
+
+
+class Fenced(Exception):
+    """Somebody else leads by now: nothing more may be decided or commanded here."""
+
+
+class Platform(Protocol):
+    """The place. Every method may be called again with the same arguments, without harm."""
+
+    async def observe(self) -> Observation:
+        """Tell everything there is, the effects of all former calls of :meth:`record` included."""
+
+    async def record(self, statuses: Mapping[JobId, Status]) -> None:
+        """
+        Keep these, so that they survive any crash, before anything is done that they speak of.
+
+        Raises :class:`Fenced` if this controller is no longer the one that decides.
+        """
+
+    async def launch(self, order: PodOrder) -> None:
+        """Let there be this pod, if there is none yet."""
+
+    async def remove(self, key: PodKey, *, because: str) -> None:
+        """
+        End this pod whatever it does, because its SideCar does not answer or cannot be started.
+
+        In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation.
+        """
+
+    async def forget(self, job: JobId) -> None:
+        """Remove what is kept of a job that has ended and whose pods have."""
+
+    def host_of(self, key: PodKey) -> str:
+        """Where the other pods of the job reach this one."""
+
+    def rendezvous_port(self, job: JobId, generation: int, processes: int) -> int:
+        """The first of so many ports in a row that this generation may use; another each time."""
+
+    async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
+        """Let people know what happened to a job (an Event)."""

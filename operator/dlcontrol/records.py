@@ -1,0 +1,179 @@
+"""
+What is recorded about a job: the status of a DLJob, on every platform.
+
+One writer writes it, the controller's loop, and always before it does what it says (law 4). A
+controller that starts finds here what was decided, and in the SideCars what is held.
+
+Two fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
+to have ended. ``leftover`` are GPUs of former decisions that the job was not yet seen to have
+released. Where a SideCar cannot be asked, the job may hold everything of ``placement`` and
+``leftover`` on that node.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from dlcore.model import Cause, GpuRef, NodeName, Phase, Placement
+
+
+class Booking(NamedTuple):
+    """A pod that was asked for."""
+
+    node: NodeName
+    serial: int = 0
+    """Counts the pods of the job, so that a new one on the same node is known from the old one."""
+
+
+class ConditionType(StrEnum):
+    """What may be true of a job besides its phase."""
+
+    SCHEDULED = "Scheduled"
+    """GPUs are decided for it; if not, the reason says why it waits."""
+    INITIALIZED = "Initialized"
+    """All its pods are up, and their SideCars ready."""
+    PROGRESSING = "Progressing"
+    """Its iterations advance; false when they stand still."""
+    SET_ASIDE = "SetAside"
+    """It cannot be dealt with at the moment, for a reason of its own."""
+    FINISHED = "Finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """As a metav1.Condition."""
+
+    type: ConditionType
+    status: bool
+    reason: str
+    """CamelCase, for programs."""
+    message: str
+    """A sentence, for people."""
+    since: float = field(default=0.0, compare=False)
+    """When the status became what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Everything that is recorded about a job. Times are seconds since the epoch."""
+
+    phase: Phase = Phase.SUBMITTED
+    generation: int = 0
+    """Counts the decisions about its GPUs, and the new attempts after crashes."""
+    placement: Placement | None = None
+    """What was decided for it."""
+    gang: int = 0
+    batch_size: int | None = None
+    cause: Cause | None = None
+    """Why it has what it has, or why it waits."""
+    saves: bool = True
+    """Whether it is to save itself before it gives up what it did in the generation before."""
+    pods: tuple[Booking, ...] = ()
+    leftover: frozenset[GpuRef] = frozenset()
+    booked: int = 0
+    """How many pods it ever had."""
+
+    submitted_at: float = 0.0
+    decided_at: float = 0.0
+    """When this generation was decided."""
+    started_at: float | None = None
+    """When its first process ran."""
+    finished_at: float | None = None
+    retry_at: float = 0.0
+    """Not before then it is started again after a crash."""
+
+    iteration: int = 0
+    iterations_total: float = 0.0
+    """How many it needs, as far as can be told; 0 while nobody knows."""
+    service: float = 0.0
+    """GPU-seconds held so far."""
+    counted_at: float = 0.0
+    """Until when ``service`` is counted."""
+    speed: float = 0.0
+    """Iterations a second, at the last look."""
+    metric: float | None = None
+    """The metric of its target, at the last look."""
+    reached: int = 0
+    """How often in a row the target was reached."""
+    bound_to: tuple[NodeName, ...] = ()
+    """The nodes that hold its checkpoint, if only they can read it."""
+
+    failures: int = 0
+    """How often its processes ended badly."""
+    restarts: int = 0
+    """How often it was started anew for a reason that was not its own."""
+    reshapes: int = 0
+    reshape_seconds: float = 0.0
+    """For how long it did not train because its GPUs were changed."""
+    exit_code: int | None = None
+    message: str = ""
+    """One sentence: what it does now and why, or how it ended."""
+    log_tail: tuple[str, ...] = ()
+    """The last lines of its output, where it failed."""
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in (Phase.COMPLETED, Phase.FAILED)
+
+    @property
+    def stop_generation(self) -> int:
+        """What SideCars are told with "stop": the end of the generation before."""
+        return 2 * self.generation
+
+    @property
+    def run_generation(self) -> int:
+        """What SideCars are told with "run". Each is one start of all processes of the job."""
+        return 2 * self.generation + 1
+
+    def decided(
+        self,
+        placement: Placement | None,
+        *,
+        now: float,
+        saves: bool = True,
+        gang: int = 0,
+        batch_size: int | None = None,
+        cause: Cause | None = None,
+    ) -> "Status":
+        """Record a decision: whatever it gives up is leftover until it is seen to be released."""
+        old = self.placement.refs() if self.placement is not None else ()
+        new = placement.refs() if placement is not None else ()
+        return replace(
+            self,
+            generation=self.generation + 1,
+            placement=placement,
+            gang=gang,
+            batch_size=batch_size if batch_size is not None else self.batch_size,
+            cause=cause,
+            saves=saves,
+            leftover=self.leftover.union(old).difference(new),
+            decided_at=now,
+        )
+
+    def with_pods(self, nodes: Iterable[NodeName]) -> "Status":
+        """Book a pod on each of these nodes."""
+        pods, booked = list(self.pods), self.booked
+        for node in nodes:
+            booked += 1
+            pods.append(Booking(node, booked))
+        return replace(self, pods=tuple(pods), booked=booked)
+
+    def without_pods(self, nodes: Iterable[NodeName]) -> "Status":
+        """Forget the pods on these nodes, whose end is proven, and what they held."""
+        gone = set(nodes)
+        return replace(
+            self,
+            pods=tuple(pod for pod in self.pods if pod.node not in gone),
+            leftover=frozenset(ref for ref in self.leftover if ref.node not in gone),
+        )
+
+    def with_condition(self, new: Condition, now: float) -> "Status":
+        """Set a condition; the time of its last change stays if its status does."""
+        old = next((each for each in self.conditions if each.type is new.type), None)
+        if old == new:
+            return self
+        since = old.since if old is not None and old.status == new.status else now
+        others = tuple(each for each in self.conditions if each.type is not new.type)
+        return replace(self, conditions=(*others, replace(new, since=since)))
