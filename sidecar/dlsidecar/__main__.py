@@ -1,114 +1,28 @@
 """
-``dljob-sidecar run -- python train.py``: from the command line to the end of the training.
+``dljob-sidecar run -- python train.py``: who keeps whom, and then the life of a SideCar.
 
-Everything that is real is put together here, and only here: the settings, the parts that know
-processes and GPUs, the agent, and the doors. The exit status is that of the training; 2 says that
-the command line is wrong, and 69 that the SideCar could not begin.
+The exit status is that of the training; 2 says that the command line is wrong, and 69 that the
+SideCar could not begin. Little is imported here, because the keeper of a plain machine is this
+process and stays as large as it is now: :mod:`dlsidecar.living` is left to its child.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import signal
 import sys
-import uuid
 
-from dlsidecar import keeping, options
-from dlsidecar.agent import Agent, limits_of
-from dlsidecar.assembling import Crew
-from dlsidecar.events import Interrupted
-from dlsidecar.listening import Servers
-from dlsidecar.settings import Settings
-from dlwire.messages import Problem
-
-log = logging.getLogger("dlsidecar")
-
-EXIT_USAGE = 2
-EXIT_UNAVAILABLE = 69
-"""As sysexits.h has it: a service that is needed is not there."""
-
-RENEWAL_SECONDS = 5.0
-
-ENDING = (signal.SIGTERM, signal.SIGINT)
-PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, *keeping.FORWARDED_TO_TRAINING)
-
-CERTIFICATES = Problem(
-    "CertificatesUnreadable",
-    "the certificates were renewed and cannot be read; the old ones are still in use",
-    "look into the mounted folder: tls.crt, tls.key and ca.crt have to belong together",
-)
+from dlsidecar import keeping
 
 
 def main() -> int:
     """Run the command line, and return the exit status."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="dljob-sidecar %(levelname)s %(message)s"
-    )
-    # Tornado tells each malformed request; we do so ourselves, and in one line.
-    logging.getLogger("tornado").setLevel(logging.ERROR)
-    try:
-        settings = options.read(sys.argv[1:], os.environ)
-    except options.UsageError as error:
-        sys.stderr.write(f"dljob-sidecar: {error}\n")
-        return EXIT_USAGE
-    return keeping.keep(lambda: asyncio.run(live(settings)))
+    is_to_run = sys.argv[1:2] == ["run"]
+    return keeping.keep(live) if is_to_run else live()
 
 
-async def live(settings: Settings) -> int:
-    """Live as one start of a container; return the exit status of the training."""
-    incarnation = uuid.uuid4().hex
-    # What tells this SideCar from all others that may see the same processes.
-    name = settings.serving.socket or settings.serving.job_uid
-    agent = Agent(incarnation=incarnation, limits=limits_of(settings.training))
-    crew = Crew(
-        settings,
-        report=agent.happen,
-        changed=agent.changed,
-        environment=options.environment_of_training(os.environ),
-        mark=f"{name}.{incarnation}",
-    )
-    agent.begin(crew.supervisor, crew)
-    servers = Servers(agent, settings.serving)
-    try:
-        servers.open()
-    except OSError as error:
-        log.error("DoorsCannotOpen: %s; see --socket, --listen, --tls and --health", error)  # noqa: TRY400 - the reason is all there is to say
-        await servers.close()
-        crew.close()
-        return EXIT_UNAVAILABLE
-    # Behind the doors, because they are locked: now we are the only one of this name.
-    swept = keeping.sweep(f"{name}.")
-    if swept:
-        log.warning("ended %d processes that an earlier start had left behind", swept)
-    crew.begin()
-    _hear_signals(agent, crew)
-    log.info("ready; this start of the container is %s", incarnation)
-    renewing = asyncio.ensure_future(_renew(agent, servers))
-    status = await agent.left
-    renewing.cancel()
-    await servers.close()
-    crew.close()
-    return status
+def live() -> int:
+    from dlsidecar import living  # noqa: PLC0415 - not in the keeper
 
-
-def _hear_signals(agent: Agent, crew: Crew) -> None:
-    loop = asyncio.get_running_loop()
-    for signum in ENDING:
-        loop.add_signal_handler(signum, agent.happen, Interrupted())
-    for signum in PASSED_ON:
-        loop.add_signal_handler(signum, crew.supervisor.forward, signum)
-
-
-async def _renew(agent: Agent, servers: Servers) -> None:
-    while True:
-        await asyncio.sleep(RENEWAL_SECONDS)
-        servers.renew()
-        if servers.has_readable_certificates:
-            agent.solve(CERTIFICATES.name)
-        else:
-            agent.complain(CERTIFICATES)
+    return living.run_command()
 
 
 if __name__ == "__main__":

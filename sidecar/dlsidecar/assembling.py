@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from dlsidecar import gpus, processes
+from dlsidecar import gpus, kernel, processes
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
@@ -45,7 +45,7 @@ class Crew:
         """
         training = settings.training
         environment = {**environment, MARK: mark}
-        processes.become_subreaper()
+        kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._gauge = gauge or gpus.open_gauge()
         self._reaper = processes.Reaper()

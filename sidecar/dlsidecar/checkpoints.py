@@ -22,7 +22,8 @@ from typing import Protocol
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
-from dlsidecar.processes import CannotStart, Ended, Reaper, send, start
+from dlsidecar.kernel import send
+from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.settings import Confirmation, Saving
 
 MOST_FILES = 20_000

@@ -22,50 +22,53 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
-from dlsidecar.processes import send
+from dlsidecar.kernel import send
 
-PROC = Path("/proc")
+PROC = "/proc"
 MARK = "DLJOB_MARK"
 """Names the job and the start of its container in the environment of all that we start."""
 
 
-@dataclass(frozen=True)
 class Process:
-    pid: int
-    parent: int
-    group: int
-    session: int
-    started: int
-    """In clock ticks since boot. Together with the id it names a process for ever."""
-    dead: bool
-    """A zombie: it holds nothing any more but its entry."""
+    """A process at one moment; never changed."""
+
+    # No dataclass, because the keeper can do without the modules that come with one.
+    __slots__ = ("dead", "group", "parent", "pid", "session", "started")
+
+    def __init__(self, pid: int, fields: list[bytes], *, dead: bool) -> None:
+        """``fields`` are those of ``/proc/PID/stat`` from the state on."""
+        self.pid = pid
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.started = int(fields[19])
+        """In clock ticks since boot. Together with the id it names a process for ever."""
+        self.dead = dead
+        """A zombie: it holds nothing any more but its entry."""
 
 
 def read_process(pid: int) -> Process | None:
     """Return what ``/proc`` says of a process, or None when there is none."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        text = read_file(f"{PROC}/{pid}/stat")
         # The name stands in brackets and may itself hold brackets and blanks.
-        fields = text[text.rindex(")") + 2 :].split()
-        return Process(
-            pid=pid,
-            parent=int(fields[1]),
-            group=int(fields[2]),
-            session=int(fields[3]),
-            started=int(fields[19]),
-            dead=fields[0] in "ZXx" and not _has_other_threads(pid),
-        )
+        fields = text[text.rindex(b")") + 2 :].split()
+        dead = fields[0] in b"ZXx" and not _has_other_threads(pid)
+        return Process(pid, fields, dead=dead)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - the keeper does without pathlib
+        return file.read()
 
 
 def _has_other_threads(pid: int) -> bool:
     """Whether threads go on after the first one ended: it then looks like a zombie, but is none."""
     try:
-        return sum(1 for _ in (PROC / str(pid) / "task").iterdir()) > 1
+        return len(os.listdir(f"{PROC}/{pid}/task")) > 1  # noqa: PTH208
     except OSError:
         return False
 
@@ -100,7 +103,7 @@ def descend(processes: dict[int, Process], roots: Iterable[int]) -> set[int]:
 def carries(pid: int, mark: bytes, *, as_prefix: bool = False) -> bool:
     """Whether the process was started with the mark, or one that begins so, in its environment."""
     try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
+        environment = read_file(f"{PROC}/{pid}/environ")
     except OSError:
         return False
     if as_prefix:

@@ -27,10 +27,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from dlsidecar.descendants import MARK, carries, descend, kill_group, scan
-from dlsidecar.processes import become_subreaper, die_with_parent, send
+from dlsidecar.kernel import become_subreaper, die_with_parent, libc, send
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -38,18 +37,36 @@ CLONE_NEWPID = 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MS_REC, MS_SLAVE = 0x4000, 0x80000
 
-_libc = ctypes.CDLL(None, use_errno=True)
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
+"""What the keeper passes on to the SideCar."""
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-FORWARDED_TO_TRAINING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+
+def block_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+
+
+def unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
 
 def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     """
     Run the SideCar such that nothing outlives it; return its exit status.
 
-    With ``isolate`` false no namespace is made even where one could be.
+    ``run`` begins with the signals blocked: PID 1 never gets those that it has no handler for, and
+    so it calls :func:`unblock_signals` when there is somebody to hear them. With ``isolate`` false
+    no namespace is made even where one could be.
     """
+    block_signals()
     if os.getpid() == 1:
         return run()
     become_subreaper()
@@ -57,13 +74,12 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     if in_namespace:
         unshare()
     keeper = os.getpid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, *FORWARDED_TO_TRAINING))
     child = os.fork()
     if child == 0:
         _become_sidecar(run, keeper, in_namespace=in_namespace)
-    for signum in (*FORWARDED, *FORWARDED_TO_TRAINING):
+    for signum in FORWARDED:
         signal.signal(signum, lambda number, _: send(child, number) and None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*FORWARDED, *FORWARDED_TO_TRAINING))
+    unblock_signals()
     status = wait_for(child)
     kill_all()
     return exit_like(status)
@@ -79,7 +95,6 @@ def _become_sidecar(run: Callable[[], int], keeper: int, *, in_namespace: bool) 
             return
         if in_namespace:
             mount_proc()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*FORWARDED, *FORWARDED_TO_TRAINING))
         status = run()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -101,19 +116,24 @@ def unshare() -> None:
     flags = CLONE_NEWPID | CLONE_NEWNS
     if user != 0:
         flags |= CLONE_NEWUSER
-    _check(_libc.unshare(flags))
+    _check(libc.unshare(flags))
     if user != 0:
         # Everybody stays who they are: only one user and one group exist in there.
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see dlsidecar.kernel
+        file.write(text)
 
 
 def mount_proc() -> None:
     """Show only the processes of the namespace, to us and to the training."""
     # What is mounted outside later on (data sets, say) shall still appear here.
-    _check(_libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
-    _check(_libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
+    _check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
+    _check(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
 
 
 def _check(result: int) -> None:

@@ -13,21 +13,13 @@ children, nor for a set-uid program; for those see :mod:`dlsidecar.keeping`.
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-log = logging.getLogger(__name__)
-
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-
-# Looked up once and before any fork: between fork and exec nothing may allocate or lock.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
+from dlsidecar.kernel import die_with_parent
 
 
 @dataclass(frozen=True)
@@ -52,16 +44,6 @@ class CannotStart(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process when its parent ends."""
-    _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
-
-
-def become_subreaper() -> bool:
-    """Become the parent of every orphan among our descendants. PID 1 already is."""
-    return os.getpid() == 1 or _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def start(
@@ -149,14 +131,3 @@ class Reaper:
                 callback(Ended(code=None, signal=os.WTERMSIG(status)))
             else:
                 callback(Ended(code=os.WEXITSTATUS(status), signal=None))
-
-
-def send(pid: int, signum: int) -> bool:
-    """Send a signal; return False where the process is no more."""
-    try:
-        os.kill(pid, signum)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        log.warning("process %d is not ours to send a signal to", pid)
-    return True

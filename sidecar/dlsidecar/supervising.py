@@ -30,7 +30,8 @@ from dlsidecar.events import (
     Started,
     StartFailed,
 )
-from dlsidecar.processes import CannotStart, Ended, Reaper, send, start
+from dlsidecar.kernel import send
+from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.settings import Training
 from dlsidecar.warming import Nursery
 from dlwire.messages import Problem, Process, Run

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
 
-from dlsidecar.processes import CannotStart, Ended, Reaper, send, start
+from dlsidecar.kernel import send
+from dlsidecar.processes import CannotStart, Ended, Reaper, start
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 FLAGS = re.compile(r"-[bBdEiOsuv]+")

@@ -119,6 +119,7 @@ class Harness:
 
         loop.add_reader(source, read)
         loop.add_signal_handler(signal.SIGTERM, self.interrupt)
+        keeping.unblock_signals()
         self.write("Ready", pid=os.getpid())
         await self.done.wait()
         loop.remove_reader(source)

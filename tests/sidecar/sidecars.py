@@ -108,7 +108,7 @@ class SideCar:
 
     def trainings(self) -> list[int]:
         """Be the witness: the processes of the job, as the kernel knows them."""
-        ours = {self.process.pid, *_children(self.process.pid)}
+        ours = {self.process.pid, *read_children(self.process.pid)}
         return [pid for pid in find_processes(self.token) if pid not in ours]
 
     def told(self) -> str:
@@ -129,8 +129,8 @@ class SideCar:
         self.log.close()
 
 
-def _children(pid: int) -> list[int]:
-    """Return the SideCar itself, which is the child of its keeper."""
+def read_children(pid: int) -> list[int]:
+    """Return the children of a process; the only one of a keeper is the SideCar itself."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     except OSError:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.__main__ import EXIT_UNAVAILABLE, EXIT_USAGE
+from dlsidecar.living import EXIT_UNAVAILABLE, EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
-from tests.sidecar.sidecars import TRAINER, SideCar
+from tests.sidecar.sidecars import TRAINER, SideCar, read_children
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -114,6 +114,14 @@ def test_an_interrupt_ends_the_training_and_then_the_sidecar(start):
     assert not sidecar.socket.exists()
 
 
+def test_a_sidecar_that_has_hardly_begun_hears_an_interrupt(start):
+    sidecar = start()
+    # Who has children has begun: the SideCar, or still the one that tries out namespaces.
+    wait_until(lambda: read_children(sidecar.process.pid), what="the SideCar")
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.wait_ended() == 0
+
+
 def test_a_killed_sidecar_takes_its_training_with_it_and_the_next_begins_anew(start, token):
     first = start("deaf", "fork")
     before = first.wait_ready()
@@ -144,9 +152,7 @@ def test_there_is_one_sidecar_at_a_socket(start):
 
 def read_memory_kib(sidecar: SideCar) -> int:
     """Return what the SideCar itself occupies, which is the child of its keeper."""
-    [pid] = (
-        Path(f"/proc/{sidecar.process.pid}/task/{sidecar.process.pid}/children").read_text().split()
-    )
+    [pid] = read_children(sidecar.process.pid)
     [line] = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(line)
 

@@ -1,0 +1,111 @@
+"""
+The life of a SideCar: from its settings to the end of the training.
+
+Called by ``dlsidecar.__main__``. Everything that is real is put together here, and only here: the
+settings, the parts that know processes and GPUs, the agent, and the doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import uuid
+
+from dlsidecar import keeping, options
+from dlsidecar.agent import Agent, limits_of
+from dlsidecar.assembling import Crew
+from dlsidecar.events import Interrupted
+from dlsidecar.listening import Servers
+from dlsidecar.settings import Settings
+from dlwire.messages import Problem
+
+log = logging.getLogger("dlsidecar")
+
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 69
+"""As sysexits.h has it: a service that is needed is not there."""
+
+RENEWAL_SECONDS = 5.0
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+PASSED_ON = tuple(set(keeping.FORWARDED) - set(ENDING))
+
+CERTIFICATES = Problem(
+    "CertificatesUnreadable",
+    "the certificates were renewed and cannot be read; the old ones are still in use",
+    "look into the mounted folder: tls.crt, tls.key and ca.crt have to belong together",
+)
+
+
+def run_command() -> int:
+    """Do what the command line says, and return the exit status."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="dljob-sidecar %(levelname)s %(message)s"
+    )
+    # Tornado tells each malformed request; we do so ourselves, and in one line.
+    logging.getLogger("tornado").setLevel(logging.ERROR)
+    try:
+        settings = options.read(sys.argv[1:], os.environ)
+    except options.UsageError as error:
+        sys.stderr.write(f"dljob-sidecar: {error}\n")
+        return EXIT_USAGE
+    return asyncio.run(live(settings))
+
+
+async def live(settings: Settings) -> int:
+    """Live as one start of a container; return the exit status of the training."""
+    incarnation = uuid.uuid4().hex
+    # What tells this SideCar from all others that may see the same processes.
+    name = settings.serving.socket or settings.serving.job_uid
+    agent = Agent(incarnation=incarnation, limits=limits_of(settings.training))
+    crew = Crew(
+        settings,
+        report=agent.happen,
+        changed=agent.changed,
+        environment=options.environment_of_training(os.environ),
+        mark=f"{name}.{incarnation}",
+    )
+    agent.begin(crew.supervisor, crew)
+    servers = Servers(agent, settings.serving)
+    try:
+        servers.open()
+    except OSError as error:
+        log.error("DoorsCannotOpen: %s; see --socket, --listen, --tls and --health", error)  # noqa: TRY400 - the reason is all there is to say
+        await servers.close()
+        crew.close()
+        return EXIT_UNAVAILABLE
+    # Behind the doors, because they are locked: now we are the only one of this name.
+    swept = keeping.sweep(f"{name}.")
+    if swept:
+        log.warning("ended %d processes that an earlier start had left behind", swept)
+    _hear_signals(agent, crew)
+    crew.begin()
+    log.info("ready; this start of the container is %s", incarnation)
+    renewing = asyncio.ensure_future(_renew(agent, servers))
+    status = await agent.left
+    renewing.cancel()
+    await servers.close()
+    crew.close()
+    return status
+
+
+def _hear_signals(agent: Agent, crew: Crew) -> None:
+    loop = asyncio.get_running_loop()
+    for signum in ENDING:
+        loop.add_signal_handler(signum, agent.happen, Interrupted())
+    for signum in PASSED_ON:
+        loop.add_signal_handler(signum, crew.supervisor.forward, signum)
+    keeping.unblock_signals()
+
+
+async def _renew(agent: Agent, servers: Servers) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_SECONDS)
+        servers.renew()
+        if servers.has_readable_certificates:
+            agent.solve(CERTIFICATES.name)
+        else:
+            agent.complain(CERTIFICATES)
