@@ -94,16 +94,17 @@ class Agent:
         if refused is None:
             self.happen(Told(target))
         else:
-            log.warning("refused %s: %s", target.term, refused.value)
+            phase = self._machine.phase.value
+            log.warning("refused %s while %s: %s", target.term, phase, refused.value)
         return refused
 
     def _take(self, event: Event) -> None:
         before, reaction = self._machine, react(self._machine, event)
         self._machine = reaction.machine
+        self._tell(before, reaction)
         if reaction.machine == before and not reaction.actions:
             return
         self._stopwatch.see(reaction.machine)
-        self._tell(before, reaction)
         for action in reaction.actions:
             self._carry_out(action)
         if self._machine.released:
