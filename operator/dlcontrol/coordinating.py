@@ -57,6 +57,14 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """End a pod that cannot be told anything."""
+
+    key: PodKey
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Tell these SideCars of a job to run the generation that was decided."""
 
@@ -64,7 +72,7 @@ class Begin:
     nodes: tuple[NodeName, ...]
 
 
-Command = Stamp | Book | Unbook | Halt | Begin
+Command = Stamp | Book | Unbook | Remove | Halt | Begin
 
 
 def next_commands(scene: Scene) -> list[Command]:
@@ -99,11 +107,23 @@ class _Case:
         for seat in strangers:
             if seat.state is not None and seat.contact.reachable:
                 yield Stamp(seat.key)
+        yield from self._remove_silent()
         if self.status.placement is None:
             yield from self._go()
         elif all(seat.fresh for seat in strangers):
             # What somebody else's commands may still do has to be known before ours are chosen.
             yield from self._approach(self.status.placement)
+
+    def _remove_silent(self) -> Iterator[Command]:
+        """End the pods whose SideCar was silent for too long: what they hold is never freed else."""
+        for seat in self._present:
+            silent_for = self.scene.now - seat.contact.since
+            if (
+                seat.pod.phase is PodPhase.UP
+                and not seat.contact.reachable
+                and silent_for > self.scene.lost_seconds
+            ):
+                yield Remove(seat.key, f"its SideCar has not answered for {silent_for:.0f} s")
 
     @property
     def _present(self) -> list[Seat]:
@@ -165,8 +185,6 @@ class _Case:
 
     def _may_stop(self, placement: Placement) -> bool:
         if not self.in_place or any(self._has_heard_of_it(seat) for seat in self._present):
-            return True
-        if not any(seat.is_living and seat.phase is not None for seat in self._present):
             return True
         if self._claimants(self._holds - set(placement.refs())):
             return self._claimants_are_ready()
@@ -234,7 +252,9 @@ class _Case:
 
     def _halt(self, seats: Sequence[Seat], *, staying: Sequence[NodeName]) -> Iterator[Command]:
         for seat in seats:
-            if seat.state is not None and not seat.is_leaving:
+            if seat.state is None and seat.pod.phase is PodPhase.PENDING:
+                yield Remove(seat.key, "it is not needed any longer")
+            elif seat.state is not None and not seat.is_leaving:
                 leave = seat.key.node not in staying
                 if leave or not self._has_heard_of_it(seat):
                     yield Halt(seat.key, checkpoint=self.status.saves, leave=leave)

@@ -84,6 +84,8 @@ class Status:
     """Not before then it is started again after a crash."""
 
     iteration: int = 0
+    iterated_at: float = 0.0
+    """When the iteration was seen to be that."""
     iterations_total: float = 0.0
     """How many it needs, as far as can be told; 0 while nobody knows."""
     service: float = 0.0
@@ -140,8 +142,11 @@ class Status:
         """Record a decision: whatever it gives up is leftover until it is seen to be released."""
         old = self.placement.refs() if self.placement is not None else ()
         new = placement.refs() if placement is not None else ()
+        held_for = now - max(self.counted_at, self.decided_at)
         return replace(
             self,
+            service=self.service + len(old) * held_for,
+            counted_at=now,
             generation=self.generation + 1,
             placement=placement,
             gang=gang,

@@ -110,6 +110,8 @@ class Scene:
     mechanism: Mechanism = Mechanism.IN_PLACE
     warm_seconds: float = 30.0
     """For how long a newcomer's spare interpreters are waited for."""
+    lost_seconds: float = 60.0
+    """For how long a SideCar may be silent before its pod is ended."""
     begun: Mapping[JobId, tuple[int, Mapping[NodeName, str]]] = field(default_factory=dict)
     """Of jobs that this controller told to run: which generation, in which incarnations."""
 
