@@ -3,3 +3,6 @@
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+EXIT_UNAVAILABLE = 69
+"""As sysexits.h has it: a service that is needed is not there, and so the SideCar cannot begin."""

@@ -9,20 +9,40 @@ process and stays as large as it is now: :mod:`dlsidecar.living` is left to its 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
-from dlsidecar import keeping
+from dlsidecar import EXIT_UNAVAILABLE
 
 
 def main() -> int:
     """Run the command line, and return the exit status."""
+    return tell_what_is_missing(keep)
+
+
+def keep() -> int:
+    from dlsidecar import keeping  # noqa: PLC0415 - it may be missing what it needs
+
     is_to_run = sys.argv[1:2] == ["run"]
-    return keeping.keep(live) if is_to_run else live()
+    return keeping.keep(lambda: tell_what_is_missing(live)) if is_to_run else live()
 
 
 def live() -> int:
     from dlsidecar import living  # noqa: PLC0415 - not in the keeper
 
     return living.run_command()
+
+
+def tell_what_is_missing(run: Callable[[], int]) -> int:
+    """Run, unless the interpreter of this image has been left without a part that is needed."""
+    try:
+        return run()
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"dljob-sidecar: InterpreterIncomplete: {sys.executable} has no module {error.name};"
+            " install all of Python in the image (on Debian the package python3, not"
+            " python3-minimal), or name another interpreter\n"
+        )
+        return EXIT_UNAVAILABLE
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import signal
 import sys
 import uuid
 
-from dlsidecar import keeping, options
+from dlsidecar import EXIT_UNAVAILABLE, keeping, options
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew
 from dlsidecar.events import Interrupted
@@ -25,8 +25,6 @@ from dlwire.messages import Problem
 log = logging.getLogger("dlsidecar")
 
 EXIT_USAGE = 2
-EXIT_UNAVAILABLE = 69
-"""As sysexits.h has it: a service that is needed is not there."""
 
 RENEWAL_SECONDS = 5.0
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.living import EXIT_UNAVAILABLE, EXIT_USAGE
+from dlsidecar import EXIT_UNAVAILABLE
+from dlsidecar.living import EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense

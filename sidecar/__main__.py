@@ -1,0 +1,32 @@
+"""
+The beginning of ``dljob-sidecar.pyz``, which is this folder in one file with what it needs.
+
+Nobody knows which interpreter an image has until it has been tried. This file is therefore written
+such that any Python 3 can read it, also one that is too old for the rest, and says so by name.
+"""
+# ruff: noqa: I002 - an old interpreter does not know that future
+
+import sys
+
+OLDEST = (3, 9)
+EXIT_UNAVAILABLE = 69
+
+
+def main() -> int:
+    if sys.version_info < OLDEST:
+        sys.stderr.write(
+            "dljob-sidecar: InterpreterTooOld: {} is Python {}.{}, and the SideCar needs {}.{} or"
+            " newer; install one in the image, or name one that is there\n".format(
+                sys.executable, *sys.version_info[:2], *OLDEST
+            )
+        )
+        return EXIT_UNAVAILABLE
+    # The image is not ours: nothing is written into it.
+    sys.dont_write_bytecode = True
+    from dlsidecar.__main__ import main as begin  # noqa: PLC0415 - too new for an old interpreter
+
+    return begin()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
