@@ -31,8 +31,8 @@ LARGEST_HEADERS = 16 * 1024
 CHUNK = 64 * 1024
 NO_LIMIT = 2**62
 """Tornado closes where a body is too large. We answer first, and so count ourselves."""
-LONGEST_SOCKET_PATH = 107
-"""What Linux allows."""
+LONGEST_SOCKET_PATH = 103
+"""What Linux allows, less the ending that the socket has before it is ready."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
 
@@ -124,7 +124,10 @@ class Servers:
         self._locks.append(lock(path))
         before = os.umask(0o177)
         try:
-            bound = bind_unix_socket(path, mode=0o600)
+            # In one step, so that a socket is missing only before the first start of this name
+            # and after one that ended in order: whoever watches from outside relies on that.
+            bound = bind_unix_socket(f"{path}.new", mode=0o600)
+            Path(f"{path}.new").rename(path)
         finally:
             os.umask(before)
         self._paths.append(Path(path))

@@ -1,0 +1,192 @@
+"""
+A :class:`~dlcontrol.records.Status` as the ``status`` of a DLJob document, and back.
+
+What people and programs read with ``get -o json`` is what the controller itself reads at its next
+start, on one machine as on Kubernetes. Times are RFC 3339 in UTC. What is derived (the ETA, how much is
+done) is written for readers, and left alone when read back.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
+
+Json = dict[str, Any]
+
+
+def write_status(status: Status, *, remaining: float | None = None) -> Json:
+    """Write it; ``remaining`` are the seconds until the job is expected to end, if that is known."""
+    document: Json = {
+        "phase": status.phase.value,
+        "message": status.message,
+        "allocation": _allocation(status),
+        "progress": _progress(status, remaining),
+        "pods": [{"node": pod.node, "serial": pod.serial} for pod in status.pods],
+        "podsBooked": status.booked,
+        "leftover": _slices(status.leftover),
+        "cause": _cause(status.cause),
+        "submittedAt": _time(status.submitted_at),
+        "startedAt": _time(status.started_at),
+        "finishedAt": _time(status.finished_at),
+        "retryAt": _time(status.retry_at),
+        "boundTo": list(status.bound_to),
+        "failures": status.failures,
+        "restarts": status.restarts,
+        "reshapes": status.reshapes,
+        "reshapeSeconds": round(status.reshape_seconds, 3),
+        "exitCode": status.exit_code,
+        "logTail": list(status.log_tail),
+        "conditions": [_condition(each) for each in status.conditions],
+    }
+    return {name: value for name, value in document.items() if value not in (None, "", [], {})}
+
+
+def read_status(document: Mapping[str, Any]) -> Status:
+    """Read what :func:`write_status` wrote; an empty one is a job that was just submitted."""
+    allocation, progress = document.get("allocation", {}), document.get("progress", {})
+    return Status(
+        phase=Phase(document.get("phase", Phase.SUBMITTED.value)),
+        generation=allocation.get("generation", 0),
+        placement=_read_placement(allocation),
+        gang=allocation.get("gang", 0),
+        batch_size=allocation.get("batchSize"),
+        saves=allocation.get("saves", True),
+        decided_at=_read_time(allocation.get("decidedAt")) or 0.0,
+        cause=_read_cause(document.get("cause")),
+        pods=tuple(Booking(NodeName(p["node"]), p["serial"]) for p in document.get("pods", ())),
+        booked=document.get("podsBooked", 0),
+        leftover=frozenset(_read_refs(document.get("leftover", ()))),
+        submitted_at=_read_time(document.get("submittedAt")) or 0.0,
+        started_at=_read_time(document.get("startedAt")),
+        finished_at=_read_time(document.get("finishedAt")),
+        retry_at=_read_time(document.get("retryAt")) or 0.0,
+        iteration=progress.get("iteration", 0),
+        iterated_at=_read_time(progress.get("iteratedAt")) or 0.0,
+        iterations_total=progress.get("iterationsTotal", 0.0),
+        speed=progress.get("iterationsPerSecond", 0.0),
+        metric=progress.get("metric"),
+        reached=progress.get("reached", 0),
+        service=progress.get("gpuSeconds", 0.0),
+        counted_at=_read_time(progress.get("countedAt")) or 0.0,
+        bound_to=tuple(NodeName(node) for node in document.get("boundTo", ())),
+        failures=document.get("failures", 0),
+        restarts=document.get("restarts", 0),
+        reshapes=document.get("reshapes", 0),
+        reshape_seconds=document.get("reshapeSeconds", 0.0),
+        exit_code=document.get("exitCode"),
+        message=document.get("message", ""),
+        log_tail=tuple(document.get("logTail", ())),
+        conditions=tuple(_read_condition(each) for each in document.get("conditions", ())),
+    )
+
+
+# --- the parts ----------------------------------------------------------------------------
+
+
+def _allocation(status: Status) -> Json:
+    placement = status.placement
+    allocation: Json = {
+        "generation": status.generation,
+        "gpus": placement.gpus if placement is not None else 0,
+        "decidedAt": _time(status.decided_at),
+        "saves": status.saves,
+    }
+    if placement is not None:
+        allocation["nodes"] = [
+            {"name": part.node, "gpuIds": list(part.gpus)} for part in placement.slices
+        ]
+        allocation["gpuType"] = placement.gpu_type
+    if status.gang:
+        allocation["gang"] = status.gang
+    if status.batch_size is not None:
+        allocation["batchSize"] = status.batch_size
+    return {name: value for name, value in allocation.items() if value is not None}
+
+
+def _read_placement(allocation: Mapping[str, Any]) -> Placement | None:
+    if not allocation.get("nodes"):
+        return None
+    gpus = {NodeName(part["name"]): tuple(part["gpuIds"]) for part in allocation["nodes"]}
+    return Placement.of(gpus, allocation.get("gpuType", ""))
+
+
+def _progress(status: Status, remaining: float | None) -> Json:
+    total = status.iterations_total
+    progress: Json = {
+        "iteration": status.iteration,
+        "iteratedAt": _time(status.iterated_at),
+        "iterationsPerSecond": round(status.speed, 6),
+        "gpuSeconds": round(status.service, 3),
+        "countedAt": _time(status.counted_at),
+    }
+    if 0 < total < math.inf:
+        progress["iterationsTotal"] = total
+        progress["fraction"] = round(min(1.0, status.iteration / total), 4)
+    if remaining is not None and math.isfinite(remaining):
+        progress["etaSeconds"] = round(remaining)
+    if status.metric is not None:
+        progress["metric"] = status.metric
+        progress["reached"] = status.reached
+    return {name: value for name, value in progress.items() if value is not None}
+
+
+def _cause(cause: Cause | None) -> Json | None:
+    if cause is None:
+        return None
+    return {"code": cause.code.value, "job": cause.job or "", "gpus": cause.gpus}
+
+
+def _read_cause(document: Mapping[str, Any] | None) -> Cause | None:
+    if not document:
+        return None
+    job = JobId(document["job"]) if document.get("job") else None
+    return Cause(CauseCode(document["code"]), job, document.get("gpus", 0))
+
+
+def _slices(refs: Iterable[GpuRef]) -> list[Json]:
+    nodes: dict[NodeName, list[int]] = {}
+    for ref in sorted(refs):
+        nodes.setdefault(ref.node, []).append(ref.number)
+    return [{"name": node, "gpuIds": numbers} for node, numbers in nodes.items()]
+
+
+def _read_refs(slices: Iterable[Mapping[str, Any]]) -> list[GpuRef]:
+    return [GpuRef(NodeName(part["name"]), n) for part in slices for n in part["gpuIds"]]
+
+
+def _condition(condition: Condition) -> Json:
+    return {
+        "type": condition.type.value,
+        "status": "True" if condition.status else "False",
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": _time(condition.since),
+    }
+
+
+def _read_condition(document: Mapping[str, Any]) -> Condition:
+    return Condition(
+        type=ConditionType(document["type"]),
+        status=document["status"] == "True",
+        reason=document["reason"],
+        message=document["message"],
+        since=_read_time(document.get("lastTransitionTime")) or 0.0,
+    )
+
+
+def _time(seconds: float | None) -> str | None:
+    """Nothing happened at the beginning of time, so 0 says that it never did."""
+    if not seconds:
+        return None
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def _read_time(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None
