@@ -17,6 +17,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -213,21 +214,33 @@ class StateHandler(Handler):
         incarnation = self.get_query_argument("incarnation", self.agent.incarnation)
         is_known = (after, incarnation) == (self.agent.version, self.agent.incarnation)
         wait = min(self._seconds("wait"), self.serving.longest_wait_seconds)
+        patience = self._seconds("progress")
         if is_known and wait > 0:
-            await self._wait(wait)
+            await self._wait(wait, patience)
         self.send(self.agent.state())
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait(self, seconds: float, patience: float) -> None:
         waiting = self.door.waiting
         if len(waiting) >= self.serving.most_waiting:
             raise Refusing(Refused.TOO_MANY, f"{len(waiting)} requests wait already")
-        self.change = asyncio.ensure_future(self.agent.wait_for_change(self.agent.version))
+        self.change = asyncio.ensure_future(self._wait_for_news(self.agent.state(), patience))
         waiting.add(self.change)
         try:
             await asyncio.wait({self.change}, timeout=seconds)
         finally:
             self.change.cancel()
             waiting.discard(self.change)
+
+    async def _wait_for_news(self, known: State, patience: float) -> None:
+        await self.agent.wait_for_change(known.version)
+        # Who follows hundreds of us cannot read each step of each training.
+        if patience > 0:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
+
+    async def _wait_for_more_than_progress(self, known: State) -> None:
+        while self.agent.state().essence() == known:
+            await self.agent.wait_for_change(self.agent.version)
 
     def on_connection_close(self) -> None:
         super().on_connection_close()

@@ -14,7 +14,7 @@ as JSON and reads them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Union
 
@@ -353,6 +353,22 @@ class State:
     @property
     def term(self) -> Term:
         return Term(self.epoch, self.generation)
+
+    def essence(self) -> State:
+        """
+        Leave out what changes all the time.
+
+        Two states of the same essence differ in nothing but how far the training is, in figures
+        of GPUs and memory, and in the wording of problems.
+        """
+        return replace(
+            self,
+            version=0,
+            progress=Progress(stalled=self.progress.stalled),
+            gpus=tuple(replace(gpu, utilization=0.0, memory_used=0) for gpu in self.gpus),
+            warmth=replace(self.warmth, memory_bytes=0),
+            problems=tuple(Problem(problem.name, "") for problem in self.problems),
+        )
 
 
 class Refused(str, Enum):

@@ -25,7 +25,20 @@ from dlwire.kinds import (
     Wrong,
     kinds_of,
 )
-from dlwire.messages import MESSAGES, Peer, Post, Run, State
+from dlwire.messages import (
+    MESSAGES,
+    Change,
+    Gpu,
+    Peer,
+    Phase,
+    Post,
+    Problem,
+    Process,
+    Progress,
+    Run,
+    State,
+    Warmth,
+)
 from tests.sidecar.targets import run, stop
 
 
@@ -83,6 +96,57 @@ def test_every_field_says_how_it_travels(message):
 @pytest.mark.parametrize("target", [run(3), stop(4), stop(5, checkpoint=False, leave=True)])
 def test_a_target_says_which_it_is(target):
     assert codec.decode_target(codec.encode_target(target)) == target
+
+
+BUSY = State(
+    incarnation="first-start",
+    version=5,
+    phase=Phase.RUNNING,
+    released=False,
+    progress=Progress(iteration=7, iterations_per_second=2.0),
+    gpus=(Gpu(0, utilization=0.5, memory_used=1),),
+    warmth=Warmth(wanted=2, ready=1, memory_bytes=9),
+    problems=(Problem("DiskFull", "no room for 5 bytes"),),
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 6},
+        {"progress": Progress(iteration=8, metrics={"top5": 0.5}, idle_seconds=3.0)},
+        {"gpus": (Gpu(0, utilization=0.9, memory_used=2),)},
+        {"warmth": Warmth(wanted=2, ready=1, memory_bytes=10)},
+        {"problems": (Problem("DiskFull", "no room for 6 bytes"),)},
+    ],
+)
+def test_what_changes_all_the_time_is_not_of_the_essence(changes):
+    assert dataclasses.replace(BUSY, **changes).essence() == BUSY.essence()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"incarnation": "second-start"},
+        {"phase": Phase.CHECKPOINTING},
+        {"released": True},
+        {"epoch": 2},
+        {"generation": 2},
+        {"target": stop(2)},
+        {"held": ("0",)},
+        {"held_generation": 2},
+        {"leaving": True},
+        {"processes": (Process(rank=0, pid=1, exit_code=1),)},
+        {"progress": Progress(iteration=7, iterations_per_second=2.0, stalled=True)},
+        {"gpus": (Gpu(0, utilization=0.5, memory_used=1, ecc_errors=1),)},
+        {"gpus": ()},
+        {"warmth": Warmth(wanted=2, ready=2, memory_bytes=9)},
+        {"change": Change(generation=2)},
+        {"problems": ()},
+    ],
+)
+def test_all_else_is(changes):
+    assert dataclasses.replace(BUSY, **changes).essence() != BUSY.essence()
 
 
 def test_fields_of_a_newer_version_are_left_alone():

@@ -17,7 +17,7 @@ import pytest
 from dlsidecar.listening import LONGEST_SOCKET_PATH, Servers
 from dlsidecar.settings import Serving
 from dlwire import codec
-from dlwire.messages import Phase, Post, Refusal, Refused
+from dlwire.messages import Phase, Post, Problem, Refusal, Refused
 from tests.sidecar.clients import Client, live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
@@ -167,6 +167,55 @@ def test_too_many_cannot_wait_and_who_hangs_up_makes_room(tmp_path):
                 poll.cancel()
             await container.waits(0)
             assert (await container.control.get("/v1/state?after=1&wait=0.01")).status == 200
+
+    live_through(story())
+
+
+async def progress(container: ServedContainer, iteration: int) -> None:
+    container.agent.post(Post(iteration=iteration))
+    container.agent.changed()
+    # The poll that waits has heard of it when nothing is left to do.
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_who_is_patient_is_told_of_progress_later_and_of_all_else_at_once(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            path = "/v1/state?after=1&wait=20&progress=20"
+            poll = asyncio.ensure_future(container.control.get(path))
+            await container.waits()
+            for iteration in (5, 6):
+                await progress(container, iteration)
+            assert not poll.done()
+            assert len(container.servers._door.waiting) == 1
+            container.agent.complain(Problem("Something", "is not as it should be"))
+            state = (await poll).state()
+            assert (state.progress.iteration, state.problems[0].name) == (6, "Something")
+
+    live_through(story())
+
+
+def test_progress_is_told_when_the_patience_is_over(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            path = "/v1/state?after=1&wait=20&progress=0.05"
+            poll = asyncio.ensure_future(container.control.get(path))
+            await container.waits()
+            await progress(container, 5)
+            assert (await poll).state().progress.iteration == 5
+
+    live_through(story())
+
+
+def test_patience_is_no_reason_to_wait_longer_than_asked_for(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            path = "/v1/state?after=1&wait=0.3&progress=20"
+            poll = asyncio.ensure_future(container.control.get(path))
+            await container.waits()
+            await progress(container, 5)
+            assert (await poll).state().progress.iteration == 5
 
     live_through(story())
 
