@@ -36,8 +36,10 @@ class Supervisor(Protocol):
         """
         Start the processes of a run; is only called when nothing of the job lives.
 
-        Reports ``Started`` or ``StartFailed``, then ``RankEnded`` for each rank that ends, and in
-        the end ``Gone``, once: whenever it comes to pass that no process of the job is left.
+        Reports ``Started`` or ``StartFailed`` before the last of its ranks has ended, ``RankEnded``
+        for each rank that ends after it became the user's program, and at last ``Gone``, once:
+        whenever it comes to pass that no process of the job is left. Nothing is reported of an
+        attempt after its ``Gone``.
         """
         ...
 

@@ -228,6 +228,9 @@ class Processes:
     # --- stopping ---------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
+        if not self._must_report_gone:
+            # That nobody is left has just been told, and is the last word of an attempt.
+            return
         attempt = self._attempt
         self._cancel_request()
 

@@ -1,0 +1,139 @@
+"""
+Which event came in which phase: one list of names for the pure machine and for real SideCars.
+
+An event is what it meant to the machine, as its table has it, and besides that the ways in which a
+declaration can change nothing. What cannot come in a phase is listed here with its reason; all else
+can, and has to be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+from dlsidecar.events import Event, Told
+from dlsidecar.machine import QUIET, Machine, Reaction, Word
+from dlwire.messages import Phase, Refused
+
+Pair = tuple[Phase, str]
+"""A phase, and the name of what came in it."""
+
+REPEATED = "told the same again"
+STAMPED = "told the same by a newer leader"
+REFUSALS = (Refused.OLDER, Refused.CONFLICT, Refused.OTHER_INCARNATION, Refused.LEAVING)
+
+
+def name_refusal(refused: Refused) -> str:
+    return f"refused: {refused.value}"
+
+
+NAMES = (
+    *(word.value for word in Word),
+    REPEATED,
+    STAMPED,
+    *(name_refusal(refused) for refused in REFUSALS),
+)
+PAIRS = frozenset(product(Phase, NAMES))
+
+
+def name_heard(event: Event, before: Machine, reaction: Reaction) -> str | None:
+    """Name what a machine heard, from how it reacted; None if it was nothing to it."""
+    if reaction.word is not None:
+        return reaction.word.value
+    if reaction.refused is not None:
+        return name_refusal(reaction.refused)
+    if not isinstance(event, Told):
+        return None
+    return REPEATED if reaction.machine == before else STAMPED
+
+
+# --- what cannot come ---------------------------------------------------------------------
+
+_LIVELY = frozenset(Phase) - QUIET
+_CHANGES = {Word.CHANGE, Word.CHANGE_UNSAVED}
+_STARTS = {Word.STARTED, Word.START_FAILED}
+_ENDS = {Word.RANK_ENDED, Word.RANK_FAILED, Word.ALL_ENDED}
+_SAVINGS = {Word.SAVED, Word.NOT_SAVED, Word.SAVING_TIMED_OUT}
+_DELAYS = {Word.GRACE_OVER, Word.STILL_THERE}
+_PROOFS = {
+    Word.GONE_TO_RUN,
+    Word.GONE_TO_STOP,
+    Word.GONE_TO_LEAVE,
+    Word.GONE_WELL,
+    Word.GONE_BADLY,
+}
+
+
+def _pairs(phases: Iterable[Phase], words: Iterable[Word]) -> frozenset[Pair]:
+    return frozenset((phase, word.value) for phase, word in product(phases, words))
+
+
+IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
+    "nothing lives, and its end was the last that was told of it": _pairs(
+        QUIET, _CHANGES | _STARTS | _ENDS | _SAVINGS | _DELAYS | _PROOFS
+    ),
+    "something lives: whatever is declared is a change, and that has to end first": _pairs(
+        _LIVELY, {Word.RUN, Word.STOP, Word.LEAVE}
+    ),
+    "nobody was asked to save itself": _pairs({Phase.STARTING, Phase.RUNNING}, _SAVINGS),
+    "nobody was told to end": _pairs(_LIVELY - {Phase.STOPPING}, _DELAYS),
+    "the proof comes after the last end, and that leads to Stopping": _pairs(
+        _LIVELY - {Phase.STOPPING}, _PROOFS
+    ),
+    "the start is over": _pairs({Phase.RUNNING, Phase.CHECKPOINTING}, _STARTS),
+    "that all have started is told before the last of them ends": _pairs(
+        {Phase.STARTING}, {Word.ALL_ENDED}
+    ),
+    "the timer of the checkpoint gave way to that of the grace": _pairs(
+        {Phase.STOPPING}, {Word.SAVING_TIMED_OUT}
+    ),
+    "nothing was declared before": frozenset(
+        (Phase.READY, name)
+        for name in (
+            REPEATED,
+            STAMPED,
+            name_refusal(Refused.OLDER),
+            name_refusal(Refused.CONFLICT),
+        )
+    ),
+    "who is told to leave is in another phase at once": frozenset(
+        (phase, name_refusal(Refused.LEAVING))
+        for phase in (Phase.READY, Phase.STARTING, Phase.RUNNING)
+    ),
+}
+"""Why a pair cannot be; the test that goes every way there is holds it against the machine."""
+
+POSSIBLE = PAIRS - frozenset().union(*IMPOSSIBLE.values())
+
+# --- what SideCars tell -------------------------------------------------------------------
+
+_TOLD = re.compile(r"INFO ([\w ,]+): (\w+) -> \w+;")
+_REFUSED = re.compile(r"WARNING refused .* while (\w+): (\w+)")
+
+
+def read_pairs(log: str) -> list[Pair]:
+    """Return what a SideCar told in its log that it heard."""
+    told = [(Phase(phase), word) for word, phase in _TOLD.findall(log)]
+    refused = [
+        (Phase(phase), name_refusal(Refused(reason))) for phase, reason in _REFUSED.findall(log)
+    ]
+    return told + refused
+
+
+def draw(*counts: Mapping[Pair, int]) -> str:
+    """Draw the matrix; a point stands for what cannot be, and counts stand side by side."""
+    widths = [max(len(phase.value), 9 * len(counts)) for phase in Phase]
+    lines = [
+        f"{'':40}" + "".join(f"{p.value:>{w + 1}}" for p, w in zip(Phase, widths, strict=True))
+    ]
+    for name in NAMES:
+        cells = [
+            "/".join(str(count.get((phase, name), 0)) for count in counts)
+            if (phase, name) in POSSIBLE
+            else "."
+            for phase in Phase
+        ]
+        row = "".join(f"{cell:>{width + 1}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"{name:40}{row}")
+    return "\n".join(lines)

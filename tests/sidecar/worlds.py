@@ -1,0 +1,418 @@
+"""
+Everything around one machine, as a value that can be copied: its supervisor, its timer, its news.
+
+The world does whatever :class:`dlsidecar.contract.Supervisor` allows, and nothing else. A process
+becomes the user's program at once or, where a warm interpreter does, some time later; it may fail
+to, end well or badly, and leave others behind. News arrives in the order in which it was told, but
+anything may come in between. Hypothesis draws its way through this world, and :func:`explore` goes
+every way there is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dlsidecar.events import (
+    Action,
+    ArmTimer,
+    Checkpoint,
+    CheckpointDone,
+    CheckpointFailed,
+    CheckpointTimedOut,
+    Event,
+    Gone,
+    GraceOver,
+    Interrupted,
+    Leave,
+    RankEnded,
+    Started,
+    StartFailed,
+    StartProcesses,
+    StillThere,
+    Told,
+)
+from dlsidecar.machine import Limits, Machine, react
+from dlwire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
+from tests.sidecar.matrices import Pair, name_heard
+from tests.sidecar.targets import INCARNATION, run, stop
+
+PROBLEM = Problem("Drawn", "it was drawn")
+
+News = (
+    Started
+    | StartFailed
+    | RankEnded
+    | CheckpointDone
+    | CheckpointFailed
+    | CheckpointTimedOut
+    | GraceOver
+    | StillThere
+    | Gone
+)
+"""Every event that names its attempt."""
+
+Move = Callable[["World"], object]
+
+
+class World:
+    """One SideCar's surroundings, and the laws it must keep whatever they do."""
+
+    def __init__(self, *, saves: bool = True) -> None:
+        self.machine = Machine(INCARNATION, Limits(saves=saves))
+        self.accepted: tuple[Target, ...] = ()
+        self.left: tuple[int, ...] = ()
+        self.heard: Counter[Pair] = Counter()
+        self.news: tuple[News, ...] = ()
+        self.old_news: tuple[News, ...] = ()
+        self.timer: News | None = None
+        # What the supervisor knows of the latest attempt.
+        self.waiting: frozenset[int] = frozenset()
+        """Ranks that are not yet the user's program."""
+        self.running: frozenset[int] = frozenset()
+        self.has_leftover = False
+        """Whether a process lives that is no rank: a helper, a daemon, a data loader."""
+        self.is_start_told = self.is_gone_told = True
+        self.is_terminating = False
+        self.is_saving = False
+
+    def copy(self) -> World:
+        """Return another one that can go on from here; they only count together."""
+        # Faster than copy.copy(), and this is done at every step of an exploration.
+        other = World.__new__(World)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    # --- what holds whatever comes ----------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any process of the job lives."""
+        return bool(self.waiting or self.running or self.has_leftover)
+
+    @property
+    def may_fail_to_start(self) -> bool:
+        return bool(self.waiting) and not self.is_start_told and not self.is_terminating
+
+    @property
+    def may_be_proven(self) -> bool:
+        """Whether it could be found out that nothing lives any more."""
+        return not self.is_alive and not self.is_gone_told
+
+    def overtaken(self) -> list[News]:
+        """Return the news of earlier attempts."""
+        return [event for event in self.old_news if event.attempt < self.machine.attempt]
+
+    def check(self) -> None:
+        machine = self.machine
+        if machine.released:
+            assert not self.is_alive
+        if self.is_alive:
+            assert machine.run is not None
+            assert machine.held == machine.run.gpus
+        assert machine.target == (self.accepted[-1] if self.accepted else None)
+
+    def check_goal(self) -> None:
+        """Where nothing is declared any more and the world is fair, the newest target is reached."""
+        while self.settle():
+            pass
+        machine, target = self.machine, self.machine.target
+        if machine.is_leaving:
+            assert machine.released
+            assert self.left
+        elif isinstance(target, Run):
+            assert machine.phase in {Phase.RUNNING, Phase.EXITED, Phase.FAILED}
+            assert machine.run == target
+        else:
+            assert machine.released
+
+    def settle(self) -> bool:
+        """Let the next thing happen that is bound to; return whether there was one."""
+        phase = self.machine.phase
+        if self.news:
+            self.news_arrives()
+        elif self.waiting and not self.is_terminating:
+            self.a_rank_runs(min(self.waiting))
+        elif self.timer is not None and phase is Phase.CHECKPOINTING:
+            self.time_passes()
+        elif phase is Phase.STOPPING and self.is_alive:
+            self.all_are_killed()
+        elif self.may_be_proven:
+            self.it_is_proven()
+        else:
+            return False
+        return True
+
+    # --- the machine and what it demands ----------------------------------------------------
+
+    def happen(self, event: Event) -> Refused | None:
+        before = self.machine
+        reaction = react(before, event)
+        self.machine = reaction.machine
+        name = name_heard(event, before, reaction)
+        if name is not None:
+            self.heard[before.phase, name] += 1
+        for action in reaction.actions:
+            self.carry_out(action)
+        if self.machine.released:
+            self.timer = None
+        return reaction.refused
+
+    def carry_out(self, action: Action) -> None:
+        if isinstance(action, StartProcesses):
+            self.begin(action)
+        elif isinstance(action, Checkpoint):
+            assert self.machine.limits.saves
+            # What is asked of those who are gone is answered by their end.
+            self.is_saving = not self.is_gone_told
+        elif isinstance(action, ArmTimer):
+            timer = action.event
+            assert isinstance(timer, (CheckpointTimedOut, GraceOver, StillThere))
+            self.timer = timer
+        elif isinstance(action, Leave):
+            assert not self.is_alive
+            self.left = (*self.left, action.exit_status)
+        else:
+            self.is_terminating, self.is_saving = True, False
+
+    def begin(self, action: StartProcesses) -> None:
+        assert not self.is_alive, "two trainings at once"
+        assert action.attempt == self.machine.attempt
+        assert action.run == self.accepted[-1]
+        self.waiting, self.timer = frozenset(range(action.run.processes)), None
+        self.is_start_told = self.is_gone_told = False
+        self.is_terminating = self.is_saving = False
+
+    def tell(self, event: News) -> None:
+        self.news = (*self.news, event)
+
+    # --- the controller ---------------------------------------------------------------------
+
+    def newer(self, rise: int = 1) -> Term:
+        return Term(self.machine.term.epoch, self.machine.term.generation + rise)
+
+    def declare(self, target: Target) -> None:
+        expected = None
+        if self.left or self.machine.is_interrupted:
+            expected = Refused.LEAVING
+        elif self.accepted and target.term < self.accepted[-1].term:
+            expected = Refused.OLDER
+        elif not self.accepted or target.term > self.accepted[-1].term:
+            self.accepted = (*self.accepted, target)
+        assert self.happen(Told(target)) is expected
+
+    def a_newer_run_is_declared(self, processes: int, *, rise: int = 1) -> None:
+        term = self.newer(rise)
+        self.declare(run(term.generation, epoch=term.epoch, processes=processes))
+
+    def a_newer_stop_is_declared(self, *, checkpoint: bool, leave: bool, rise: int = 1) -> None:
+        term = self.newer(rise)
+        self.declare(stop(term.generation, epoch=term.epoch, checkpoint=checkpoint, leave=leave))
+
+    def nothing_new_is_declared(self, how: Callable[[World], Target]) -> None:
+        """Say what must change nothing: the same again, something old, a contradiction."""
+        before = self.machine
+        self.happen(Told(how(self)))
+        assert self.machine == before
+
+    def the_same(self) -> Target:
+        return self.accepted[-1]
+
+    def something_older(self) -> Target:
+        return run(self.machine.term.generation - 1, epoch=self.machine.term.epoch)
+
+    def a_contradiction(self) -> Target:
+        known = self.accepted[-1]
+        return run(known.generation, epoch=known.epoch, batch_size=77)
+
+    def another_start(self) -> Target:
+        """Address another start of the container."""
+        return replace(run(self.newer().generation), incarnation="another")
+
+    def a_new_leader_stamps_what_it_finds(self) -> None:
+        """Say the same with a higher epoch: as much is adopted, and nothing is touched."""
+        before, known = self.machine, self.accepted[-1]
+        stamped = replace(known, epoch=known.epoch + 1)
+        if self.happen(Told(stamped)) is None:
+            self.accepted = (*self.accepted, stamped)
+        assert (self.machine.phase, self.machine.attempt) == (before.phase, before.attempt)
+
+    def the_container_is_told_to_end(self) -> None:
+        self.happen(Interrupted())
+
+    # --- the processes ----------------------------------------------------------------------
+
+    def a_rank_runs(self, rank: int) -> None:
+        self.waiting, self.running = self.waiting - {rank}, self.running | {rank}
+        if not self.waiting and not self.is_start_told and not self.is_terminating:
+            self.is_start_told = True
+            self.tell(Started(self.machine.attempt))
+
+    def a_start_fails(self, rank: int, *, is_last: bool) -> None:
+        """Fail to start a rank; those behind it may not even have been tried."""
+        self.is_start_told = True
+        self.waiting -= {rank}
+        if is_last:
+            self.waiting = frozenset(one for one in self.waiting if one < rank)
+        self.tell(StartFailed(self.machine.attempt, PROBLEM))
+
+    def a_rank_ends(self, rank: int, exit_code: int | None, signal: int | None = None) -> None:
+        self.running -= {rank}
+        self.tell(RankEnded(self.machine.attempt, rank, exit_code, signal))
+
+    def one_that_waits_ends(self, rank: int) -> None:
+        """End what never became the user's program; there is nothing to tell of it."""
+        self.waiting -= {rank}
+
+    def another_is_left_behind(self) -> None:
+        self.has_leftover = True
+
+    def what_was_left_behind_ends(self) -> None:
+        self.has_leftover = False
+
+    def all_are_killed(self) -> None:
+        for rank in sorted(self.running):
+            self.a_rank_ends(rank, None, 9)
+        self.waiting, self.has_leftover = frozenset(), False
+
+    def it_is_proven(self) -> None:
+        self.is_gone_told, self.is_saving = True, False
+        self.tell(Gone(self.machine.attempt))
+
+    def a_checkpoint_is_answered(self, *, works: bool) -> None:
+        self.is_saving = False
+        attempt = self.machine.attempt
+        self.tell(CheckpointDone(attempt) if works else CheckpointFailed(attempt, PROBLEM))
+
+    # --- time and the network ---------------------------------------------------------------
+
+    def time_passes(self) -> None:
+        timer, self.timer = self.timer, None
+        assert timer is not None
+        self.happen(timer)
+        self.old_news = (*self.old_news, timer)
+
+    def news_arrives(self) -> None:
+        event, *rest = self.news
+        self.news = tuple(rest)
+        self.happen(event)
+        self.old_news = (*self.old_news, event)
+
+    def overtaken_news_arrives(self, event: News) -> None:
+        """No supervisor does that; the machine would not mind."""
+        assert event.attempt < self.machine.attempt
+        before = self.machine
+        self.happen(event)
+        assert self.machine == before
+
+    # --- every way there is -----------------------------------------------------------------
+
+    def moves(self) -> Iterator[Move]:
+        """Return all that may happen next, with no more than two ranks."""
+        yield from ALWAYS
+        if self.accepted:
+            yield from ONCE_DECLARED
+        if self.news:
+            yield World.news_arrives
+        if self.timer is not None:
+            yield World.time_passes
+        if self.is_saving:
+            yield partial(World.a_checkpoint_is_answered, works=True)
+            yield partial(World.a_checkpoint_is_answered, works=False)
+        yield from self._moves_of_processes()
+
+    def _moves_of_processes(self) -> Iterator[Move]:
+        for rank in self.waiting:
+            yield partial(World.a_rank_runs, rank=rank)
+            if self.is_terminating:
+                yield partial(World.one_that_waits_ends, rank=rank)
+            if self.may_fail_to_start:
+                yield partial(World.a_start_fails, rank=rank, is_last=True)
+                yield partial(World.a_start_fails, rank=rank, is_last=False)
+        for rank in self.running:
+            yield partial(World.a_rank_ends, rank=rank, exit_code=0)
+            yield partial(World.a_rank_ends, rank=rank, exit_code=1)
+        if self.may_be_proven:
+            yield World.it_is_proven
+
+    def essence(self) -> Hashable:
+        """
+        Return all that can make a difference from here on, and nothing that cannot.
+
+        The numbers of generations and attempts only grow; what counts is which are the same. How a
+        checkpoint went and what is stuck is told to others, and never asked by the machine.
+        """
+        machine, target = self.machine, self.machine.target
+        is_own = target == machine.run
+        wants: Hashable = isinstance(target, Stop) and (target.checkpoint, target.leave)
+        if isinstance(target, Run):
+            wants = target.processes
+        if machine.is_interrupted or machine.has_left:
+            # Nothing else is accepted any more.
+            wants = isinstance(target, Stop) and not target.checkpoint
+        asked = (machine.phase, wants, machine.is_interrupted, machine.has_left, target is None)
+        if machine.released:
+            # The next start begins with nothing of this one.
+            return (asked, self.news)
+        return (
+            (asked, is_own, is_own and machine.failure is None),
+            machine.run and machine.run.processes,
+            frozenset(end.rank for end in machine.ended),
+            tuple(_essence_of(event) for event in self.news),
+            type(self.timer),
+            (self.waiting, self.running),
+            (self.is_start_told, self.is_gone_told, self.is_terminating, self.is_saving),
+        )
+
+
+def _essence_of(event: News) -> Hashable:
+    ended = (event.rank, event.is_well) if isinstance(event, RankEnded) else None
+    return type(event), ended
+
+
+ALWAYS: tuple[Move, ...] = (
+    partial(World.a_newer_run_is_declared, processes=1),
+    partial(World.a_newer_run_is_declared, processes=2),
+    partial(World.a_newer_stop_is_declared, checkpoint=True, leave=False),
+    partial(World.a_newer_stop_is_declared, checkpoint=False, leave=False),
+    partial(World.a_newer_stop_is_declared, checkpoint=True, leave=True),
+    partial(World.a_newer_stop_is_declared, checkpoint=False, leave=True),
+    partial(World.nothing_new_is_declared, how=World.another_start),
+    World.the_container_is_told_to_end,
+)
+ONCE_DECLARED: tuple[Move, ...] = (
+    World.a_new_leader_stamps_what_it_finds,
+    partial(World.nothing_new_is_declared, how=World.the_same),
+    partial(World.nothing_new_is_declared, how=World.something_older),
+    partial(World.nothing_new_is_declared, how=World.a_contradiction),
+)
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What was found by going every way."""
+
+    states: int
+    heard: Counter[Pair]
+    """How often each event came in each phase."""
+
+
+def explore(*, saves: bool) -> Exploration:
+    """Go every way from the beginning, and hold the laws at every step."""
+    start = World(saves=saves)
+    known = {start.essence()}
+    waiting = deque([start])
+    while waiting:
+        world = waiting.popleft()
+        world.check()
+        world.copy().check_goal()
+        for move in world.moves():
+            following = world.copy()
+            move(following)
+            essence = following.essence()
+            if essence not in known:
+                known.add(essence)
+                waiting.append(following)
+    return Exploration(len(known), start.heard)
