@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from dlcontrol.coordinating import Begin, Book, Command, Halt, Remove, Stamp, Unbook
-from dlcontrol.platform import Address, Entry, Platform, PodKey, PodOrder
+from dlcontrol.platforms import Address, Entry, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import Contact, Scene
 from dlcore.model import JobId, Node, NodeName, Placement

@@ -19,7 +19,7 @@ released everything are all told to run.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dlcontrol.platform import Entry, PodKey, PodPhase
+from dlcontrol.platforms import Entry, PodKey, PodPhase
 from dlcontrol.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Mechanism, NodeName, Placement
 

@@ -10,7 +10,7 @@ comes to the same conclusions as the one that was killed.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlcontrol.platform import Entry, PodPhase
+from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import lifecycle

@@ -20,7 +20,7 @@ from typing import Protocol
 from dlcontrol import coordinating, judging, observing
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.judging import News, Rules, Verdict
-from dlcontrol.platform import Entry, Observation, Platform, PodKey
+from dlcontrol.platforms import Entry, Observation, Platform, PodKey
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import cycle

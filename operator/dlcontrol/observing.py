@@ -9,7 +9,7 @@ cannot be asked is marked as unavailable here, with the reason.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dlcontrol.platform import Entry, PodPhase
+from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import explaining, fitting, lifecycle

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dlcontrol.platform import Entry, Pod, PodKey, PodPhase
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlwire.messages import Phase as SideCarPhase
@@ -32,14 +32,34 @@ class Contact:
     """When this incarnation was first spoken to."""
     declared: Target | None = None
     """What it was told last, by this controller and in this incarnation."""
+    overtaken: tuple[Run, ...] = ()
+    """What it was told before that, and may still be on its way: to say something newer does not
+    call back what was said."""
+    problem: str = ""
+    """Why it cannot be spoken to, or what it does not accept and why."""
 
     @property
-    def unanswered(self) -> Target | None:
-        """A declaration that may be on its way."""
-        declared, state = self.declared, self.state
-        if declared is None or state is None or state.incarnation != declared.incarnation:
-            return None
-        return declared if declared.term > state.term else None
+    def unanswered(self) -> tuple[Run, ...]:
+        """The runs that it may accept yet, without our having heard of it."""
+        state = self.state
+        if state is None:
+            return ()
+        return tuple(
+            told
+            for told in (*self.overtaken, self.declared)
+            if isinstance(told, Run)
+            and told.incarnation == state.incarnation
+            and told.term > state.term
+        )
+
+    @property
+    def coming(self) -> tuple[Run, ...]:
+        """The runs that may begin in it without anything more being said."""
+        target = self.state.target if self.state is not None else None
+        if self.state is None or not isinstance(target, Run):
+            return self.unanswered
+        has_begun = target.generation == self.state.held_generation
+        return self.unanswered if has_begun else (target, *self.unanswered)
 
 
 NO_CONTACT = Contact()
@@ -71,7 +91,7 @@ class Seat:
             return False
         if self.state is None:
             return not self.fresh
-        return not self.state.released or isinstance(self.contact.unanswered, Run)
+        return not self.state.released or bool(self.contact.coming)
 
     @property
     def is_leaving(self) -> bool:
@@ -159,9 +179,10 @@ class Scene:
         everything = self._everything(seat)
         if not seat.is_stamped(self.epoch) and not seat.fresh:
             return everything
-        named: tuple[str, ...] = seat.state.held if seat.state is not None else ()
-        if isinstance(seat.contact.unanswered, Run):
-            named = (*named, *seat.contact.unanswered.gpus)
+        named = set(seat.state.held if seat.state is not None else ())
+        for run in seat.contact.coming:
+            # It waits for the end of what is held, and then takes these without asking again.
+            named.update(run.gpus)
         numbers = [self._number(seat.key.node, name) for name in named]
         known = frozenset(GpuRef(seat.key.node, n) for n in numbers if n is not None)
         return known if None not in numbers else known | everything

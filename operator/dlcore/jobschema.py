@@ -20,6 +20,7 @@ KIND: Final = "DLJob"
 
 OUR_ANNOTATIONS: Final = "dljob.io/"
 SUBMIT_AT: Final = "dljob.io/submit-at"
+WORKING_DIRECTORY: Final = "dljob.io/working-directory"
 
 
 def _spec(*, runs: bool) -> Record:
@@ -93,6 +94,14 @@ def _metadata() -> Record:
                         description="In a simulation: when the job is submitted, in seconds.",
                         max_length=32,
                         form=jobforms.SECONDS,
+                    ),
+                    WORKING_DIRECTORY: Text(
+                        description=(
+                            "On one machine: where the relative paths of the job begin; where it"
+                            " was submitted from if left out."
+                        ),
+                        max_length=4096,
+                        form=jobforms.FOLDER,
                     ),
                 },
             ),

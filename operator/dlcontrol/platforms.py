@@ -128,10 +128,10 @@ class Platform(Protocol):
     async def forget(self, job: JobId) -> None:
         """Remove what is kept of a job that has ended and whose pods have."""
 
-    def host_of(self, key: PodKey) -> str:
+    def host_of(self, key: PodKey, /) -> str:
         """Where the other pods of the job reach this one."""
 
-    def rendezvous_port(self, job: JobId, generation: int, processes: int) -> int:
+    def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
         """The first of so many ports in a row that this generation may use; another each time."""
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:

@@ -1,0 +1,61 @@
+"""
+A job, as the command line of its SideCar: the same on every platform.
+
+What is not of the job but of the place (doors, certificates, the log) is added by the platform.
+"""
+
+import json
+from collections.abc import Iterator
+
+from dlcore.model import Checkpoint, Job, Progress
+
+DEFAULT_HOOK_PORT = 8080
+"""Where the checkpoint hook listens if the job names a path only."""
+
+
+def sidecar_options(job: Job) -> tuple[str, ...]:
+    """Everything that the SideCar has to know of the job, but for what it runs."""
+    options = [
+        f"--framework={job.framework.value}",
+        f"--processes={job.processes}",
+        f"--grace-seconds={job.checkpoint.grace_seconds:g}",
+        *_checkpoint(job.checkpoint),
+        *_progress(job.progress),
+    ]
+    if job.preload:
+        options.append(f"--preload={','.join(job.preload)}")
+    return tuple(options)
+
+
+def _checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
+    if checkpoint.signal:
+        yield f"--checkpoint-signal={checkpoint.signal}"
+    elif checkpoint.command:
+        yield f"--checkpoint-command={json.dumps(list(checkpoint.command))}"
+    elif checkpoint.http:
+        yield f"--checkpoint-http={_hook(checkpoint.http)}"
+    else:
+        return
+    yield f"--checkpoint-to={checkpoint.to}"
+    yield f"--checkpoint-confirm={checkpoint.confirm}"
+    yield f"--checkpoint-seconds={checkpoint.timeout_seconds:g}"
+    if checkpoint.confirm_log:
+        yield f"--checkpoint-log={checkpoint.confirm_log}"
+    if checkpoint.path:
+        yield f"--checkpoint-path={checkpoint.path}"
+
+
+def _hook(text: str) -> str:
+    """``PORT/PATH``, as the SideCar wants it."""
+    text = text.removeprefix(":")
+    return f"{DEFAULT_HOOK_PORT}{text}" if text.startswith("/") else text
+
+
+def _progress(progress: Progress) -> Iterator[str]:
+    yield f"--stall-seconds={progress.stall_seconds:g}"
+    if progress.log:
+        yield f"--progress-log={progress.log}"
+    elif progress.file:
+        yield f"--progress-file={progress.file}"
+    elif progress.http:
+        yield "--progress-http"

@@ -1,0 +1,108 @@
+"""
+Where everything of one ``dljob up`` lies, and the right to be the only one there.
+
+The state folder is given or found by the XDG rules, and readable by its owner alone: whoever may
+write there decides what is run. Sockets need short paths, so where the state folder's is long they
+lie in a folder of the user's under the runtime folder of the machine instead.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from dlcontrol.platforms import PodKey
+
+LONGEST_SOCKET_PATH = 96
+
+
+class StateError(Exception):
+    """The state folder cannot be used: what is wrong, and what to do."""
+
+
+class Folders:
+    """The layout of one state folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.registry = root / "jobs.db"
+        self.store = root / "profiles.db"
+        self.log = root / "dljob.log"
+        self._sockets = _socket_folder(root)
+
+    @property
+    def socket(self) -> Path:
+        """Where the command speaks to the controller."""
+        return self._sockets / "dljob.sock"
+
+    def pod(self, key: PodKey, serial: int) -> Path:
+        """What belongs to one pod."""
+        return self.job(key) / f"{serial:04d}-{key.node}"
+
+    def job(self, key: PodKey) -> Path:
+        return self.root / "jobs" / key.job.replace("/", "__")
+
+    def training_log(self, key: PodKey) -> Path:
+        """The output of the training on one node, over all its pods."""
+        return self.job(key) / f"{key.node}.log"
+
+    def pod_socket(self, key: PodKey, serial: int) -> Path:
+        name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
+        return self._sockets / f"{name}.sock"
+
+    def make(self) -> None:
+        """Make what is missing; raises :class:`StateError`."""
+        for folder in (self.root, self.root / "jobs", self._sockets):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StateError(
+                    f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
+                ) from error
+            _insist_on_privacy(folder)
+
+    def lock(self) -> int:
+        """Be the only controller of this folder; returns what to close in the end."""
+        path = self.root / "lock"
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            other = os.read(held, 32).decode().strip() or "unknown"
+            os.close(held)
+            raise StateError(
+                f"{self.root}: dljob up runs there already (process {other});"
+                " use that one, end it, or name another folder with --state"
+            ) from error
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
+        return held
+
+
+def default_root(environment: Mapping[str, str]) -> Path:
+    """Where the state is if nobody says."""
+    if environment.get("DLJOB_STATE"):
+        return Path(environment["DLJOB_STATE"])
+    base = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME", "/")) / ".local/state"
+    return Path(base) / "dljob"
+
+
+def _socket_folder(root: Path) -> Path:
+    beside = root.absolute() / "run"
+    if len(os.fsencode(beside)) + len("/0123456789abcdef.sock") <= LONGEST_SOCKET_PATH:
+        return beside
+    name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
+    return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - checked by _insist_on_privacy
+
+
+def _insist_on_privacy(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise StateError(f"{folder}: belongs to somebody else; name another folder with --state")
+    if status.st_mode & 0o022:
+        raise StateError(
+            f"{folder}: others may write there; take that away (chmod go-w), or name another"
+            " folder with --state"
+        )

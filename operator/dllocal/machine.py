@@ -1,0 +1,114 @@
+"""
+The platform of one machine: jobs in a file, pods as processes, GPUs real or virtual.
+
+Implements :class:`dlcontrol.platforms.Platform` out of :mod:`dllocal.registry` and
+:mod:`dllocal.pods`.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from dlcontrol.platforms import Observation, PodKey, PodOrder
+from dlcontrol.records import Status
+from dlcore.model import JobId, Node
+from dllocal.events import Events
+from dllocal.folders import Folders
+from dllocal.pods import Pods
+from dllocal.registry import Registry
+
+FIRST_PORT, LAST_PORT = 20000, 29999
+"""Where processes of a job meet; outside of what the kernel hands out by itself."""
+
+HOST = "127.0.0.1"
+
+
+class Machine:
+    """One machine, or several virtual nodes on it."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        registry: Registry,
+        pods: Pods,
+        nodes: Callable[[], tuple[Node, ...]],
+        events: Events,
+    ) -> None:
+        self._folders = folders
+        self._registry = registry
+        self._pods = pods
+        self._nodes = nodes
+        self._events = events
+        self._next_port = FIRST_PORT
+
+    async def observe(self) -> Observation:
+        """Tell everything there is; what died is started again on the way."""
+        entries = self._registry.entries
+        return Observation(entries, self._usable_nodes(), self._pods.look(entries.values()))
+
+    async def record(self, statuses: Mapping[JobId, Status]) -> None:
+        """Keep these; they are on the disk when this returns."""
+        self._registry.record(statuses)
+
+    async def launch(self, order: PodOrder) -> None:
+        """Start the SideCar of this pod."""
+        self._pods.launch(order.entry, order.booking)
+
+    async def remove(self, key: PodKey, *, because: str) -> None:
+        """Kill the SideCar; the next incarnation is the proof that nothing is left."""
+        entry = self._registry.entries[key.job]
+        for booking in entry.status.pods:
+            if booking.node == key.node:
+                message = f"the pod on {key.node} was removed: {because}"
+                self._events.add(key.job, "PodRemoved", message, warning=True)
+                self._pods.kill(entry, booking)
+
+    async def forget(self, job: JobId) -> None:
+        """Remove the job, its logs and all else that is kept of it."""
+        for node in self._nodes():
+            self._pods.forget(self._folders.job(PodKey(job, node.name)))
+        self._registry.forget(job)
+
+    def host_of(self, _key: PodKey) -> str:
+        """All nodes are this machine."""
+        return HOST
+
+    def rendezvous_port(self, _job: JobId, _generation: int, processes: int) -> int:
+        """Take ports that nobody uses now, and that were not used lately."""
+        for _ in range(LAST_PORT - FIRST_PORT):
+            first = self._next_port
+            if first + processes > LAST_PORT:
+                first = FIRST_PORT
+            self._next_port = first + processes
+            if all(_is_free(first + i) for i in range(processes)):
+                return first
+        raise OSError(f"no port from {FIRST_PORT} to {LAST_PORT} is free")
+
+    async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
+        """Let whoever watches this machine's events know."""
+        self._events.add(job, reason, message, warning=warning)
+
+    def _usable_nodes(self) -> tuple[Node, ...]:
+        cordons = self._registry.cordons()
+        if not cordons:
+            return self._nodes()
+        return tuple(_cordoned(node, cordons) for node in self._nodes())
+
+
+def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:
+    gpus = tuple(
+        replace(
+            gpu, unavailable_because=cordons.get((node.name, gpu.index), gpu.unavailable_because)
+        )
+        for gpu in node.gpus
+    )
+    return replace(node, gpus=gpus)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,202 @@
+"""
+Pods of one machine: SideCar processes that outlive the controller.
+
+What kubelets are on a cluster. A pod is started in a session of its own, so that a controller that
+dies takes nothing with it, and the next one finds it again by its folder:
+
+- its lock is held by a living SideCar, and given back by the kernel at each death;
+- its socket is removed by a SideCar that ended in order, and by nobody else. One that was killed
+  leaves it behind.
+
+So a pod that was launched, whose lock is free, has *ended* if there is no socket, and has *died*
+if there is one. One that died is started again as a new incarnation, which sweeps away what the
+former one left before it says that everything is released. Only that is a proof (law 1), and
+this module never claims one of its own.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from dlcontrol.launching import sidecar_options
+from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
+from dlcontrol.records import Booking
+from dllocal.folders import Folders
+from dllocal.trainers import trainer_of
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""How long is waited before a SideCar that died is started again, the last one for all further."""
+
+
+class Pods:
+    """All pods of a state folder."""
+
+    def __init__(self, folders: Folders, *, virtual_gpus: bool) -> None:
+        self._folders = folders
+        self._virtual = virtual_gpus
+        self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
+        self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
+
+    def look(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
+        """Say what is, and start again what has died."""
+        self._reap()
+        pods: dict[PodKey, Pod] = {}
+        for entry in entries:
+            for booking in entry.status.pods:
+                key = PodKey(entry.job.id, booking.node)
+                pods[key] = self._look_at(entry, key, booking)
+        return pods
+
+    def launch(self, entry: Entry, booking: Booking) -> None:
+        """Start the SideCar of this pod, unless that was done before."""
+        key = PodKey(entry.job.id, booking.node)
+        if not self._was_launched(key, booking):
+            self._start(entry, key, booking)
+
+    def kill(self, entry: Entry, booking: Booking) -> None:
+        """
+        End the SideCar, and so all that it started.
+
+        If it ever came so far that it could be told anything, it is started again for the proof.
+        """
+        key = PodKey(entry.job.id, booking.node)
+        (self._folders.pod(key, booking.serial) / "removed").touch()
+        for pid in self._pids(key, booking):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def forget(self, job_folder: Path) -> None:
+        """Remove what is kept of pods that have ended."""
+        for path in sorted(job_folder.rglob("*"), reverse=True):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        with contextlib.suppress(OSError):
+            job_folder.rmdir()
+
+    # --- what is
+
+    def _look_at(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        socket = self._folders.pod_socket(key, booking.serial)
+        address = Address(socket=str(socket))
+        if not self._was_launched(key, booking):
+            return Pod(key, PodPhase.PENDING)
+        if self._is_alive(key, booking):
+            phase = PodPhase.UP if socket.exists() else PodPhase.PENDING
+            return Pod(key, phase, address if phase is PodPhase.UP else None)
+        if socket.exists():
+            return self._start_again(entry, key, booking)
+        removed = (self._folders.pod(key, booking.serial) / "removed").exists()
+        if removed or self._has_ever_been_up(key, booking):
+            return Pod(key, PodPhase.ENDED)
+        return self._start_again(entry, key, booking)
+
+    def _start_again(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        deaths, last = self._deaths.get((key, booking.serial), (0, 0.0))
+        pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
+        if time.monotonic() < last + pause:
+            reason = "its SideCar died, and is started again soon"
+            return Pod(key, PodPhase.PENDING, reason="CrashLoopBackOff", message=reason)
+        self._deaths[key, booking.serial] = (deaths + 1, time.monotonic())
+        log.warning("the SideCar of %s is started again", key)
+        self._start(entry, key, booking)
+        return Pod(key, PodPhase.PENDING, reason="Restarting")
+
+    def _was_launched(self, key: PodKey, booking: Booking) -> bool:
+        return (self._folders.pod(key, booking.serial) / "launched").exists()
+
+    def _has_ever_been_up(self, key: PodKey, booking: Booking) -> bool:
+        """Whether it came so far as to hold its lock; before that it can have been told nothing."""
+        return Path(f"{self._folders.pod_socket(key, booking.serial)}.lock").exists()
+
+    def _is_alive(self, key: PodKey, booking: Booking) -> bool:
+        child = self._children.get((key, booking.serial))
+        if child is not None and child.poll() is None:
+            return True
+        return self._is_locked(key, booking)
+
+    def _is_locked(self, key: PodKey, booking: Booking) -> bool:
+        try:
+            held = os.open(
+                f"{self._folders.pod_socket(key, booking.serial)}.lock", os.O_RDWR | os.O_CLOEXEC
+            )
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(held)
+        return False
+
+    # --- what is done
+
+    def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
+        folder = self._folders.pod(key, booking.serial)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trainer = trainer_of(entry.job, entry.document)
+        # Known before it is started: what was never told of may have been started.
+        (folder / "launched").touch()
+        with (folder / "sidecar.log").open("ab") as output:
+            child = subprocess.Popen(  # noqa: S603 - the user's own command
+                [*self._sidecar(entry, key, booking), "--", *trainer.command],
+                cwd=trainer.folder,
+                env={**os.environ, **trainer.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._children[key, booking.serial] = child
+        (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")
+
+    def _sidecar(self, entry: Entry, key: PodKey, booking: Booking) -> list[str]:
+        folder = self._folders.pod(key, booking.serial)
+        socket = self._folders.pod_socket(key, booking.serial)
+        command = [
+            sys.executable,
+            "-m",
+            "dlsidecar",
+            "run",
+            f"--socket={socket}",
+            f"--log-file={self._folders.training_log(key)}",
+            f"--scratch={socket.parent}",
+            *sidecar_options(entry.job),
+        ]
+        if self._virtual:
+            command.append("--no-gpus-expected")
+        if entry.job.progress.http:
+            command.append(f"--inner-socket={folder / 'progress.sock'}")
+        return command
+
+    def _pids(self, key: PodKey, booking: Booking) -> list[int]:
+        """The process that we started, if it still is that one."""
+        try:
+            text = (self._folders.pod(key, booking.serial) / "pid").read_text()
+            pid, started_at = text.split()
+        except (OSError, ValueError):
+            return []
+        return [int(pid)] if _started_at(int(pid)) == started_at else []
+
+    def _reap(self) -> None:
+        for name, child in list(self._children.items()):
+            if child.poll() is not None:
+                del self._children[name]
+
+
+def _started_at(pid: int) -> str:
+    """When a process began, in ticks since the machine did: with its id it names it for ever."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return fields[19].decode()

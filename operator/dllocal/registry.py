@@ -1,0 +1,217 @@
+"""
+The jobs of one machine and what was decided about them: the truth of this platform, in one file.
+
+What Kubernetes' API server is on a cluster. A record is on the disk when :meth:`Registry.record`
+returns. The profile store is another file, because that may be lost or away without any harm.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlcontrol.documents import read_status, write_status
+from dlcontrol.platforms import Entry, Fenced
+from dlcontrol.records import Status
+from dlcore import jobfile
+from dlcore.model import JobId, Phase
+from dllocal.folders import StateError
+
+_SCHEMA = """
+CREATE TABLE leader (epoch INTEGER NOT NULL);
+INSERT INTO leader VALUES (0);
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY,
+    "order" INTEGER NOT NULL,
+    document TEXT NOT NULL,
+    status TEXT NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    spec_generation INTEGER NOT NULL DEFAULT 1
+);
+CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu));
+"""
+_VERSION = 1
+
+
+class Registry:
+    """One for the life of a controller. Not for several threads."""
+
+    def __init__(self, path: Path, *, epoch: int, db: sqlite3.Connection) -> None:
+        self._path = path
+        self._db = db
+        self.epoch = epoch
+        self._entries: dict[JobId, Entry] = {
+            entry.job.id: entry for entry in map(_entry, self._rows())
+        }
+        self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
+
+    @classmethod
+    def open(cls, path: Path) -> "Registry":
+        """Begin a new epoch: whoever wrote here before can do so no longer."""
+        try:
+            db = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+            path.chmod(0o600)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            _migrate(db, path)
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("UPDATE leader SET epoch = epoch + 1")
+            (epoch,) = db.execute("SELECT epoch FROM leader").fetchone()
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StateError(
+                f"{path}: cannot be used as the list of jobs ({error}); make room or mend the file,"
+                " or name another folder with --state"
+            ) from error
+        return cls(path, epoch=epoch, db=db)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def entries(self) -> Mapping[JobId, Entry]:
+        """All jobs, in order of arrival. A new mapping whenever one has changed."""
+        return self._entries
+
+    # --- written by users
+
+    def submit(self, document: Mapping[str, Any], now: float) -> Entry:
+        """Take a job in whose document was checked before."""
+        job = replace(jobfile.parse(document, require_template=True), submitted_at=now)
+        entry = Entry(
+            job=job,
+            order=self._next_order,
+            status=Status(submitted_at=now),
+            document=document,
+            spec_generation=1,
+        )
+        with self._transaction():
+            self._db.execute(
+                'INSERT INTO jobs (name, "order", document, status) VALUES (?, ?, ?, ?)',
+                (job.id, entry.order, json.dumps(document), _status_text(entry.status)),
+            )
+        self._next_order += 1
+        self._set(entry)
+        return entry
+
+    def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
+        """Give a job another spec, which was checked to be a possible change."""
+        job = jobfile.parse(document, require_template=True)
+        changed = replace(
+            entry,
+            job=replace(job, submitted_at=entry.job.submitted_at),
+            document=document,
+            spec_generation=entry.spec_generation + 1,
+        )
+        with self._transaction():
+            self._db.execute(
+                "UPDATE jobs SET document = ?, spec_generation = ? WHERE name = ?",
+                (json.dumps(document), changed.spec_generation, job.id),
+            )
+        self._set(changed)
+        return changed
+
+    def cancel(self, job: JobId) -> None:
+        """Let a job be removed as soon as nothing of it is left."""
+        with self._transaction():
+            self._db.execute("UPDATE jobs SET cancelled = 1 WHERE name = ?", (job,))
+        self._set(replace(self._entries[job], cancelled=True))
+
+    # --- written by the loop
+
+    def record(self, statuses: Mapping[JobId, Status]) -> None:
+        """Keep what was decided; on the disk when this returns."""
+        rows = [(_status_text(status), job) for job, status in statuses.items()]
+        with self._transaction():
+            self._db.executemany("UPDATE jobs SET status = ? WHERE name = ?", rows)
+        entries = dict(self._entries)
+        for job, status in statuses.items():
+            if job in entries:
+                entries[job] = replace(entries[job], status=status)
+        self._entries = entries
+
+    def forget(self, job: JobId) -> None:
+        """Remove a job of which nothing is left."""
+        with self._transaction():
+            self._db.execute("DELETE FROM jobs WHERE name = ?", (job,))
+        self._entries = {name: entry for name, entry in self._entries.items() if name != job}
+
+    # --- GPUs that were taken out by hand
+
+    def cordons(self) -> dict[tuple[str, int], str]:
+        """Which GPUs are not to be given away, and why."""
+        rows = self._db.execute("SELECT node, gpu, reason FROM cordons")
+        return {(node, gpu): reason for node, gpu, reason in rows}
+
+    def cordon(self, node: str, gpu: int, reason: str) -> None:
+        """Give this GPU to nobody from now on; an empty reason takes that back."""
+        with self._transaction():
+            self._db.execute("DELETE FROM cordons WHERE node = ? AND gpu = ?", (node, gpu))
+            if reason:
+                self._db.execute("INSERT INTO cordons VALUES (?, ?, ?)", (node, gpu, reason))
+
+    # --- the file
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Write as the one that leads, or not at all."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._insist_on_leading()
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _insist_on_leading(self) -> None:
+        (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()
+        if epoch != self.epoch:
+            raise Fenced(f"{self._path}: another controller has begun (epoch {epoch})")
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return self._db.execute(
+            'SELECT "order", document, status, cancelled, spec_generation FROM jobs ORDER BY "order"'
+        ).fetchall()
+
+    def _set(self, entry: Entry) -> None:
+        self._entries = {**self._entries, entry.job.id: entry}
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > _VERSION:
+        raise StateError(
+            f"{path}: was written by a newer dljob (version {version} of the file, this one knows"
+            f" {_VERSION}); use that one, or name another folder with --state"
+        )
+    if version == 0:
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    order, text, status_text, cancelled, spec_generation = row
+    document = json.loads(text)
+    status = read_status(json.loads(status_text))
+    job = replace(jobfile.parse(document, require_template=True), submitted_at=status.submitted_at)
+    return Entry(
+        job=job,
+        order=order,
+        status=status,
+        document=document,
+        cancelled=bool(cancelled),
+        spec_generation=spec_generation,
+    )
+
+
+def _status_text(status: Status) -> str:
+    return json.dumps(write_status(status))
+
+
+def is_over(entry: Entry) -> bool:
+    """Whether a job has ended, and all that it had is proven to be gone."""
+    ended = entry.status.phase in (Phase.COMPLETED, Phase.FAILED) or entry.cancelled
+    return ended and not entry.status.pods

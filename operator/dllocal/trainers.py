@@ -1,0 +1,109 @@
+"""
+From a job's pod template to a command on this machine, and what of a template has no meaning here.
+
+A job file is the same on every platform. What a container needs a cluster for is refused by name
+when the job is submitted; what merely has no effect here is told, and left alone.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dlcore.jobschema import WORKING_DIRECTORY
+from dlcore.model import Job
+from dlcore.podrules import TRAINER
+from dlcore.problems import Problem
+
+HONOURED = frozenset({"name", "command", "args", "env", "workingDir"})
+WITHOUT_EFFECT = frozenset({"image", "imagePullPolicy", "resources", "terminationMessagePath"})
+POD_WITHOUT_EFFECT = frozenset(
+    {"containers", "restartPolicy", "nodeSelector", "tolerations", "affinity", "priorityClassName"}
+)
+
+_TEMPLATE = "spec.template.spec"
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
+
+
+class Trainer(NamedTuple):
+    """What is run on this machine."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """What is added to the environment of ``dljob up``."""
+    folder: str
+    """Where it runs."""
+
+
+def trainer_of(job: Job, document: Mapping[str, Any]) -> Trainer:
+    """Read the trainer's container; references to variables are filled in as Kubernetes does."""
+    container = _container(job)
+    variables = dict(os.environ)
+    own: dict[str, str] = {}
+    for variable in container.get("env", ()):
+        own[variable["name"]] = _filled(str(variable.get("value", "")), variables | own)
+    words = (*container["command"], *container.get("args", ()))
+    annotations = document.get("metadata", {}).get("annotations", {})
+    base = annotations.get(WORKING_DIRECTORY, "")
+    folder = os.path.join(base, container.get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
+    return Trainer(tuple(_filled(word, variables | own) for word in words), own, folder)
+
+
+def problems_here(job: Job) -> tuple[Problem, ...]:
+    """Everything in the job that needs a cluster."""
+    return tuple(_iter_problems(job))
+
+
+def notices_here(job: Job) -> tuple[str, ...]:
+    """What of the template has no effect on one machine."""
+    container, pod = _container(job), job.template.get("spec", {})
+    index = _index(job)
+    names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in WITHOUT_EFFECT]
+    names += [f"{_TEMPLATE}.{n}" for n in pod if n in POD_WITHOUT_EFFECT and n != "containers"]
+    return tuple(f"{name} has no effect on one machine" for name in names)
+
+
+def _iter_problems(job: Job) -> Iterator[Problem]:
+    container, pod = _container(job), job.template.get("spec", {})
+    here, remedy = _index(job), "remove it, or run the job on a cluster"
+    for name in pod:
+        if name not in POD_WITHOUT_EFFECT:
+            yield Problem(f"{_TEMPLATE}.{name}", pod[name], "needs a cluster", remedy)
+    for place, other in enumerate(pod.get("containers", ())):
+        if place != here:
+            path = f"{_TEMPLATE}.containers[{place}]"
+            yield Problem(path, other["name"], "is a container beside the trainer", remedy)
+    for name, value in container.items():
+        if name not in HONOURED | WITHOUT_EFFECT:
+            yield Problem(
+                f"{_TEMPLATE}.containers[{here}].{name}", value, "needs a cluster", remedy
+            )
+    for place, variable in enumerate(container.get("env", ())):
+        if "valueFrom" in variable:
+            path = f"{_TEMPLATE}.containers[{here}].env[{place}].valueFrom"
+            yield Problem(
+                path, variable["name"], "needs a cluster", "write its value, or " + remedy
+            )
+    if job.roles:
+        yield Problem("spec.auxiliaries", job.roles[0].name, "needs a cluster", remedy)
+
+
+def _index(job: Job) -> int:
+    containers = job.template.get("spec", {}).get("containers", ())
+    return next(i for i, each in enumerate(containers) if each["name"] == TRAINER)
+
+
+def _container(job: Job) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = job.template["spec"]["containers"][_index(job)]
+    return found
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is."""
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(fill, text)
