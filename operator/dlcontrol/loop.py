@@ -20,6 +20,7 @@ from typing import Protocol
 from dlcontrol import coordinating, judging, observing
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.judging import News, Rules, Verdict
+from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Entry, Observation, Platform, PodKey
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
@@ -31,21 +32,6 @@ from dlcore.planning import Plan
 from dlcore.profiles import Costs, JobType, Profile
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often the loop looks and decides. Seconds."""
-
-    period_seconds: float = 15.0
-    """A decision is made at least so often, with what was learnt meanwhile."""
-    settle_seconds: float = 0.02
-    """After a change by a user, so long is waited for others, so that a burst is one decision."""
-    longest_settle_seconds: float = 0.2
-    look_seconds: float = 1.0
-    """Progress, deadlines and timeouts are looked at so often."""
-    warm_seconds: float = 30.0
-    """For how long a newcomer's spare interpreters are waited for."""
 
 
 class Memory(Protocol):

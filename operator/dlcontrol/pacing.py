@@ -1,0 +1,19 @@
+"""How often the loop looks, waits and decides."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often the loop looks and decides. Seconds."""
+
+    period_seconds: float = 15.0
+    """A decision is made at least so often, with what was learnt meanwhile."""
+    settle_seconds: float = 0.02
+    """After a change by a user, so long is waited for others, so that a burst is one decision."""
+    longest_settle_seconds: float = 0.2
+    """But no longer than that in all."""
+    look_seconds: float = 1.0
+    """Progress, deadlines and timeouts are looked at so often."""
+    warm_seconds: float = 30.0
+    """For how long a newcomer's spare interpreters are waited for."""

@@ -1,0 +1,231 @@
+"""
+Everything that can be set about a controller: one frozen tree, and where each value came from.
+
+A value is looked for in the options of the command, then in the environment
+(``DLJOB_PACE_PERIOD_SECONDS``), then in the settings file (``pace: {periodSeconds: 15}``), and else
+is the default. What a file holds beyond the tree, or of the wrong kind, is refused by name. The
+strings under the fields are their documentation, here and in ``dljob config show``.
+"""
+
+import ast
+import inspect
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
+
+from dlcontrol.judging import Rules
+from dlcontrol.pacing import Pace
+from dlcore.model import Mechanism
+from dlcore.problems import Problem, WrongDocument, nearest
+from dlcore.profiles import Costs
+
+PREFIX = "DLJOB_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """How jobs are observed."""
+
+    sample_seconds: float = 10.0
+    """A speed is measured over so long at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What is shown to other programs."""
+
+    metrics: str = ""
+    """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All of it."""
+
+    policy: str = "adaptive"
+    """How GPUs are shared out; dljob policies lists them."""
+    mechanism: Mechanism = Mechanism.IN_PLACE
+    """How GPUs change hands: in-place (the process is restarted in its pod) or recreate."""
+    seed: int = 0
+    """For policies that draw at random."""
+    store: str = ""
+    """Where profiles and the history are kept: a file, or a mongodb:// address."""
+    pace: Pace = field(default_factory=Pace)
+    """How often the loop looks and decides."""
+    rules: Rules = field(default_factory=Rules)
+    """How much is borne with, and for how long."""
+    costs: Costs = field(default_factory=Costs)
+    """What starting and stopping costs, in seconds, for types of jobs that were not measured yet."""
+    learning: Learning = field(default_factory=Learning)
+    """How jobs are observed."""
+    serving: Serving = field(default_factory=Serving)
+    """What is shown to other programs."""
+
+
+class Setting(NamedTuple):
+    """One value, for people."""
+
+    path: str
+    value: Any
+    origin: str
+    """``default``, the file, the variable or the option that it came from."""
+    documentation: str
+
+
+class SettingsError(WrongDocument):
+    """Something cannot be set so."""
+
+
+class Loaded(NamedTuple):
+    """The tree, and where the values came from that are not the default ones."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def described(self) -> Iterator[Setting]:
+        """Every value with its origin and its documentation, in the order of the tree."""
+        for path, value, documentation in _iter_leaves(self.settings, ""):
+            yield Setting(path, value, self.origins.get(path, "default"), documentation)
+
+
+def load(
+    document: object = None,
+    *,
+    file: str = "",
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """
+    Build the tree. ``options`` are named by their path, as ``pace.periodSeconds``.
+
+    Raises :class:`SettingsError` with everything that is wrong.
+    """
+    given: dict[str, tuple[Any, str]] = {}
+    problems: list[Problem] = []
+    paths = {path: None for path, _, _ in _iter_leaves(Settings(), "")}
+    for path, value in _flatten(document, "", problems):
+        given[path] = (value, file)
+    for path in paths:
+        variable = _variable(path)
+        if environment and variable in environment:
+            given[path] = (environment[variable], variable)
+    for path, value in (options or {}).items():
+        given[path] = (value, f"--{_dashed(path)}")
+    problems += [
+        _unknown(path, value, paths) for path, (value, _) in given.items() if path not in paths
+    ]
+    settings = Settings()
+    for path, (value, origin) in given.items():
+        if path in paths:
+            settings = _set(settings, path.split("."), (value, origin, path), problems)
+    if problems:
+        raise SettingsError(tuple(problems))
+    return Loaded(settings, {path: origin for path, (_, origin) in given.items()})
+
+
+# --- names --------------------------------------------------------------------------------
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
+
+
+def _variable(path: str) -> str:
+    return PREFIX + _snake(path).replace(".", "_").upper()
+
+
+def _dashed(path: str) -> str:
+    return _snake(path.rpartition(".")[2]).replace("_", "-")
+
+
+def _unknown(path: str, value: object, paths: Mapping[str, None]) -> Problem:
+    guess = nearest(path, paths)
+    remedy = f"did you mean {guess}?" if guess else "dljob config show lists all that there is"
+    return Problem(path, value, "there is no such setting", remedy)
+
+
+# --- the tree -----------------------------------------------------------------------------
+
+
+def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
+    notes = _documentation(type(tree))
+    for each in fields(tree):
+        value = getattr(tree, each.name)
+        path = f"{prefix}{_camel(each.name)}"
+        if is_dataclass(value):
+            yield from _iter_leaves(value, f"{path}.")
+        else:
+            yield path, value, notes.get(each.name, "")
+
+
+@cache
+def _documentation(kind: Any) -> Mapping[str, str]:
+    """The strings under the fields of a class."""
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    notes: dict[str, str] = {}
+    for above, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                notes[above.target.id] = inspect.cleandoc(text.value)
+    return notes
+
+
+def _flatten(document: object, prefix: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+    if document is None:
+        return
+    if not isinstance(document, Mapping):
+        problems.append(
+            Problem(prefix.rstrip("."), document, "is not a mapping", "write it as name: value")
+        )
+        return
+    for name, value in document.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{path}.", problems)
+        else:
+            yield path, value
+
+
+def _set(tree: Any, names: list[str], given: tuple[Any, str, str], problems: list[Problem]) -> Any:
+    name = _snake(names[0])
+    if len(names) > 1:
+        return replace(tree, **{name: _set(getattr(tree, name), names[1:], given, problems)})
+    value, origin, path = given
+    kind = get_type_hints(type(tree))[name]
+    try:
+        return replace(tree, **{name: _read(kind, value)})
+    except ValueError as error:
+        where = f"{path} ({origin})" if origin else path
+        problems.append(Problem(where, value, f"is not {error}", "correct it, or leave it out"))
+        return tree
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """Take a value as YAML or the environment has it; ValueError says what it should be."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        words = [each.value for each in kind]
+        if value not in words:
+            raise ValueError("one of " + ", ".join(words))
+        return kind(value)
+    if kind is str:
+        if not isinstance(value, str):
+            raise ValueError("a text")
+        return value
+    try:
+        number = math.nan if isinstance(value, bool) else kind(value)
+    except (TypeError, ValueError):
+        raise ValueError("a number" if kind is float else "a whole number") from None
+    if not math.isfinite(number) or (kind is float and number < 0):
+        raise ValueError("a number, 0 or more")
+    return number
