@@ -16,6 +16,7 @@ from dlsidecar import gpus, kernel, processes
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
+from dlsidecar.matching import CONFIRMED
 from dlsidecar.observing import Observer
 from dlsidecar.outputs import Pump, Tail
 from dlsidecar.settings import Confirmation, Settings, Split
@@ -180,7 +181,7 @@ class Crew:
         )
 
     def _take_match(self, found: dict[str, str]) -> None:
-        if "confirmed" in found:
+        if CONFIRMED in found:
             self.supervisor.hear_confirmation()
         else:
             self._observer.take_groups(found)

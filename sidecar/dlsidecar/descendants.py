@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable
 from dlsidecar.kernel import send
 
 PROC = "/proc"
+BLOCK = 1 << 16
 MARK = "DLJOB_MARK"
 """Names the job and the start of its container in the environment of all that we start."""
 
@@ -61,8 +62,15 @@ def read_process(pid: int) -> Process | None:
 
 
 def read_file(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - the keeper does without pathlib
-        return file.read()
+    """Return what is in a file of the kernel; much faster than by a file object."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        blocks = [os.read(file, BLOCK)]
+        while blocks[-1]:
+            blocks.append(os.read(file, BLOCK))
+        return b"".join(blocks)
+    finally:
+        os.close(file)
 
 
 def _has_other_threads(pid: int) -> bool:

@@ -14,11 +14,11 @@ import contextlib
 import json
 import os
 import pkgutil
-import re
 import sys
 from collections import deque
 from collections.abc import Callable
 
+from dlsidecar.descendants import read_file
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 
 LARGEST_BLOCK = 65536
@@ -27,15 +27,6 @@ MOST_OPEN = 8
 
 Problem = Callable[[str, str], None]
 """Called with one word for programs and a sentence for people."""
-
-
-def find_fault(expression: str) -> str:
-    """Return why an expression cannot be compiled, or the empty string."""
-    try:
-        re.compile(expression)
-    except (re.error, RecursionError, OverflowError, MemoryError) as error:
-        return f"the expression {expression!r} cannot be compiled: {error}"
-    return ""
 
 
 class Matcher:
@@ -60,6 +51,7 @@ class Matcher:
         self._expressions = [progress, confirm]
         self._loop = asyncio.get_running_loop()
         self._restarts = 0
+        self._is_invalid = False
         self._pid: int | None = None
         self._requests = -1
         self._answers = -1
@@ -80,16 +72,12 @@ class Matcher:
     def begin(self) -> None:
         """Start the helper, if there is anything to match; a new beginning forgives the old."""
         self._restarts = 0
-        if self._pid is None and any(self._expressions):
+        if self._pid is None and any(self._expressions) and not self._is_invalid:
             self._start()
 
     def _start(self) -> None:
         source = pkgutil.get_data("dlsidecar", "matching.py")
         assert source is not None
-        faults = [fault for fault in map(find_fault, self._expressions) if fault]
-        if faults:
-            self._on_problem("ExpressionInvalid", "; ".join(faults))
-            return
         to_helper, self._requests = os.pipe()
         self._answers, from_helper = os.pipe()
         command = [sys.executable, "-I", "-S", "-c", source.decode(), *self._expressions]
@@ -188,12 +176,19 @@ class Matcher:
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            if self._open:
-                self._open.popleft()
-            for found in json.loads(line):
-                self._on_match(found)
+            self._take(json.loads(line))
         if self._pid is not None:
             self._cpu_at_answer = processor_seconds(self._pid)
+
+    def _take(self, answer: str | list[dict[str, str]]) -> None:
+        if isinstance(answer, str):
+            self._is_invalid = True
+            self._on_problem("ExpressionInvalid", answer)
+            return
+        if self._open:
+            self._open.popleft()
+        for found in answer:
+            self._on_match(found)
 
     # --- what never comes back --------------------------------------------------------------
 
@@ -220,8 +215,12 @@ class Matcher:
         self._kill()
 
     def _ended(self, ended: Ended) -> None:
+        # What it answered may still lie in the pipe.
+        self._read()
         self._pid = None
         self._close()
+        if self._is_invalid:
+            return
         self._restarts += 1
         if self._restarts <= self.most_restarts:
             self._start()
@@ -237,8 +236,7 @@ class Matcher:
 def processor_seconds(pid: int) -> float:
     """Return the processor time that a process has spent, or 0 where there is none."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            fields = file.read().rpartition(")")[2].split()
+        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0.0

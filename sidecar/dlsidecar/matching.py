@@ -1,12 +1,13 @@
 """
 The user's regular expression, run in a process of its own.
 
-This file is not imported: its source is handed to ``python -c``, so that it works from a folder
-and from inside an archive. It imports nothing of ours.
+The source of this file is handed to ``python -c``, so that it works from a folder and from inside an
+archive. It imports nothing of ours, and of it nothing is imported but a word.
 
 On standard input come blocks: four bytes of length and as many bytes of output. A length of
 zero says that something was left out in between. For each block one line of JSON is answered,
-a list of what matched: an expression that backtracks for ever shows itself by not answering.
+a list of what matched: an expression that backtracks for ever shows itself by not answering. One
+that cannot be compiled is answered with the reason, as a text, and that is all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from re import Pattern
 from typing import BinaryIO
 
 LONGEST_LINE = 4096
+CONFIRMED = "checkpoint confirmed"
+"""No group of an expression can have this name."""
 
 
 def read_exactly(stream: BinaryIO, count: int) -> bytes | None:
@@ -60,25 +63,49 @@ class Lines:
 def match_lines(
     expression: Pattern[str] | None, confirm: Pattern[str] | None, lines: list[bytes]
 ) -> list[dict[str, str]]:
-    """Return what the lines say: the groups of the expression, and whether a checkpoint is done."""
-    found = []
+    """
+    Return what the lines say: the groups of the expression, and whether a checkpoint is done.
+
+    Of several that name the same groups, only the last is news.
+    """
+    found: dict[tuple[str, ...], dict[str, str]] = {}
     for raw in lines:
         line = raw[:LONGEST_LINE].decode("utf-8", "replace")
         match = expression.search(line) if expression else None
-        if match:
-            found.append({k: v for k, v in match.groupdict().items() if v is not None})
+        said = [match.groupdict()] if match else []
         if confirm and confirm.search(line):
-            found.append({"confirmed": line[:200]})
-    return found
+            said.append({CONFIRMED: line[:200]})
+        for groups in said:
+            known = {name: value for name, value in groups.items() if value is not None}
+            # The order is that of the last time.
+            found.pop(tuple(known), None)
+            found[tuple(known)] = known
+    return list(found.values())
+
+
+def compile_expression(text: str) -> Pattern[str] | None:
+    """Compile an expression; raises ValueError with the reason where that is not possible."""
+    try:
+        return re.compile(text) if text else None
+    except (re.error, RecursionError, OverflowError, MemoryError) as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"the expression {text!r} cannot be compiled: {reason}") from error
+
+
+def answer(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def main(progress: str, confirm: str) -> None:
-    expressions = [re.compile(text) if text else None for text in (progress, confirm)]
+    try:
+        expressions = [compile_expression(text) for text in (progress, confirm)]
+    except ValueError as error:
+        answer(str(error))
+        return
     lines = Lines()
     for block in read_blocks(sys.stdin.buffer):
-        found = match_lines(expressions[0], expressions[1], lines.take(block))
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
+        answer(match_lines(expressions[0], expressions[1], lines.take(block)))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,14 @@ F_SETPIPE_SZ = 1031
 
 
 class Pump:
-    """Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``."""
+    """
+    Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``.
+
+    When it has emptied the pipe it rests for a moment, so that a training which prints a thousand
+    lines a second wakes us twenty times and not a thousand.
+    """
+
+    rest_seconds = 0.05
 
     def __init__(self, sink: int, *, copy: Callable[[bytes], None], on_problem: Problem) -> None:
         self._copy = copy
@@ -42,8 +49,18 @@ class Pump:
         os.set_blocking(self._source, False)
         self._sink, self._write = open_sink(sink)
         self._pending = memoryview(b"")
-        self._is_waiting = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._listen()
+
+    # It does one of three things: it listens to the source, rests, or waits for the sink.
+
+    def _listen(self) -> None:
+        self._timer = None
         self._loop.add_reader(self._source, self._read)
+
+    def _rest(self) -> None:
+        self._loop.remove_reader(self._source)
+        self._timer = self._loop.call_later(self.rest_seconds, self._listen)
 
     def _read(self) -> None:
         try:
@@ -52,27 +69,27 @@ class Pump:
             return
         self._copy(block)
         self._pending = memoryview(block)
-        self._flush()
+        if not self._flush():
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._go_on)
+        elif len(block) < BLOCK:
+            self._rest()
 
-    def _flush(self) -> None:
+    def _go_on(self) -> None:
+        if self._flush():
+            self._loop.remove_writer(self._sink)
+            self._listen()
+
+    def _flush(self) -> bool:
+        """Return whether all that was read is passed on, or lost."""
         try:
             while self._pending:
                 self._pending = self._pending[self._write(self._pending) :]
         except BlockingIOError:
-            self._wait_for_sink()
-            return
+            return False
         except OSError as error:
             self._lose(error)
-        if self._is_waiting:
-            self._is_waiting = False
-            self._loop.remove_writer(self._sink)
-            self._loop.add_reader(self._source, self._read)
-
-    def _wait_for_sink(self) -> None:
-        if not self._is_waiting:
-            self._is_waiting = True
-            self._loop.remove_reader(self._source)
-            self._loop.add_writer(self._sink, self._flush)
+        return True
 
     def _lose(self, error: OSError) -> None:
         """Throw away what cannot be written: a full disk must not end the training."""
@@ -83,16 +100,12 @@ class Pump:
     def close(self) -> None:
         """Pass on what is there, as far as it goes without waiting, and close everything."""
         self._loop.remove_reader(self._source)
-        if self._is_waiting:
-            self._loop.remove_writer(self._sink)
+        self._loop.remove_writer(self._sink)
+        if self._timer is not None:
+            self._timer.cancel()
         with contextlib.suppress(OSError):
-            while not self._pending:
-                block = os.read(self._source, BLOCK)
-                if not block:
-                    break
-                self._pending = memoryview(block)
-                while self._pending:
-                    self._pending = self._pending[self._write(self._pending) :]
+            while self._flush():
+                self._pending = memoryview(os.read(self._source, BLOCK))
         for descriptor in (self._source, self.inlet, self._sink):
             os.close(descriptor)
 

@@ -6,9 +6,9 @@ commands, warm spares and our own helper. Everything that ends below us is colle
 one :class:`Reaper`, orphans included, since to whoever is PID 1 or a subreaper the kernel
 gives them all.
 
-What is started here dies when we die: the kernel sends it SIGKILL at the death of its parent
-(``PR_SET_PDEATHSIG``). That holds for our direct children only. It does not hold for their
-children, nor for a set-uid program; for those see :mod:`dlsidecar.keeping`.
+What is started here dies when we die. With PID 1 the kernel ends all the rest. Elsewhere it sends
+SIGKILL at the death of the parent (``PR_SET_PDEATHSIG``), which holds for our direct children only:
+not for their children, nor for a set-uid program; for those see :mod:`dlsidecar.keeping`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def start(
             stderr=stderr,
             pass_fds=pass_fds,
             start_new_session=True,
-            preexec_fn=prepare,  # noqa: PLW1509 - we have one thread, and `prepare` takes no lock
+            # Without it the memory of the SideCar need not be copied, not even in the books: much
+            # of what a start costs. PID 1 takes everything with it as it is.
+            preexec_fn=None if parent == 1 else prepare,  # noqa: PLW1509 - it takes no lock
         )
     except FileNotFoundError as error:
         raise CannotStart("CommandNotFound", f"{command[0]}: {error.strerror}") from error
