@@ -1,0 +1,336 @@
+"""
+The controller's side of the talk with the SideCars (docs/protocol.md): hundreds, on one event loop.
+
+The loop (:mod:`dlcontrol.loop`) says with :meth:`SideCars.follow` which pods there are, with
+:meth:`SideCars.declare` what each shall do, and reads with :meth:`SideCars.contact` what is known of
+it; none of them waits. Behind them two small activities a pod do: one asks for news for ever, the
+other says what shall be, until it is accepted. They use connections of their own, so that a
+declaration never waits for news. Both come back after each failure, later each time, and the
+success of one ends the pause of the other.
+
+What an answer means is in :mod:`dlcontrol.contacts`, how one is had in :mod:`dlcontrol.dialing`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlcontrol.contacts import Acquaintance, Heard, Ticket, shown
+from dlcontrol.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
+from dlcontrol.platforms import Address, PodKey
+from dlcontrol.scene import NO_CONTACT, Contact
+from dlwire.messages import Refusal, Refused, State, Target
+
+log = logging.getLogger(__name__)
+
+OVERTAKEN = frozenset({Refused.OLDER, Refused.CONFLICT})
+
+
+class Meter(Protocol):
+    """Whoever counts, for the metrics."""
+
+    def polled(self) -> None:
+        """A SideCar was asked for news."""
+
+    def told(self, seconds: float) -> None:
+        """A declaration was answered, so long after it was sent."""
+
+    def failed(self) -> None:
+        """A request had no answer; the SideCar is dialled again."""
+
+
+class NoMeter:
+    """Counts nothing."""
+
+    def polled(self) -> None:
+        """See :class:`Meter`."""
+
+    def told(self, seconds: float) -> None:
+        """See :class:`Meter`."""
+
+    def failed(self) -> None:
+        """See :class:`Meter`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Whom the SideCars tell, and where time and chance come from."""
+
+    heard: Callable[[PodKey, bool], None]
+    """Another contact than before; true if that is more than progress."""
+    fenced: Callable[[PodKey, Refusal], None]
+    """A SideCar obeys a later leader: we lead no longer."""
+    meter: Meter = NoMeter()
+    clock: Callable[[], float] = time.time
+    """What the times in a contact are told by."""
+    chance: Callable[[], float] = random.random
+    """From 0 to below 1."""
+
+
+class SideCars:
+    """All SideCars of a controller; to be made on the event loop that it lives on."""
+
+    def __init__(self, around: Surroundings, settings: DialSettings) -> None:
+        self._around = around
+        self._settings = settings
+        self._credentials = (
+            Credentials(
+                settings.certificates,
+                renewal_seconds=settings.renewal_seconds,
+                now=time.monotonic,
+            )
+            if settings.certificates
+            else None
+        )
+        self._followers: dict[PodKey, _Follower] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def follow(self, key: PodKey, address: Address) -> None:
+        """
+        Speak to the SideCar of this pod from now on.
+
+        Again at the same address it changes nothing. Another address is another SideCar, of which
+        nothing is known yet.
+        """
+        present = self._followers.get(key)
+        if present is not None and present.address == address:
+            return
+        self.forget(key)
+        line = Line(address, self._settings, self._credentials)
+        self._followers[key] = _Follower(key, address, line, self._settings, self._around)
+
+    def forget(self, key: PodKey) -> None:
+        """Do not speak to it any more; nothing is told of it from now on."""
+        follower = self._followers.pop(key, None)
+        if follower is None:
+            return
+        ending = asyncio.get_running_loop().create_task(follower.end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    def declare(self, key: PodKey, target: Target) -> None:
+        """
+        Tell it this until it is accepted or refused for good; what was told before is given up.
+
+        The same once more changes nothing, and neither does what is older than what was declared
+        already, or meant for another start of the container.
+        """
+        self._followers[key].declare(target)
+
+    def contact(self, key: PodKey) -> Contact:
+        """Say what is known of it; nothing, if it is not followed."""
+        follower = self._followers.get(key)
+        return NO_CONTACT if follower is None else follower.known.contact
+
+    async def close(self) -> None:
+        """Forget all of them, and return when nothing of it is left."""
+        for key in list(self._followers):
+            self.forget(key)
+        while self._endings:
+            await asyncio.wait(self._endings)
+
+
+class _Follower:
+    """One SideCar: what is known of it, and the two activities."""
+
+    def __init__(
+        self,
+        key: PodKey,
+        address: Address,
+        line: Line,
+        settings: DialSettings,
+        around: Surroundings,
+    ) -> None:
+        self.address = address
+        self.known = Acquaintance(around.clock())
+        self._key = key
+        self._line = line
+        self._settings = settings
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._allowance = Allowance(settings.polls_per_second, settings.polls_at_once)
+        self._is_crowded = False
+        self._stir = asyncio.Event()
+        """Set for an instant, when it can be reached again."""
+        self._failures = 0
+        """How often in a row it was asked in vain."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._listening = self._begin(self._listen())
+
+    def declare(self, target: Target) -> None:
+        before = self.known.contact
+        is_due = self.known.declare(target)
+        if self.known.contact is not before and self._telling is not None:
+            # Something newer shall be, so that the older need not be said any longer.
+            self._telling.cancel()
+        if is_due:
+            self._telling = self._begin(self._tell(target))
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._line.close()
+
+    def _begin(self, activity: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(activity)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- asking for news
+
+    async def _listen(self) -> None:
+        while True:
+            await asyncio.sleep(self._allowance.take(self._loop.time()))
+            try:
+                pause = await self._try_to_listen()
+            except Exception:
+                log.exception("could not take in what the SideCar of %s says", self._key)
+                pause = self._settings.longest_pause_seconds
+            if pause:
+                await self._rest(pause)
+
+    async def _try_to_listen(self) -> float:
+        """Ask once; returns after which pause to ask again."""
+        try:
+            await self._ask()
+        except Unreachable as error:
+            pause = self._pause_after(self._failures)
+            self._failures += 1
+            self._lose(str(error))
+            return pause
+        except NotAccepted as error:
+            self._take_refusal(error.refusal)
+            return self._settings.refused_pause_seconds
+        self._failures = 0
+        return 0.0
+
+    async def _ask(self) -> None:
+        """Ask once, and wait for news only where all is well."""
+        contact, asked = self.known.contact, self.known.ask()
+        waits = contact.reachable and not self._is_crowded
+        self._is_crowded = False
+        self._around.meter.polled()
+        state = await self._line.read_state(
+            contact.state, wait=self._settings.wait_seconds if waits else 0.0
+        )
+        self._hear(state, asked)
+
+    def _take_refusal(self, refusal: Refusal) -> None:
+        # Others wait for its news already, more than it allows. Who does not wait is answered.
+        self._is_crowded = refusal.error is Refused.TOO_MANY
+        if not self._is_crowded:
+            self._lose(f"it does not answer us: {shown(refusal)}")
+
+    # --- saying what shall be
+
+    async def _tell(self, target: Target) -> None:
+        failures = 0
+        while self.known.is_due(target):
+            try:
+                pause = await self._try_to_tell(target, failures)
+            except Exception:
+                log.exception("could not tell the SideCar of %s what it shall do", self._key)
+                pause = self._settings.longest_pause_seconds
+            failures += 1
+            if self.known.is_due(target):
+                await self._rest(pause)
+
+    async def _try_to_tell(self, target: Target, failures: int) -> float:
+        """Say it once; returns after which pause to say it again, if that is necessary."""
+        try:
+            await self._put(target)
+        except Unreachable as error:
+            # That a container has ended is no news of the one that came after it.
+            if self.known.is_due(target):
+                self._lose(str(error))
+        except NotAccepted as error:
+            self._object(target, error.refusal)
+            return self._settings.refused_pause_seconds
+        return self._pause_after(failures)
+
+    async def _put(self, target: Target) -> None:
+        sent, began = self.known.send(), self._loop.time()
+        try:
+            state = await self._line.declare(target)
+        except NotAccepted:
+            self._around.meter.told(self._loop.time() - began)
+            raise
+        self._around.meter.told(self._loop.time() - began)
+        self._hear(state, sent)
+
+    def _object(self, target: Target, refusal: Refusal) -> None:
+        log.info("%s refuses %s: %s", self._key, target.term, shown(refusal))
+        before = self.known.contact
+        self.known.refuse(target, refusal, self._around.clock())
+        self._tell_others(before, Heard.NOTHING)
+        if refusal.error is Refused.OTHER_INCARNATION:
+            self._ask_again()
+        if refusal.error in OVERTAKEN and refusal.epoch > target.epoch:
+            self._around.fenced(self._key, refusal)
+
+    # --- what becomes of it
+
+    def _hear(self, state: State, asked: Ticket) -> None:
+        before = self.known.contact
+        heard = self.known.hear(state, asked=asked, now=self._around.clock())
+        if heard is Heard.UNCLEAR and asyncio.current_task() is not self._listening:
+            self._ask_again()
+        self._tell_others(before, heard)
+
+    def _lose(self, why: str) -> None:
+        before = self.known.contact
+        self.known.lose(why, self._around.clock())
+        self._around.meter.failed()
+        self._tell_others(before, Heard.NOTHING)
+
+    def _tell_others(self, before: Contact, heard: Heard) -> None:
+        now = self.known.contact
+        if now.reachable and not before.reachable:
+            self._stir.set()
+            self._stir.clear()
+        is_other = (now.reachable, now.problem) != (before.reachable, before.problem)
+        is_material = heard is Heard.MATERIAL or is_other
+        if is_material or heard is Heard.PROGRESS:
+            self._around.heard(self._key, is_material)
+
+    def _ask_again(self) -> None:
+        """Ask for news anew, because the answer that is waited for may never come."""
+        self._listening.cancel()
+        self._listening = self._begin(self._listen())
+
+    # --- pauses
+
+    def _pause_after(self, failures: int) -> float:
+        shortest = self._settings.shortest_pause_seconds
+        longest = min(self._settings.longest_pause_seconds, shortest * 2.0 ** min(failures, 30))
+        return shortest + self._around.chance() * (longest - shortest)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or until it can be reached again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stir.wait()
+
+
+class Allowance:
+    """So many at once, and so many a second over a longer time."""
+
+    def __init__(self, per_second: float, at_once: int) -> None:
+        self._each = 1.0 / per_second
+        self._ahead = self._each * at_once
+        self._spent = float("-inf")
+        """When all that was taken would have been given, one by one."""
+
+    def take(self, now: float) -> float:
+        """Take one; returns how long to wait for it."""
+        self._spent = max(self._spent, now - self._ahead) + self._each
+        return max(0.0, self._spent - now)
