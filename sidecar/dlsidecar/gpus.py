@@ -8,6 +8,7 @@ once, and the GPUs are then taken to be what they are said to be.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 from collections.abc import Collection, Mapping
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 BUSY_UTILIZATION = 0.05
 BUSY_BYTES = 512 << 20
 """Above either of the two somebody computes there; an idle driver holds a few hundred MiB."""
+DRIVER = "libnvidia-ml.so.1"
 XID_EVENT = 0x8
 MOST_XIDS = 64
 
@@ -130,6 +132,11 @@ def to_text(name: str | bytes) -> str:
 
 def open_gauge() -> Gauge:
     """Return NVML, or say why there is none. It never raises."""
+    # Asked first, because the bindings are as large as half of the SideCar.
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError:
+        return NoGauge(f"there is no {DRIVER}, which comes with the driver of NVIDIA's GPUs")
     try:
         library = importlib.import_module("pynvml")
     except ImportError:

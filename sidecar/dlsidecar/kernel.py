@@ -29,6 +29,13 @@ def become_subreaper() -> bool:
     return os.getpid() == 1 or _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
+def give_back_memory() -> None:
+    """Return what only the beginning has needed; where the C library keeps none, do nothing."""
+    trim = getattr(libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def send(pid: int, signum: int) -> bool:
     """
     Send a signal; return False where the process is no more.

@@ -14,7 +14,7 @@ import signal
 import sys
 import uuid
 
-from dlsidecar import EXIT_UNAVAILABLE, keeping, options
+from dlsidecar import EXIT_UNAVAILABLE, keeping, kernel, options
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew
 from dlsidecar.events import Interrupted
@@ -82,6 +82,8 @@ async def live(settings: Settings) -> int:
     _hear_signals(agent, crew)
     crew.begin()
     log.info("ready; this start of the container is %s", incarnation)
+    # Modules that have just been compiled leave megabytes behind.
+    kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
     renewing.cancel()
