@@ -65,6 +65,14 @@ test: lint  ## lint and all tests, with the floor on the branches of dlcore
 test-sidecar: setup  ## the SideCar with real processes
 	$(BIN)/pytest -m processes
 
+.PHONY: sidecar
+sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
+	$(BIN)/python scripts/build-sidecar
+
+.PHONY: test-long
+test-long: setup  ## what takes very long, such as every trace to its end; not in make test
+	$(BIN)/pytest -n $(JOBS) --long --timeout 3600
+
 .PHONY: bench
 bench: setup  ## every benchmark in its quick form, which is the one without options
 	@shopt -s nullglob; for script in benchmarks/[a-z]*.py; do \

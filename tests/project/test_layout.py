@@ -139,7 +139,7 @@ def test_the_sidecar_needs_next_to_nothing(module: Path):
             needed |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             needed.add((node.module or "").partition(".")[0])
-    allowed = SIDECAR_NEEDS if "dlsidecar" in module.parts else {"dlwire"}
+    allowed = {"dlwire"} if "dlwire" in module.parts else SIDECAR_NEEDS
     assert needed - set(sys.stdlib_module_names) <= allowed
 
 
