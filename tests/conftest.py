@@ -38,6 +38,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PERCENT",
         help="fail if a smaller share of the measured branches was taken (needs --cov)",
     )
+    parser.addoption(
+        "--long", action="store_true", help="run only what takes hours: the tests marked long"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = bool(config.getoption("--long"))
+    left_out = [item for item in items if ("long" in item.keywords) != wanted]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if ("long" in item.keywords) == wanted]
 
 
 # pytest-cov's own floor counts lines and branches together, which hides a branch never taken
