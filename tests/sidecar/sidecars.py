@@ -34,6 +34,7 @@ class SideCar:
         *command: str,
         options: tuple[str, ...] = (),
         python: tuple[str, ...] = (sys.executable,),
+        program: tuple[str, ...] = ("-m", "dlsidecar"),
         path: tuple[str, ...] = (),
     ) -> None:
         """``python`` starts the interpreter, which finds modules in ``path`` as well."""
@@ -42,7 +43,7 @@ class SideCar:
         self.client = Client(socket=self.socket)
         modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
         environment = {**os.environ, "PYTHONPATH": modules}
-        start = [*python, "-m", "dlsidecar", "run", "--socket", str(self.socket)]
+        start = [*python, *program, "run", "--socket", str(self.socket)]
         start += ["--no-gpus-expected", "--grace-seconds", "1", *options, "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(

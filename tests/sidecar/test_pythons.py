@@ -1,7 +1,5 @@
 """The SideCar runs on every Python that an image may have, with nothing but tornado beside it."""
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,24 +8,10 @@ import tornado
 
 from dlwire.messages import Phase
 from tests.sidecar.drivers import wait_until
+from tests.sidecar.interpreters import VERSIONS, find_python
 from tests.sidecar.sidecars import SideCar
 
 pytestmark = pytest.mark.processes
-
-VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
-
-
-def find_python(version: str) -> str:
-    """Return an interpreter that runs, because a name on the path proves nothing."""
-    folders = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    named = shutil.which(f"python{version}")
-    for python in [*map(str, folders), *([named] if named else [])]:
-        tell = "import sys; print('%d.%d' % sys.version_info[:2])"
-        ran = subprocess.run([python, "-c", tell], capture_output=True, text=True, check=False)
-        if ran.stdout.strip() == version:
-            return python
-    pytest.skip(f"there is no Python {version} here")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
