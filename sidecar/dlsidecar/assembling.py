@@ -12,10 +12,11 @@ import os
 import signal
 from collections.abc import Mapping
 
-from dlsidecar import gpus, kernel, processes
+from dlsidecar import kernel, processes
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
+from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.matching import CONFIRMED
 from dlsidecar.observing import Observer
 from dlsidecar.outputs import Pump, Tail
@@ -36,7 +37,7 @@ class Crew:
         changed: Changed,
         environment: Mapping[str, str],
         mark: str,
-        gauge: gpus.Gauge | None = None,
+        gauges: Gauges | None = None,
     ) -> None:
         """
         Take over the children of this process: from here on, SIGCHLD is ours.
@@ -48,9 +49,9 @@ class Crew:
         environment = {**environment, MARK: mark}
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
-        self._gauge = gauge or gpus.open_gauge()
+        self._gauges = gauges or Gauges()
         self._reaper = processes.Reaper()
-        self._observer = Observer(settings, changed=changed, gauge=self._gauge)
+        self._observer = Observer(settings, changed=changed, gauges=self._gauges)
         complain = self._observer.complain
         self._matcher = Matcher(
             reaper=self._reaper,
@@ -91,7 +92,7 @@ class Crew:
             reaper=self._reaper,
             household=Household(mark=mark, spared=self._spared),
             nursery=self._nursery,
-            gauge=self._gauge,
+            gauges=self._gauges,
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
@@ -104,15 +105,20 @@ class Crew:
         for tail in self._tails:
             tail.begin()
         self._observer.begin()
+        self._gauges.ask(self._want_spares)
+
+    def _want_spares(self, reading: Reading) -> None:
         # How many processes there will be is known with the first run only; one per visible
         # GPU is the most.
-        per_gpu = len(self._observer.gpus()) if self._split is Split.PER_GPU else 1
-        self._nursery.want(max(per_gpu, 1))
+        if not self.supervisor.has_begun:
+            per_gpu = len(reading or ()) if self._split is Split.PER_GPU else 1
+            self._nursery.want(max(per_gpu, 1))
 
     def close(self) -> None:
         """End all that is ours; the job's processes must be gone by then."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
         self._observer.close()
+        self._gauges.close()
         self._matcher.stop()
         self._nursery.close()
         for tail in self._tails:

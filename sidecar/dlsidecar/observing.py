@@ -16,7 +16,9 @@ from pathlib import Path
 
 from dlsidecar import gpus, progress
 from dlsidecar.contract import Changed
+from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.settings import Settings
+from dlsidecar.shortages import PidLimit, find_full_disk
 from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
 
 log = logging.getLogger(__name__)
@@ -24,12 +26,15 @@ log = logging.getLogger(__name__)
 LONGEST_LINE = 65536
 
 REMEDIES = {
+    "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
+    " with the job",
     "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
     "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
     "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
     "DiskFull": "make room where the output is written",
     "ProgressFileUnreadable": "let the training write a regular file that its user may read",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
+    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
     "NoWarmStart": "remove warmStart from the job, or mend what is said",
     "TrainingStalled": "look at the training's log",
 }
@@ -38,23 +43,24 @@ REMEDIES = {
 class Observer:
     """Collects the facts; each question is answered from what was last seen."""
 
-    def __init__(self, settings: Settings, *, changed: Changed, gauge: gpus.Gauge) -> None:
+    def __init__(self, settings: Settings, *, changed: Changed, gauges: Gauges) -> None:
         training = settings.training
         self._settings = settings
         self._changed = changed
-        self._gauge = gauge
+        self._gauges = gauges
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
         self._meter = progress.Meter(stall_seconds=training.stall_seconds)
         self._problems: dict[str, Problem] = {}
         self._gpus: tuple[Gpu, ...] = ()
+        self._pids = PidLimit()
+        self._short: set[str] = set()
+        """What was found to have run out at the last look."""
         self._unread = b""
-        self._told: tuple[object, ...] = ()
+        self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.held: Callable[[], tuple[str, ...]] = tuple
         self.warmth: Callable[[], Warmth] = Warmth
-        if gauge.missing:
-            log.info("no figures of GPUs: %s", gauge.missing)
 
     # --- Facts ------------------------------------------------------------------------------
 
@@ -82,6 +88,8 @@ class Observer:
     def end_start(self) -> None:
         self._meter.end()
         self.solve("TrainingStalled")
+        # It may be why the training ended.
+        self._see_shortages()
 
     def take_groups(self, groups: dict[str, str]) -> None:
         """Take what the regular expression found in a line of the log."""
@@ -121,12 +129,10 @@ class Observer:
     def begin(self) -> None:
         self._timer = self._loop.call_later(self._settings.poll_seconds, self.begin)
         self.look()
+        self._gauges.ask(self._see_gpus)
 
     def look(self) -> None:
         """Look at everything that does not come by itself."""
-        present = self._gauge.read()
-        self._gpus = gpus.mark_strangers(present, self.held())
-        self._see_gpus(present)
         now = self.progress()
         if now.stalled:
             self.complain(
@@ -136,23 +142,45 @@ class Observer:
             )
         else:
             self.solve("TrainingStalled")
-        told = (now.iteration, now.epoch, now.metrics, now.stalled, self.warmth().ready)
-        strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
-        errors = [(one.xid_errors, one.ecc_errors) for one in self._gpus]
-        if self._told != (told, strangers, errors):
-            self._told = (told, strangers, errors)
+        self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
+        self._tell("spares", self.warmth().ready)
+        self._see_shortages()
+
+    def _tell(self, what: str, news: object) -> None:
+        """Say that there is something new, if there is."""
+        if self._told.get(what) != news:
+            self._told[what] = news
             self._loop.call_soon(self._changed)
 
-    def _see_gpus(self, present: list[Gpu]) -> None:
+    def _see_shortages(self) -> None:
+        shortages = {
+            "DiskFull": find_full_disk(self._settings.training.log_file),
+            "TooManyProcesses": self._pids.find_shortage(),
+        }
+        for name, message in shortages.items():
+            if message:
+                self.complain(name, message)
+            elif name in self._short:
+                self.solve(name)
+        self._short = {name for name, message in shortages.items() if message}
+
+    def _see_gpus(self, reading: Reading) -> None:
+        if reading is None:
+            seconds = self._gauges.patience_seconds
+            self.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
+            return
+        self.solve("GPUsDoNotAnswer")
+        self._gpus = gpus.mark_strangers(reading, self.held())
+        strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
+        self._tell("gpus", (strangers, [(one.xid_errors, one.ecc_errors) for one in self._gpus]))
         if not self._settings.expected_gpus:
             return
-        if present or (self._gauge.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
+        if reading or (self._gauges.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
             self.solve("GPUsNotVisible")
         else:
-            why = self._gauge.missing or "NVML counts none"
+            why = self._gauges.missing or "NVML counts none"
             self.complain("GPUsNotVisible", f"no GPU is to be seen in this container: {why}")
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._gauge.close()

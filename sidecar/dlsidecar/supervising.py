@@ -30,11 +30,12 @@ from dlsidecar.events import (
     Started,
     StartFailed,
 )
+from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.settings import Training
 from dlsidecar.warming import Nursery
-from dlwire.messages import Problem, Process, Run
+from dlwire.messages import Gpu, Problem, Process, Run
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Processes:
         reaper: Reaper,
         household: Household,
         nursery: Nursery,
-        gauge: gpus.Gauge,
+        gauges: Gauges,
     ) -> None:
         """``outputs`` are what the training gets as its output and its error output."""
         self._training = training
@@ -92,7 +93,7 @@ class Processes:
         self._reaper = reaper
         self._household = household
         self._nursery = nursery
-        self._gauge = gauge
+        self._gauges = gauges
         self._loop = asyncio.get_running_loop()
         self._attempt = 0
         self._trainers: list[Trainer] = []
@@ -120,12 +121,32 @@ class Processes:
         self._has_reported_start = False
         self._is_terminating = self._is_killing = False
         self._trainers = []
-        present = self._gauge.read()
+        self._base = {}
+        if self._gauges.missing:
+            self._start_all(run)
+            return
+
+        def hear(reading: Reading) -> None:
+            if attempt == self._attempt and self._must_report_gone and not self._is_terminating:
+                self._start_measured(run, reading or [])
+
+        self._gauges.ask(hear)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a start at all."""
+        return self._attempt > 0
+
+    def _start_measured(self, run: Run, present: list[Gpu]) -> None:
+        """Start when it is known how much memory of the GPUs is in use by others."""
         self._base = {one.uuid: one.memory_used for one in gpus.choose(present, run.gpus)}
         unknown = gpus.find_unknown(present, run.gpus) if present else []
         if unknown:
             self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
             return
+        self._start_all(run)
+
+    def _start_all(self, run: Run) -> None:
         self.on_begin()
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework):
@@ -316,28 +337,46 @@ class Processes:
         collected = self._reaper.collected
         if self._is_anybody_left():
             self._empty_at = None
-        elif self._empty_at == collected:
-            self._say_gone()
-            return
-        else:
+            self._look_later()
+        elif self._empty_at != collected:
             self._empty_at = collected
             self._look_after(0.0)
-            return
+        elif self._base:
+            self._ask_for_memory()
+        else:
+            self._say_gone()
+
+    def _look_later(self) -> None:
         self._looks += 1
         self._look_after(min(FIRST_LOOK_SECONDS * 2 ** min(self._looks, 10), SLOWEST_LOOK_SECONDS))
 
     def _is_anybody_left(self) -> bool:
         left = self._kill_all() if self._is_killing else bool(self._household.members())
-        if left or self._living():
-            return True
-        return bool(self._base and gpus.find_unreleased(self._gauge.read(), self._base))
+        return left or bool(self._living())
+
+    def _ask_for_memory(self) -> None:
+        """Nobody is left; see whether the GPUs say so as well."""
+        attempt = self._attempt
+
+        def hear(reading: Reading) -> None:
+            if attempt != self._attempt or not self._must_report_gone:
+                return
+            # What does not answer is not proven.
+            if reading is None or gpus.find_unreleased(reading, self._base):
+                self._look_later()
+            else:
+                self._say_gone()
+
+        self._gauges.ask(hear)
 
     def _kill_all(self) -> bool:
+        if not self._household.kill():
+            return False
         self._kills += 1
         if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:
             # All but us, in one go of the kernel; our own helpers are made anew.
             os.kill(-1, signal.SIGKILL)
-        return bool(self._household.kill())
+        return True
 
     def _say_gone(self) -> None:
         self._must_report_gone = False

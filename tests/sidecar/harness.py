@@ -20,6 +20,7 @@ from typing import Any
 from dlsidecar import keeping
 from dlsidecar.assembling import Crew
 from dlsidecar.events import Gone
+from dlsidecar.gauging import Gauges
 from dlsidecar.gpus import NoGauge
 from dlsidecar.settings import Confirmation, Framework, Saving, Settings, Split, Training
 from dlwire.messages import Peer, Run
@@ -63,7 +64,7 @@ class Harness:
             changed=lambda: self.write("Changed"),
             environment=dict(os.environ),
             mark=mark,
-            gauge=NoGauge("not in this test"),
+            gauges=Gauges(lambda: NoGauge("not in this test")),
         )
 
     def write(self, name: str, **what: Any) -> None:
