@@ -39,8 +39,10 @@ class _Stretch:
     generation: int
     ordered_at: float
     """When it was heard that they were being started."""
+    found_iteration: int
+    """What was reported last of the start before."""
     first_at: float | None = None
-    """When the first iteration was reported."""
+    """When the first iteration of this start was reported."""
     sample_at: float = 0.0
     sample_iteration: int = 0
     samples: int = 0
@@ -90,8 +92,9 @@ class Lessons:
         yield from _accuracy(pupil, entry, state)
         stretch = pupil.stretch
         if stretch is None or stretch.generation != state.held_generation:
-            stretch = pupil.stretch = _Stretch(state.held_generation, now)
-        if state.phase is not Phase.RUNNING or state.progress.iterations_per_second < 0:
+            found = state.progress.iteration if state.phase is not Phase.RUNNING else 0
+            stretch = pupil.stretch = _Stretch(state.held_generation, now, found)
+        if state.phase is not Phase.RUNNING:
             return
         yield from self._speed(stretch, entry, state.progress.iteration, now)
 
@@ -101,7 +104,7 @@ class Lessons:
         placement = entry.status.placement
         assert placement is not None
         if stretch.first_at is None:
-            if iteration > 0:
+            if iteration != stretch.found_iteration:
                 stretch.first_at = stretch.sample_at = now
                 stretch.sample_iteration = iteration
                 seconds = now - stretch.ordered_at

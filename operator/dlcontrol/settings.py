@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from dlcontrol.judging import Rules
@@ -167,7 +166,6 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
             yield path, value, notes.get(each.name, "")
 
 
-@cache
 def _documentation(kind: Any) -> Mapping[str, str]:
     """The strings under the fields of a class."""
     tree = ast.parse(inspect.getsource(kind)).body[0]

@@ -90,8 +90,9 @@ class Pods:
         if not self._was_launched(key, booking):
             return Pod(key, PodPhase.PENDING)
         if self._is_alive(key, booking):
-            phase = PodPhase.UP if socket.exists() else PodPhase.PENDING
-            return Pod(key, phase, address if phase is PodPhase.UP else None)
+            # Without a socket it is about to end, which its last answers say better than we.
+            is_up = self._has_ever_been_up(key, booking)
+            return Pod(key, PodPhase.UP, address) if is_up else Pod(key, PodPhase.PENDING)
         if socket.exists():
             return self._start_again(entry, key, booking)
         removed = (self._folders.pod(key, booking.serial) / "removed").exists()

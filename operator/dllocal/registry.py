@@ -7,7 +7,7 @@ returns. The profile store is another file, because that may be lost or away wit
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from dlcontrol.platforms import Entry, Fenced
 from dlcontrol.records import Status
 from dlcore import jobfile
 from dlcore.model import JobId, Phase
+from dllocal.changes import Changes
 from dllocal.folders import StateError
 
 _SCHEMA = """
@@ -47,6 +48,8 @@ class Registry:
             entry.job.id: entry for entry in map(_entry, self._rows())
         }
         self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
+        self.changes = Changes(self._entries)
+        """For whoever watches."""
 
     @classmethod
     def open(cls, path: Path) -> "Registry":
@@ -80,22 +83,31 @@ class Registry:
 
     def submit(self, document: Mapping[str, Any], now: float) -> Entry:
         """Take a job in whose document was checked before."""
-        job = replace(jobfile.parse(document, require_template=True), submitted_at=now)
-        entry = Entry(
-            job=job,
-            order=self._next_order,
-            status=Status(submitted_at=now),
-            document=document,
-            spec_generation=1,
+        return self.submit_all([document], now)[0]
+
+    def submit_all(self, documents: Sequence[Mapping[str, Any]], now: float) -> tuple[Entry, ...]:
+        """Take several jobs in, all or none."""
+        entries = tuple(
+            Entry(
+                job=replace(jobfile.parse(document, require_template=True), submitted_at=now),
+                order=self._next_order + place,
+                status=Status(submitted_at=now),
+                document=document,
+                spec_generation=1,
+            )
+            for place, document in enumerate(documents)
         )
         with self._transaction():
-            self._db.execute(
+            self._db.executemany(
                 'INSERT INTO jobs (name, "order", document, status) VALUES (?, ?, ?, ?)',
-                (job.id, entry.order, json.dumps(document), _status_text(entry.status)),
+                [
+                    (e.job.id, e.order, json.dumps(e.document), _status_text(e.status))
+                    for e in entries
+                ],
             )
-        self._next_order += 1
-        self._set(entry)
-        return entry
+        self._next_order += len(entries)
+        self._set(*entries)
+        return entries
 
     def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
         """Give a job another spec, which was checked to be a possible change."""
@@ -132,12 +144,14 @@ class Registry:
             if job in entries:
                 entries[job] = replace(entries[job], status=status)
         self._entries = entries
+        self.changes.note(statuses.keys() & entries.keys())
 
     def forget(self, job: JobId) -> None:
         """Remove a job of which nothing is left."""
         with self._transaction():
             self._db.execute("DELETE FROM jobs WHERE name = ?", (job,))
         self._entries = {name: entry for name, entry in self._entries.items() if name != job}
+        self.changes.note_removed(job)
 
     # --- GPUs that were taken out by hand
 
@@ -177,8 +191,9 @@ class Registry:
             'SELECT "order", document, status, cancelled, spec_generation FROM jobs ORDER BY "order"'
         ).fetchall()
 
-    def _set(self, entry: Entry) -> None:
-        self._entries = {**self._entries, entry.job.id: entry}
+    def _set(self, *entries: Entry) -> None:
+        self._entries = {**self._entries, **{entry.job.id: entry for entry in entries}}
+        self.changes.note([entry.job.id for entry in entries])
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:

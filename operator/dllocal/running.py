@@ -1,0 +1,117 @@
+"""
+``dljob up``: the controller of one machine, put together and kept running.
+
+The order of beginning matters. The right to be the only controller here comes first, then the list
+of jobs with a new epoch, then the doors, and the loop last. At the end nothing is stopped that
+trains: the SideCars go on, and the next ``dljob up`` finds them.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlcontrol.dialing import DialSettings
+from dlcontrol.learning import Lessons
+from dlcontrol.loop import Controller, Options
+from dlcontrol.metrics import Metrics
+from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.remembering import Remembrance
+from dlcontrol.sidecars import SideCars, Surroundings
+from dlcore.model import Node
+from dllocal.events import Events
+from dllocal.folders import Folders
+from dllocal.machine import Machine
+from dllocal.pods import Pods
+from dllocal.registry import Registry
+from dlwire.messages import Refusal
+
+log = logging.getLogger(__name__)
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What ``dljob up`` was told."""
+
+    state: Path
+    nodes: Callable[[], tuple[Node, ...]]
+    virtual_gpus: bool
+    options: Options
+    store: str = ""
+    """Where profiles and the history are kept; empty: in the state folder."""
+    sample_seconds: float = 10.0
+
+
+class Running:
+    """All parts of one ``dljob up``. To be made on its event loop; holds the lock until closed."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.folders = Folders(setup.state)
+        self.folders.make()
+        self._lock = self.folders.lock()
+        self.registry = Registry.open(self.folders.registry)
+        self.events = Events()
+        self.metrics = Metrics()
+        self.pods = Pods(self.folders, virtual_gpus=setup.virtual_gpus)
+        self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
+        self.memory = Remembrance(
+            setup.store or str(self.folders.store),
+            Lessons(sample_seconds=setup.sample_seconds),
+            costs=setup.options.costs,
+        )
+        self.sidecars = SideCars(
+            Surroundings(heard=self._hear, fenced=self._be_fenced, meter=self.metrics),
+            DialSettings(),
+        )
+        self.controller = Controller(
+            self.machine,
+            self.sidecars,
+            self.memory,
+            self.metrics,
+            setup.options,
+            epoch=self.registry.epoch,
+        )
+        self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Control until told to end; raises :class:`Fenced` if somebody else leads by then."""
+        loop = asyncio.get_running_loop()
+        control = loop.create_task(self.controller.run())
+        for signum in ENDING:
+            loop.add_signal_handler(signum, control.cancel)
+        try:
+            await asyncio.wait({control, self._fenced}, return_when=asyncio.FIRST_COMPLETED)
+            if self._fenced.done():
+                control.cancel()
+                self._fenced.result()
+            await control
+        except asyncio.CancelledError:
+            log.info("ends; what trains goes on training")
+
+    async def close(self) -> None:
+        """Let go of everything. SideCars and what they run stay as they are."""
+        self._fenced.cancel()
+        await self.sidecars.close()
+        self.memory.close()
+        self.registry.close()
+        os.close(self._lock)
+
+    def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
+        entry = self.registry.entries.get(key.job)
+        state = self.sidecars.contact(key).state
+        if entry is not None and state is not None:
+            self.memory.hear(entry, key, state, time.time())
+        if material:
+            self.controller.wake()
+
+    def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
+        if not self._fenced.done():
+            message = f"the SideCar of {key} obeys another controller: {refusal.message}"
+            self._fenced.set_exception(Fenced(message))
