@@ -28,10 +28,10 @@ def write_status(status: Status, *, remaining: float | None = None) -> Json:
         "podsBooked": status.booked,
         "leftover": _slices(status.leftover),
         "cause": _cause(status.cause),
-        "submittedAt": _time(status.submitted_at),
-        "startedAt": _time(status.started_at),
-        "finishedAt": _time(status.finished_at),
-        "retryAt": _time(status.retry_at),
+        "submittedAt": write_time(status.submitted_at),
+        "startedAt": write_time(status.started_at),
+        "finishedAt": write_time(status.finished_at),
+        "retryAt": write_time(status.retry_at),
         "boundTo": list(status.bound_to),
         "failures": status.failures,
         "restarts": status.restarts,
@@ -54,23 +54,23 @@ def read_status(document: Mapping[str, Any]) -> Status:
         gang=allocation.get("gang", 0),
         batch_size=allocation.get("batchSize"),
         saves=allocation.get("saves", True),
-        decided_at=_read_time(allocation.get("decidedAt")) or 0.0,
+        decided_at=read_time(allocation.get("decidedAt")) or 0.0,
         cause=_read_cause(document.get("cause")),
         pods=tuple(Booking(NodeName(p["node"]), p["serial"]) for p in document.get("pods", ())),
         booked=document.get("podsBooked", 0),
         leftover=frozenset(_read_refs(document.get("leftover", ()))),
-        submitted_at=_read_time(document.get("submittedAt")) or 0.0,
-        started_at=_read_time(document.get("startedAt")),
-        finished_at=_read_time(document.get("finishedAt")),
-        retry_at=_read_time(document.get("retryAt")) or 0.0,
+        submitted_at=read_time(document.get("submittedAt")) or 0.0,
+        started_at=read_time(document.get("startedAt")),
+        finished_at=read_time(document.get("finishedAt")),
+        retry_at=read_time(document.get("retryAt")) or 0.0,
         iteration=progress.get("iteration", 0),
-        iterated_at=_read_time(progress.get("iteratedAt")) or 0.0,
+        iterated_at=read_time(progress.get("iteratedAt")) or 0.0,
         iterations_total=progress.get("iterationsTotal", 0.0),
         speed=progress.get("iterationsPerSecond", 0.0),
         metric=progress.get("metric"),
         reached=progress.get("reached", 0),
         service=progress.get("gpuSeconds", 0.0),
-        counted_at=_read_time(progress.get("countedAt")) or 0.0,
+        counted_at=read_time(progress.get("countedAt")) or 0.0,
         bound_to=tuple(NodeName(node) for node in document.get("boundTo", ())),
         failures=document.get("failures", 0),
         restarts=document.get("restarts", 0),
@@ -91,7 +91,7 @@ def _allocation(status: Status) -> Json:
     allocation: Json = {
         "generation": status.generation,
         "gpus": placement.gpus if placement is not None else 0,
-        "decidedAt": _time(status.decided_at),
+        "decidedAt": write_time(status.decided_at),
         "saves": status.saves,
     }
     if placement is not None:
@@ -117,10 +117,10 @@ def _progress(status: Status, remaining: float | None) -> Json:
     total = status.iterations_total
     progress: Json = {
         "iteration": status.iteration,
-        "iteratedAt": _time(status.iterated_at),
+        "iteratedAt": write_time(status.iterated_at),
         "iterationsPerSecond": round(status.speed, 6),
         "gpuSeconds": round(status.service, 3),
-        "countedAt": _time(status.counted_at),
+        "countedAt": write_time(status.counted_at),
     }
     if 0 < total < math.inf:
         progress["iterationsTotal"] = total
@@ -163,7 +163,7 @@ def _condition(condition: Condition) -> Json:
         "status": "True" if condition.status else "False",
         "reason": condition.reason,
         "message": condition.message,
-        "lastTransitionTime": _time(condition.since),
+        "lastTransitionTime": write_time(condition.since),
     }
 
 
@@ -173,12 +173,12 @@ def _read_condition(document: Mapping[str, Any]) -> Condition:
         status=document["status"] == "True",
         reason=document["reason"],
         message=document["message"],
-        since=_read_time(document.get("lastTransitionTime")) or 0.0,
+        since=read_time(document.get("lastTransitionTime")) or 0.0,
     )
 
 
-def _time(seconds: float | None) -> str | None:
-    """Nothing happened at the beginning of time, so 0 says that it never did."""
+def write_time(seconds: float | None) -> str | None:
+    """Write a time; nothing happened at the beginning of time, so 0 says that it never did."""
     if not seconds:
         return None
     return (
@@ -188,5 +188,6 @@ def _time(seconds: float | None) -> str | None:
     )
 
 
-def _read_time(text: str | None) -> float | None:
+def read_time(text: str | None) -> float | None:
+    """Read what :func:`write_time` wrote."""
     return datetime.fromisoformat(text).timestamp() if text else None

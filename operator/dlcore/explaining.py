@@ -50,6 +50,25 @@ def sentence_for_step(snapshot: Snapshot, step: Step) -> str:
             assert_never(step)
 
 
+def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
+    """Say how a job that trains does, how far it is and how long it will take yet."""
+    assert state.placement is not None
+    now, total = snapshot.now, state.iterations_total
+    told = f"trains on {_where(state.placement)}"
+    if state.speed > 0.0:
+        told += f" at {state.speed:.3g} iterations/s"
+    if not isfinite(total) or total <= 0.0:
+        return f"{told}; nobody can say yet how many iterations it needs"
+    told += f"; {_percent(state.iterations_at(now) / total)} is done"
+    left = _predictor(snapshot).remaining(state, now)
+    return f"{told}, and {duration(left)} is left" if isfinite(left) else told
+
+
+def _percent(fraction: float) -> str:
+    # All is done only when it is.
+    return f"{min(99.9, 100.0 * fraction):.3g} %"
+
+
 # --- the reasons --------------------------------------------------------------------------
 
 
@@ -105,7 +124,9 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
     if not after < before < inf or not isfinite(state.iterations_total):
         return ""
     cost = predictor.change_cost(state.job, step.new.shape)
-    return f", in {_duration(after)} instead of {_duration(before)}; the change takes {_duration(cost)}"
+    return (
+        f", in {duration(after)} instead of {duration(before)}; the change takes {duration(cost)}"
+    )
 
 
 # --- what a waiting job needs, and who has it ---------------------------------------------
@@ -208,7 +229,7 @@ def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
             reached = after
         if reached >= need.gpus:
             verb = "releases" if len(helpful) == 1 else "release"
-            return f"{_enumerated(helpful)} {verb} {reached - most} more in {_duration(seconds)}"
+            return f"{_enumerated(helpful)} {verb} {reached - most} more in {duration(seconds)}"
     return "and nobody can say when there will be enough"
 
 
@@ -323,7 +344,7 @@ def _enumerated(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} others"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Say it as people do who do not need it exactly."""
     if seconds < 90:
         return f"about {seconds:.0f} s"
