@@ -1,0 +1,464 @@
+"""
+What is known of a SideCar never goes backwards, and never misses a GPU that it may yet take.
+
+The SideCar here is the real table; only its processes and the network are played, because the
+network has to lose, delay and reorder whatever hypothesis likes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dlcontrol.contacts import Acquaintance, Heard, Ticket
+from dlsidecar.events import CheckpointDone, Gone, RankEnded, Started, Told
+from dlsidecar.machine import Limits, Machine, react
+from dlwire.messages import (
+    Peer,
+    Phase,
+    Problem,
+    Progress,
+    Refusal,
+    Refused,
+    Run,
+    State,
+    Stop,
+    Target,
+    Term,
+)
+
+FIRST, SECOND = "first-start", "second-start"
+
+
+def run(generation: int, *gpus: int, epoch: int = 1, incarnation: str = FIRST) -> Run:
+    return Run(
+        epoch=epoch,
+        generation=generation,
+        incarnation=incarnation,
+        gpus=tuple(str(gpu) for gpu in gpus),
+        rank_offset=0,
+        world_size=1,
+        peers=(Peer("localhost", 1),),
+        rendezvous_port=20000,
+    )
+
+
+def stop(generation: int, *, epoch: int = 1, incarnation: str = FIRST) -> Stop:
+    return Stop(epoch=epoch, generation=generation, incarnation=incarnation)
+
+
+def state(version: int, *, target: Target | None = None, incarnation: str = FIRST, **more: Any):
+    term = Term(0, 0) if target is None else target.term
+    more = {"phase": Phase.READY, "released": True, **more}
+    return State(
+        incarnation, version, epoch=term.epoch, generation=term.generation, target=target, **more
+    )
+
+
+def refusal(error: Refused, *, epoch: int = 1, generation: int = 0) -> Refusal:
+    return Refusal(error, "because", FIRST, epoch=epoch, generation=generation)
+
+
+def met(first: State | None = None) -> Acquaintance:
+    """Make the acquaintance of a SideCar that has said something."""
+    known = Acquaintance(now=10.0)
+    known.hear(first or state(1), asked=known.ask(), now=11.0)
+    return known
+
+
+# --- the order of what is heard -----------------------------------------------------------
+
+
+def test_nothing_is_known_of_a_stranger_but_since_when():
+    contact = Acquaintance(now=10.0).contact
+    assert (contact.state, contact.reachable, contact.since) == (None, False, 10.0)
+
+
+def test_the_first_answer_makes_it_reachable_and_is_news():
+    known = Acquaintance(now=10.0)
+    assert known.hear(state(1), asked=known.ask(), now=11.0) is Heard.MATERIAL
+    contact = known.contact
+    assert (contact.reachable, contact.since, contact.first_seen) == (True, 11.0, 11.0)
+
+
+def test_an_earlier_version_that_comes_late_is_ignored():
+    known = met()
+    early, late = known.ask(), known.ask()
+    assert known.hear(state(3), asked=late, now=12.0) is not Heard.NOTHING
+    assert known.hear(state(2), asked=early, now=13.0) is Heard.NOTHING
+    assert known.contact.state == state(3)
+
+
+def test_figures_that_change_without_a_version_are_taken_from_a_later_question_only():
+    known = met()
+    asked_before = known.ask()
+    fresh, old = Progress(iteration=9), Progress(iteration=8)
+    assert known.hear(state(1, progress=fresh), asked=known.ask(), now=12.0) is Heard.NOTHING
+    assert known.contact.state == state(1, progress=fresh)
+    known.hear(state(1, progress=old), asked=asked_before, now=13.0)
+    assert known.contact.state == state(1, progress=fresh)
+
+
+def test_progress_is_told_from_what_is_material():
+    known = met()
+    moved = state(2, progress=Progress(iteration=5))
+    assert known.hear(moved, asked=known.ask(), now=12.0) is Heard.PROGRESS
+    trouble = replace(moved, version=3, problems=(Problem("DiskFull", "no room"),))
+    assert known.hear(trouble, asked=known.ask(), now=12.0) is Heard.MATERIAL
+
+
+def test_another_incarnation_is_later_if_it_answers_a_later_question():
+    known = met(state(7))
+    heard = known.hear(state(1, incarnation=SECOND), asked=known.ask(), now=20.0)
+    assert heard is Heard.MATERIAL
+    assert known.contact.state == state(1, incarnation=SECOND)
+    assert known.contact.first_seen == 20.0
+
+
+def test_another_incarnation_in_answer_to_an_earlier_question_says_nothing():
+    known = met(state(7))
+    asked_of_the_first = known.ask()
+    known.hear(state(1, incarnation=SECOND), asked=known.ask(), now=20.0)
+    assert known.hear(state(8), asked=asked_of_the_first, now=21.0) is Heard.UNCLEAR
+    assert known.contact.state == state(1, incarnation=SECOND)
+    assert known.contact.reachable
+
+
+def test_silence_lasts_from_the_first_failure_to_the_next_answer():
+    known = met()
+    known.lose("refused", 12.0)
+    known.lose("refused again", 13.0)
+    contact = known.contact
+    assert (contact.reachable, contact.since, contact.problem) == (False, 12.0, "refused again")
+    known.hear(state(1), asked=known.ask(), now=14.0)
+    contact = known.contact
+    assert (contact.reachable, contact.since, contact.problem) == (True, 14.0, "")
+    assert contact.first_seen == 11.0
+
+
+# --- what it is told ----------------------------------------------------------------------
+
+
+def test_a_run_is_unanswered_from_the_moment_it_is_declared_until_its_term_is_heard_of():
+    known, target = met(), run(3, 0, 1)
+    assert known.declare(target)
+    assert known.contact.unanswered == (target,)
+    known.send()
+    known.lose("the answer was lost", 12.0)
+    assert known.contact.unanswered == (target,)
+    assert known.is_due(target)
+    known.hear(state(2, target=target), asked=known.ask(), now=13.0)
+    assert known.contact.unanswered == ()
+    assert not known.is_due(target)
+    assert known.contact.declared == target
+
+
+def test_to_declare_the_same_or_something_older_changes_nothing():
+    known, target = met(), run(3, 0)
+    known.declare(target)
+    before = known.contact
+    for again in (run(3, 0), run(2, 1), stop(2)):
+        assert not known.declare(again)
+    assert known.contact is before
+
+
+def test_what_is_meant_for_another_incarnation_is_void():
+    known = met()
+    assert not known.declare(run(3, 0, incarnation=SECOND))
+    assert known.contact.declared is None
+    assert not Acquaintance(now=1.0).declare(run(3, 0))
+
+
+def test_what_the_sidecar_wants_already_need_not_be_said():
+    target = run(3, 0)
+    known = met(state(5, target=target))
+    assert not known.declare(run(3, 0))
+    assert known.contact.declared == target
+
+
+def test_a_new_incarnation_makes_everything_void_that_was_told_to_the_old_one():
+    known = met()
+    known.declare(run(3, 0, 1))
+    known.send()
+    known.declare(run(5, 2))
+    assert len(known.contact.unanswered) == 2
+    known.hear(state(1, incarnation=SECOND), asked=known.ask(), now=12.0)
+    assert known.contact.declared is None
+    assert known.contact.unanswered == ()
+
+
+def test_a_run_that_was_sent_may_arrive_although_something_newer_was_declared():
+    known, first = met(), run(3, 0, 1)
+    known.declare(first)
+    known.send()
+    known.declare(stop(4))
+    assert known.contact.unanswered == (first,)
+    known.hear(state(2, target=run(2, 7)), asked=known.ask(), now=12.0)
+    assert known.contact.unanswered == (first,)
+    # From then on the SideCar would refuse it.
+    known.hear(state(3, target=stop(4)), asked=known.ask(), now=12.0)
+    assert known.contact.unanswered == ()
+
+
+def test_a_run_that_was_never_sent_cannot_arrive():
+    known = met()
+    known.declare(run(3, 0, 1))
+    known.declare(stop(4))
+    assert known.contact.unanswered == ()
+
+
+def test_what_may_be_on_its_way_does_not_pile_up():
+    known = met()
+    for generation in range(3, 103, 2):
+        known.declare(run(generation, generation % 3))
+        known.send()
+    assert {told.gpus for told in known.contact.unanswered} == {("0",), ("1",), ("2",)}
+    assert len(known.contact.overtaken) == 3
+
+
+def test_what_waits_in_the_sidecar_for_the_end_of_what_runs_is_coming_too():
+    waiting = state(
+        6,
+        target=run(5, 0, 1),
+        phase=Phase.CHECKPOINTING,
+        released=False,
+        held=("0",),
+        held_generation=3,
+    )
+    known = met(waiting)
+    assert known.contact.unanswered == ()
+    assert known.contact.coming == (run(5, 0, 1),)
+    begun = replace(waiting, version=7, phase=Phase.STARTING, held=("0", "1"), held_generation=5)
+    known.hear(begun, asked=known.ask(), now=12.0)
+    assert known.contact.coming == ()
+
+
+# --- what it refuses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [Refused.OTHER_INCARNATION, Refused.LEAVING])
+def test_what_nobody_is_to_blame_for_is_dropped_and_no_problem(error):
+    known, target = met(), run(3, 0)
+    known.declare(target)
+    known.refuse(target, refusal(error), 12.0)
+    assert known.contact.declared is None
+    assert known.contact.problem == ""
+    assert known.contact.reachable
+
+
+@pytest.mark.parametrize("error", [Refused.OLDER, Refused.CONFLICT])
+def test_what_was_overtaken_is_dropped_and_told_of(error):
+    known, target = met(), run(3, 0)
+    known.declare(target)
+    known.refuse(target, refusal(error, generation=5), 12.0)
+    assert known.contact.declared is None
+    assert known.contact.unanswered == ()
+    assert error.value in known.contact.problem
+
+
+@pytest.mark.parametrize("error", [Refused.MALFORMED, Refused.BROKEN, Refused.TOO_LARGE])
+def test_what_may_be_accepted_later_stays_and_is_told_of_until_something_newer_is_declared(error):
+    known, target = met(), run(3, 0)
+    known.declare(target)
+    known.refuse(target, refusal(error), 12.0)
+    assert known.contact.unanswered == (target,)
+    assert known.is_due(target)
+    known.hear(state(2), asked=known.ask(), now=13.0)
+    assert "epoch 1, generation 3" in known.contact.problem
+    known.declare(stop(4))
+    assert known.contact.problem == ""
+
+
+def test_a_refusal_of_what_was_given_up_says_nothing_of_what_is_declared_now():
+    known, old, new = met(), run(3, 0), stop(4)
+    known.declare(old)
+    known.declare(new)
+    known.refuse(old, refusal(Refused.OLDER, generation=4), 12.0)
+    assert known.contact.declared == new
+    assert known.contact.problem == ""
+
+
+# --- the laws, whatever the network does --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    ticket: Ticket
+    target: Target | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    question: Question
+    said: State | Refused
+
+
+class Network(RuleBasedStateMachine):
+    """A SideCar by its real table, and everything between it and us in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = Acquaintance(now=0.0)
+        self.machines = [Machine("start-0", Limits(saves=True))]
+        self.version = 1
+        self.generation = 0
+        self.questions: list[Question] = []
+        self.answers: list[Answer] = []
+        self.best = (0, 0)
+
+    @property
+    def machine(self) -> Machine:
+        return self.machines[-1]
+
+    def happen(self, event: Any) -> Refused | None:
+        reaction = react(self.machine, event)
+        if reaction.machine != self.machine:
+            self.machines[-1] = reaction.machine
+            self.version += 1
+        return reaction.refused
+
+    def state(self) -> State:
+        machine = self.machine
+        return State(
+            incarnation=machine.incarnation,
+            version=self.version,
+            phase=machine.phase,
+            released=machine.released,
+            epoch=machine.term.epoch,
+            generation=machine.term.generation,
+            target=machine.target,
+            held=machine.held,
+            held_generation=0 if machine.run is None else machine.run.generation,
+            leaving=machine.is_leaving,
+        )
+
+    @initialize()
+    def meet(self):
+        self.poll()
+        self.answer_question(0)
+        self.hear(0)
+
+    # --- what we do
+
+    @rule(gpus=st.sets(st.integers(0, 3)), step=st.integers(1, 2))
+    def declare(self, gpus, step):
+        self.generation += step
+        contact = self.known.contact
+        assert contact.state is not None
+        incarnation = contact.state.incarnation
+        make = run(self.generation, *sorted(gpus), incarnation=incarnation) if gpus else None
+        self.known.declare(make or stop(self.generation, incarnation=incarnation))
+
+    @precondition(lambda self: self.declared is not None)
+    @rule()
+    def send(self):
+        assert self.declared is not None
+        if self.known.is_due(self.declared):
+            self.questions.append(Question(self.known.send(), self.declared))
+
+    @rule()
+    def poll(self):
+        self.questions.append(Question(self.known.ask()))
+
+    @property
+    def declared(self) -> Target | None:
+        return self.known.contact.declared
+
+    # --- what the network does
+
+    @precondition(lambda self: self.questions)
+    @rule(at=st.integers(0, 99))
+    def answer_question(self, at):
+        question = self.questions.pop(at % len(self.questions))
+        said: State | Refused | None = None
+        if question.target is not None:
+            said = self.happen(Told(question.target))
+        self.answers.append(Answer(question, said or self.state()))
+
+    @precondition(lambda self: self.answers)
+    @rule(at=st.integers(0, 99))
+    def hear(self, at):
+        answer = self.answers.pop(at % len(self.answers))
+        question = answer.question
+        if isinstance(answer.said, State):
+            self.known.hear(answer.said, asked=question.ticket, now=1.0)
+        else:
+            assert question.target is not None
+            self.known.refuse(question.target, refusal(answer.said), 1.0)
+
+    @precondition(lambda self: self.questions)
+    @rule(at=st.integers(0, 99))
+    def lose_question(self, at):
+        self.questions.pop(at % len(self.questions))
+        self.known.lose("lost", 1.0)
+
+    @precondition(lambda self: self.answers)
+    @rule(at=st.integers(0, 99))
+    def lose_answer(self, at):
+        self.answers.pop(at % len(self.answers))
+        self.known.lose("lost", 1.0)
+
+    # --- what becomes of the SideCar
+
+    @rule(made=st.sampled_from([Started, CheckpointDone]))
+    def go_on(self, made):
+        self.happen(made(self.machine.attempt))
+
+    @precondition(lambda self: self.machine.phase is Phase.STOPPING)
+    @rule()
+    def end(self):
+        self.happen(Gone(self.machine.attempt))
+
+    @precondition(lambda self: self.machine.phase is Phase.RUNNING)
+    @rule(code=st.integers(0, 1))
+    def rank_ends(self, code):
+        self.happen(RankEnded(self.machine.attempt, 0, code))
+
+    @rule()
+    def restart(self):
+        self.machines.append(Machine(f"start-{len(self.machines)}", Limits(saves=True)))
+        self.version = 1
+
+    # --- the laws
+
+    def may_take(self) -> set[str]:
+        """Every GPU that it holds, or will, if nothing more is sent."""
+        machine = self.machine
+        runs = [machine.target] + [
+            question.target
+            for question in self.questions
+            if question.target is not None
+            and question.target.incarnation == machine.incarnation
+            and question.target.term > machine.term
+        ]
+        begun = 0 if machine.run is None else machine.run.generation
+        gpus = set(machine.held)
+        for each in runs:
+            if isinstance(each, Run) and each.generation != begun:
+                gpus.update(each.gpus)
+        return gpus
+
+    @invariant()
+    def no_gpu_is_missed_that_it_may_take(self):
+        contact = self.known.contact
+        if contact.state is not None:
+            named = set(contact.state.held).union(*(each.gpus for each in contact.coming))
+            assert self.may_take() <= named
+
+    @invariant()
+    def nothing_goes_backwards(self):
+        known = self.known.contact.state
+        if known is not None:
+            now = (int(known.incarnation.removeprefix("start-")), known.version)
+            assert now >= self.best
+            self.best = now
+
+    def teardown(self):
+        """Whatever happened before: who asks once more and is answered knows everything."""
+        self.known.hear(self.state(), asked=self.known.ask(), now=1.0)
+        assert self.known.contact.state == self.state()
+
+
+TestWhateverTheNetworkDoes = Network.TestCase
