@@ -82,7 +82,8 @@ class Matcher:
         self._answers, from_helper = os.pipe()
         command = [sys.executable, "-I", "-S", "-c", source.decode(), *self._expressions]
         try:
-            pid = start(command, env={}, stdin=to_helper, stdout=from_helper)
+            # As we were started: some interpreters do not find their own library without.
+            pid = start(command, env=os.environ, stdin=to_helper, stdout=from_helper)
         except CannotStart as error:
             self._close()
             self._on_problem("HelperCannotStart", str(error))

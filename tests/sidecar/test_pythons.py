@@ -13,6 +13,7 @@ from tests.sidecar.sidecars import SideCar
 
 pytestmark = pytest.mark.processes
 
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_training_is_started_reshaped_and_stopped_on_every_python(tmp_path, token, version):

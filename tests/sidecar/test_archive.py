@@ -1,0 +1,268 @@
+"""``dist/dljob-sidecar.pyz``: one file that any image can run, and that is the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from dlsidecar import EXIT_UNAVAILABLE, __version__
+from dlwire.messages import Phase
+from tests.sidecar.archives import build
+from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
+from tests.sidecar.interpreters import TOO_OLD, VERSIONS, find_python
+from tests.sidecar.sidecars import SideCar
+from tests.sidecar.strangers import STRANGER
+
+MOST_BYTES = 3_000_000
+TELL = "import sys; print(sys.version_info[:2])"
+TRAINING = """
+import os, sys, time
+print("user", os.getuid(), "has", os.environ["CUDA_VISIBLE_DEVICES"], "wave" in sys.modules)
+print("step 7", flush=True)
+time.sleep(1000)
+"""
+
+
+def copy_sources(folder):
+    """Copy what the archive is made of, as a fresh checkout would have it."""
+    for name in ("LICENSE", "NOTICE", "requirements.lock"):
+        shutil.copyfile(ROOT / name, folder / name)
+    hide = shutil.ignore_patterns("__pycache__")
+    for name in ("scripts", "sidecar"):
+        shutil.copytree(ROOT / name, folder / name, ignore=hide, copy_function=shutil.copyfile)
+    return folder
+
+
+def run_archive(python, archive, *arguments):
+    return subprocess.run(
+        [python, "-I", "-S", "-W", "error", str(archive), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    target = tmp_path_factory.mktemp("archive") / "dljob-sidecar.pyz"
+    built = build(target)
+    assert built.returncode == 0, built.stderr
+    return target
+
+
+# --- what it is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_machine_builds_the_same_bytes(archive, tmp_path, version):
+    root = tmp_path / "another" / "checkout"
+    root.mkdir(parents=True)
+    target = tmp_path / "other.pyz"
+    packages = str(Path(metadata.distribution("tornado").locate_file("")))
+    built = build(
+        target,
+        root=copy_sources(root),
+        python=(find_python(version),),
+        umask=0o077,
+        PYTHONPATH=packages,
+        TZ="Asia/Kathmandu",
+        LC_ALL="C",
+    )
+    assert built.returncode == 0, built.stderr
+    assert target.read_bytes() == archive.read_bytes()
+
+
+def test_it_holds_what_is_needed_and_nothing_else(archive):
+    assert archive.stat().st_size <= MOST_BYTES
+    with zipfile.ZipFile(archive) as opened:
+        infos = opened.infolist()
+    names = [info.filename for info in infos]
+    assert names == sorted(names)
+    folders = {name.partition("/")[0] for name in names}
+    papers = {folder for folder in folders if folder.endswith(".dist-info")}
+    alone = {"LICENSE", "NOTICE", "__main__.py", "pynvml.py"}
+    assert folders - papers == alone | {"dlsidecar", "dlwire", "tornado"}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    # What is compiled fits one Python, and an interpreter may have no zlib.
+    assert {Path(name).suffix for name in names} <= {".py", ""}
+    assert {info.compress_type for info in infos} == {zipfile.ZIP_STORED}
+    assert {info.date_time for info in infos} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_nothing_is_built_from_what_is_not_locked(tmp_path):
+    root = copy_sources(tmp_path)
+    lock = root / "requirements.lock"
+    lock.write_text(re.sub(r"(?m)^tornado==\S+", "tornado==6.4.999", lock.read_text()))
+    target = tmp_path / "wrong.pyz"
+    built = build(target, root=root)
+    assert built.returncode == 1
+    assert "locked at 6.4.999" in built.stderr
+    assert not target.exists()
+
+
+def test_nothing_is_built_from_a_package_that_was_changed(tmp_path):
+    for name in ("tornado", "nvidia-ml-py"):
+        package = metadata.distribution(name)
+        for file in package.files or []:
+            target = tmp_path / "packages" / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), target)
+    with (tmp_path / "packages" / "tornado" / "web.py").open("a") as file:
+        file.write("# as it should have been\n")
+    target = tmp_path / "wrong.pyz"
+    packages = str(tmp_path / "packages")
+    built = build(target, python=(sys.executable, "-S"), PYTHONPATH=packages)
+    assert built.returncode == 1
+    assert "tornado/web.py of tornado was changed" in built.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "packages"]
+
+
+# --- which interpreters it runs on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_says_its_version(archive, version):
+    ran = run_archive(find_python(version), archive, "--version")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"dljob-sidecar {__version__} (Python {version}.")
+
+
+@pytest.mark.parametrize("version", TOO_OLD)
+def test_an_interpreter_that_is_too_old_is_told_by_name(archive, version):
+    ran = run_archive(find_python(version), archive, "run", "--", "true")
+    assert ran.returncode == EXIT_UNAVAILABLE
+    assert ran.stderr.startswith("dljob-sidecar: InterpreterTooOld: ")
+    assert f" is Python {version}," in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def make_incomplete_python(folder, missing):
+    """Install an interpreter that has been left without a module, as minimal images have them."""
+    tell = "import sys; print(sys.executable); print(sys.base_prefix); print(sys.version_info[1])"
+    told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    _, prefix, minor = told.stdout.split("\n")[:3]
+    name = f"python3.{minor}"
+    library = folder / "lib" / name
+    library.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    # A copy, because Python follows a link to find out where it lies.
+    shutil.copy(Path(prefix) / "bin" / name, folder / "bin" / name)
+    for file in (Path(prefix) / "lib" / name).iterdir():
+        if file.stem != missing:
+            (library / file.name).symlink_to(file)
+    for file in (Path(prefix) / "lib").glob("libpython*"):
+        (folder / "lib" / file.name).symlink_to(file)
+    return folder / "bin" / name
+
+
+@pytest.mark.parametrize("missing", ["asyncio", "ctypes"])
+def test_an_interpreter_that_lacks_a_part_is_told_by_name(archive, tmp_path, missing):
+    python = make_incomplete_python(tmp_path, missing)
+    ran = run_archive(str(python), archive, "run", "--socket", str(tmp_path / "s"), "--", "true")
+    assert ran.returncode == EXIT_UNAVAILABLE
+    assert ran.stderr.startswith("dljob-sidecar: InterpreterIncomplete: ")
+    assert f" has no module {missing}; " in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+# --- that it does all that the SideCar does -------------------------------------------------
+
+
+@pytest.fixture
+def everybodys():
+    """A folder that others may enter, which is not true of those of pytest."""
+    folder = Path(tempfile.mkdtemp(prefix="dljob-", dir="/tmp"))
+    folder.chmod(0o777)
+    (folder / "python").mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def put_into_volume(archive, folder):
+    """Place it where nobody but root may write, as the shared volume of a pod is mounted."""
+    volume = folder / "volume"
+    volume.mkdir()
+    shutil.copyfile(archive, volume / archive.name)
+    (volume / archive.name).chmod(0o444)
+    volume.chmod(0o555)
+    return volume / archive.name
+
+
+def become_stranger(python, folder):
+    """Return how to start an interpreter as a stranger, and where that will find it."""
+    tell = "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)"
+    told = subprocess.run([python, "-c", tell], capture_output=True, text=True, check=True)
+    executable, prefix = (Path(line).resolve() for line in told.stdout.split("\n")[:2])
+    seen = str(folder / "python" / executable.relative_to(prefix))
+    wrapper = [sys.executable, "-S", str(HERE / "strangers.py"), str(folder), str(prefix)]
+    probe = subprocess.run([*wrapper, seen, "-c", TELL], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip(f"nobody can become a stranger here: {probe.stderr.decode()[-200:]}")
+    return (*wrapper, seen, "-I", "-S", "-W", "error"), seen
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stranger_trains_on_a_machine_that_can_only_be_read(archive, everybodys, version):
+    packed = put_into_volume(archive, everybodys)
+    python, seen = become_stranger(find_python(version), everybodys)
+    script = everybodys / "train.py"
+    script.write_text(TRAINING)
+    script.chmod(0o444)
+    sidecar = SideCar(
+        everybodys,
+        # It is in the command line of all that is started, also of spares and helpers.
+        str(everybodys),
+        *(seen, str(script)),
+        python=python,
+        program=(str(packed),),
+        # The helpers have to start from inside the archive: spare interpreters and the matcher.
+        options=("--preload", "wave", "--progress-log", r"step (?P<iteration>\d+)"),
+    )
+    try:
+        ready = sidecar.wait_ready()
+        assert (ready.phase, ready.released) == (Phase.READY, True)
+        sidecar.wait_for(lambda s: s.warmth.ready == 1)
+        sidecar.run(1, "0", "1")
+        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
+        wait_until(lambda: sidecar.state().progress.iteration == 7, what="progress")
+        assert f"user {STRANGER} has 0,1 True" in sidecar.told()
+        sidecar.run(2, "1")
+        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == 2)
+        wait_until(lambda: f"user {STRANGER} has 1 " in sidecar.told(), what="the second start")
+        sidecar.stop(3, leave=True)
+        assert sidecar.wait_ended() == 143
+        assert find_processes(str(everybodys)) == []
+        assert "Traceback" not in sidecar.told()
+        assert {file.name for file in packed.parent.iterdir()} == {packed.name}
+    finally:
+        sidecar.close()
+
+
+@pytest.mark.processes
+def test_a_killed_archive_takes_its_training_with_it(archive, tmp_path, token):
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(1000)", token)
+    python = (sys.executable, "-I", "-S")
+    sidecar = SideCar(tmp_path, token, *command, python=python, program=(str(archive),))
+    try:
+        sidecar.wait_ready()
+        sidecar.run(1)
+        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
+        assert sidecar.trainings()
+        sidecar.process.kill()
+        sidecar.wait_ended()
+        wait_until(lambda: not find_processes(token), what="the end of all")
+    finally:
+        sidecar.close()

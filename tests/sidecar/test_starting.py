@@ -1,0 +1,107 @@
+"""``sidecar-start`` finds an interpreter in an image that nobody has looked into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlwire.messages import Phase
+from tests.sidecar.archives import build
+from tests.sidecar.drivers import ROOT
+from tests.sidecar.interpreters import find_python
+from tests.sidecar.sidecars import SideCar
+
+CANNOT_BE_FOUND = 127
+SHELLS = ["dash", "bash --posix", "busybox sh"]
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """What the init container leaves behind."""
+    folder = tmp_path_factory.mktemp("volume")
+    built = build(folder / "dljob-sidecar.pyz")
+    assert built.returncode == 0, built.stderr
+    shutil.copy(ROOT / "sidecar" / "sidecar-start", folder)
+    return folder
+
+
+def find_shell(words):
+    if shutil.which(words.split()[0]) is None:
+        pytest.skip(f"there is no {words} here")
+    return words.split()
+
+
+def start(command, path=None):
+    environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), "/bin"])}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def put(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_first_interpreter_that_works_is_taken(volume, tmp_path, shell):
+    put(tmp_path, "python3", "#!/bin/sh\necho no version is set >&2\nexit 1\n")
+    (tmp_path / "python").symlink_to(find_python("3.8"))
+    put(tmp_path, "python3.13", f'#!/bin/sh\necho chosen >&2\nexec {sys.executable} "$@"\n')
+    ran = start([*find_shell(shell), str(volume / "sidecar-start"), "--version"], tmp_path)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("dljob-sidecar ")
+    assert ran.stderr == "chosen\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_interpreter_that_is_named_is_the_only_one_tried(volume, tmp_path, shell):
+    launcher = [*find_shell(shell), str(volume / "sidecar-start"), "--python"]
+    put(tmp_path / "with a blank", "my python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    ran = start([*launcher, str(tmp_path / "with a blank" / "my python"), "--version"])
+    assert ran.stdout.startswith("dljob-sidecar ")
+    ran = start([*launcher, str(tmp_path / "nowhere"), "--version"])
+    assert (ran.returncode, ran.stdout) == (CANNOT_BE_FOUND, "")
+    assert ran.stderr.startswith("dljob-sidecar: InterpreterMissing: no Python 3.9 or newer")
+    assert f"(no {tmp_path}/nowhere);" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.8"])
+def test_an_interpreter_that_is_too_old_is_told_with_its_version(volume, version):
+    python = find_python(version)
+    ran = start([str(volume / "sidecar-start"), "--python", python, "run", "--", "true"])
+    assert ran.returncode == CANNOT_BE_FOUND
+    assert f"({python} is {version});" in ran.stderr
+
+
+@pytest.mark.processes
+def test_the_shell_becomes_the_sidecar_and_leaves_no_trace_in_the_training(volume, tmp_path, token):
+    archive = str(volume / "dljob-sidecar.pyz")
+    launcher = (str(volume / "sidecar-start"), "--python", sys.executable)
+    direct = (sys.executable, "-I", "-S", archive)
+    environments = []
+    for name, start_it in (("direct", direct), ("launched", launcher)):
+        folder = tmp_path / name
+        folder.mkdir()
+        tell = f"import os; open('{folder}/names', 'w').write(' '.join(os.environ))"
+        training = (sys.executable, "-S", "-c", tell, token)
+        sidecar = SideCar(folder, token, *training, python=start_it, program=())
+        try:
+            sidecar.wait_ready()
+            arguments = Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes().split(b"\0")
+            assert arguments[1:4] == [b"-I", b"-S", archive.encode()]
+            sidecar.run(1)
+            sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+        finally:
+            sidecar.close()
+        environments.append(set((folder / "names").read_text().split()))
+    # What any shell sets for itself.
+    assert environments[1] - environments[0] <= {"PWD", "OLDPWD", "SHLVL", "_"}
