@@ -179,7 +179,7 @@ class Hands:
                 epoch=self._epoch,
                 generation=generation,
                 incarnation=incarnations[part.node],
-                gpus=_names(scene.nodes[part.node], part.gpus, job.gpus.ids),
+                gpus=gpu_names(scene.nodes[part.node], part.gpus, job.gpus.ids),
                 rank_offset=offset,
                 world_size=sum(counts.values()),
                 peers=peers,
@@ -192,7 +192,7 @@ class Hands:
         return runs
 
 
-def _names(node: Node, numbers: Iterable[int], kind: str) -> tuple[str, ...]:
+def gpu_names(node: Node, numbers: Iterable[int], kind: str) -> tuple[str, ...]:
     """Name GPUs as the job wants them named."""
     if kind == "uuid":
         uuids = {gpu.index: gpu.uuid for gpu in node.gpus}

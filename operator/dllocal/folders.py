@@ -12,8 +12,11 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dlcontrol.platforms import PodKey
+if TYPE_CHECKING:
+    # The command asks where the socket is, and has no time to load all of the controller for it.
+    from dlcontrol.platforms import PodKey
 
 LONGEST_SOCKET_PATH = 96
 
@@ -37,20 +40,27 @@ class Folders:
         """Where the command speaks to the controller."""
         return self._sockets / "dljob.sock"
 
-    def pod(self, key: PodKey, serial: int) -> Path:
+    def pod(self, key: "PodKey", serial: int) -> Path:
         """What belongs to one pod."""
         return self.job(key) / f"{serial:04d}-{key.node}"
 
-    def job(self, key: PodKey) -> Path:
-        return self.root / "jobs" / key.job.replace("/", "__")
+    def job(self, key: "PodKey") -> Path:
+        return self._job(key.job)
 
-    def training_log(self, key: PodKey) -> Path:
+    def training_log(self, key: "PodKey") -> Path:
         """The output of the training on one node, over all its pods."""
         return self.job(key) / f"{key.node}.log"
 
-    def pod_socket(self, key: PodKey, serial: int) -> Path:
+    def training_logs(self, job: str) -> dict[str, Path]:
+        """All such logs of a job that there are, by their nodes."""
+        return {path.stem: path for path in sorted(self._job(job).glob("*.log"))}
+
+    def pod_socket(self, key: "PodKey", serial: int) -> Path:
         name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
         return self._sockets / f"{name}.sock"
+
+    def _job(self, job: str) -> Path:
+        return self.root / "jobs" / job.replace("/", "__")
 
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""

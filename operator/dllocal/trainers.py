@@ -7,11 +7,12 @@ when the job is submitted; what merely has no effect here is told, and left alon
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dlcontrol.applying import gpu_names
 from dlcore.jobschema import WORKING_DIRECTORY
-from dlcore.model import Job
+from dlcore.model import Job, Node
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem
 
@@ -47,6 +48,16 @@ def trainer_of(job: Job, document: Mapping[str, Any]) -> Trainer:
     base = annotations.get(WORKING_DIRECTORY, "")
     folder = os.path.join(base, container.get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
     return Trainer(tuple(_filled(word, variables | own) for word in words), own, folder)
+
+
+def visible_gpus(job: Job, node: Node, numbers: Iterable[int]) -> dict[str, str]:
+    """What shows a process these GPUs of a node and no others, as its SideCar says it."""
+    names = ",".join(gpu_names(node, numbers, job.gpus.ids))
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": names,
+        "NVIDIA_VISIBLE_DEVICES": names,
+    }
 
 
 def problems_here(job: Job) -> tuple[Problem, ...]:
