@@ -68,7 +68,7 @@ def test_every_machine_builds_the_same_bytes(archive, tmp_path, version):
     root = tmp_path / "another" / "checkout"
     root.mkdir(parents=True)
     target = tmp_path / "other.pyz"
-    packages = str(Path(metadata.distribution("tornado").locate_file("")))
+    packages = str(metadata.distribution("tornado").locate_file(""))
     built = build(
         target,
         root=copy_sources(root),
