@@ -1,16 +1,10 @@
-import csv
-import gzip
 import math
-from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from random import Random
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import pytest
+from forecast import outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
@@ -18,8 +12,6 @@ from scipy.optimize import nnls
 from dlcore.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
 from dlcore.model import Direction, Target
 from dlcore.profiles import AccuracyPoint
-
-CURVES = Path(__file__).parents[1] / "data" / "learning" / "curves.csv.gz"
 
 
 def loss_at(k: float) -> float:
@@ -279,61 +271,6 @@ def test_the_closed_form_is_what_the_solver_finds(points, limit):
 
 
 # --- real learning curves
-
-
-class Training(NamedTuple):
-    application: str
-    batch: int
-    points: list[AccuracyPoint]
-
-
-FALLING = {"deepspeech2", "yolov3"}
-
-
-@cache
-def trainings() -> list[Training]:
-    points: dict[tuple[str, int], list[AccuracyPoint]] = defaultdict(list)
-    with gzip.open(CURVES, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = (row["application"], int(row["global_batch_size"]))
-            points[key].append(AccuracyPoint(float(row["iteration"]), float(row["metric"])))
-    return [Training(*key, each) for key, each in sorted(points.items())]
-
-
-def targets(training: Training) -> Iterator[tuple[Target, float]]:
-    """Targets at several shares of all that was learnt, and when they were first reached."""
-    sign = -1.0 if training.application in FALLING else 1.0
-    learnt = [sign * point.value for point in training.points]
-    best = sum(sorted(learnt)[-5:]) / 5
-    for share in (0.8, 0.9, 0.95):
-        goal = learnt[0] + share * (best - learnt[0])
-        reached = next(
-            p.iteration for p, value in zip(training.points, learnt, strict=True) if value >= goal
-        )
-        direction = Direction.FALLS if sign < 0 else Direction.RISES
-        yield Target(metric="m", value=sign * goal, direction=direction), reached
-
-
-class Outcome(NamedTuple):
-    error: float
-    seen: Forecast
-    reached: float
-
-
-@cache
-def outcomes(application: str, share: float) -> list[Outcome]:
-    """Forecasts after a share of the iterations to each target."""
-    found = []
-    for training in trainings():
-        if training.application != application:
-            continue
-        for target, reached in targets(training):
-            online = [p for p in training.points if p.iteration <= share * reached]
-            if len(online) >= 4:
-                seen = predict_iterations((), online, target, asked=None)
-                error = min(abs(seen.iterations - reached) / reached, 10.0)
-                found.append(Outcome(error, seen, reached))
-    return found
 
 
 @pytest.mark.slow
