@@ -122,18 +122,21 @@ def read_pairs(log: str) -> list[Pair]:
 
 
 def draw(*counts: Mapping[Pair, int]) -> str:
-    """Draw the matrix; a point stands for what cannot be, and counts stand side by side."""
-    widths = [max(len(phase.value), 9 * len(counts)) for phase in Phase]
-    lines = [
-        f"{'':40}" + "".join(f"{p.value:>{w + 1}}" for p, w in zip(Phase, widths, strict=True))
-    ]
-    for name in NAMES:
+    """Draw the matrix: a point stands for what cannot come, and counts stand side by side."""
+    columns = [["", *NAMES]]
+    for phase in Phase:
         cells = [
             "/".join(str(count.get((phase, name), 0)) for count in counts)
             if (phase, name) in POSSIBLE
             else "."
-            for phase in Phase
+            for name in NAMES
         ]
-        row = "".join(f"{cell:>{width + 1}}" for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"{name:40}{row}")
-    return "\n".join(lines)
+        columns.append([phase.value, *cells])
+    first, *others = (_justify(column) for column in columns)
+    return "\n".join(map("  ".join, zip(first, *others, strict=True)))
+
+
+def _justify(column: list[str]) -> list[str]:
+    width = max(map(len, column))
+    # The names stand at the left, and numbers at the right.
+    return [f"{cell:<{width}}" if not column[0] else f"{cell:>{width}}" for cell in column]

@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from dlwire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
@@ -36,18 +37,21 @@ class SideCar:
         python: tuple[str, ...] = (sys.executable,),
         program: tuple[str, ...] = ("-m", "dlsidecar"),
         path: tuple[str, ...] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        expects_gpus: bool = False,
     ) -> None:
         """``python`` starts the interpreter, which finds modules in ``path`` as well."""
         self.token = token
         self.socket = folder / "control"
         self.client = Client(socket=self.socket)
         modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
-        environment = {**os.environ, "PYTHONPATH": modules}
+        given = {**os.environ, **environment, "PYTHONPATH": modules}
         start = [*python, *program, "run", "--socket", str(self.socket)]
-        start += ["--no-gpus-expected", "--grace-seconds", "1", *options, "--", *command]
+        start += [] if expects_gpus else ["--no-gpus-expected"]
+        start += ["--grace-seconds", "1", *options, "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(
-            start, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+            start, env=given, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
         self.incarnation = ""
 
@@ -105,6 +109,13 @@ class SideCar:
         except (ConnectionError, FileNotFoundError):
             return None
 
+    def read_incarnation(self) -> str:
+        """Return which start of the container answers, perhaps the one before; empty if none."""
+        try:
+            return self.state().incarnation
+        except (ConnectionError, FileNotFoundError):
+            return ""
+
     # --- the machine's side ---------------------------------------------------------------
 
     def trainings(self) -> list[int]:
@@ -113,7 +124,6 @@ class SideCar:
         return [pid for pid in find_processes(self.token) if pid not in ours]
 
     def told(self) -> str:
-        self.log.flush()
         return Path(self.log.name).read_text(errors="replace")
 
     def wait_ended(self) -> int:

@@ -11,19 +11,31 @@ clearenv   its children have an empty environment
 deaf       everybody ignores SIGTERM, SIGINT and SIGHUP
 lone       the first process ends as soon as the others are there
 quit=N     it ends with code N (or by signal -N) when everything is set up
+bow        on SIGTERM it ends with code 0
 save=PATH  on SIGUSR1 it writes a checkpoint there and says so
+leave      on SIGUSR1 it ends with code 0
+hang       on SIGUSR1 it says in its journal that it was asked, and does nothing
+story=DIR  it keeps a journal in DIR and holds a lock there for its GPU, as do all that come of it
+obey       it does what is written into its pipe in DIR: ``exit N``, or ``say TEXT``
 say=TEXT   says it, again and again, as fast as it is read
 bomb       forks and forks
+
+A lock that another holds means that two of them have one GPU at once: that goes into the journal.
 """
 
 # ruff: noqa: T201 - its output is what it is for
+# ruff: noqa: PTH104, PTH108, PTH110, PTH123 - pathlib would be most of what a start costs
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
 import time
-from pathlib import Path
+
+PORT = 20000
+"""The port of generation 0, as the tests number them."""
+COMM = "training"
 
 
 def wait_for_ever() -> None:
@@ -34,6 +46,49 @@ def wait_for_ever() -> None:
 def be_deaf() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
+
+
+class Story:
+    """What is known outside of who we are and what we do; without a folder it is nothing."""
+
+    def __init__(self, folder: str) -> None:
+        generation = int(os.environ.get("MASTER_PORT", PORT)) - PORT
+        self.folder = folder
+        self.name = f"{generation}.{os.environ.get('RANK', '0')}"
+
+    def tell(self, word: str) -> None:
+        if not self.folder:
+            return
+        journal = os.open(f"{self.folder}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(journal, f"{word} {self.name}\n".encode())
+        os.close(journal)
+
+    def take_gpu(self) -> None:
+        """Hold the GPU as long as we live, or anybody who comes of us."""
+        if not self.folder:
+            return
+        gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        gpu = gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]
+        lock = os.open(f"{self.folder}/gpu-{gpu}", os.O_RDWR | os.O_CREAT)
+        os.set_inheritable(lock, True)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.tell("TWICE")
+
+    def obey(self) -> None:
+        pipe = f"{self.folder}/orders-{self.name}"
+        if os.path.exists(pipe):
+            os.unlink(pipe)
+        os.mkfifo(pipe)
+        # Open for both, so that there always is a writer.
+        with os.fdopen(os.open(pipe, os.O_RDWR), encoding="ascii") as orders:
+            self.tell("ready")
+            for order in orders:
+                word, _, rest = order.strip().partition(" ")
+                if word == "exit":
+                    os._exit(int(rest))
+                print(rest, flush=True)
 
 
 def start_child(token: str, manners: set[str], *, twice: bool, told: int) -> None:
@@ -62,10 +117,28 @@ def start_children(token: str, manners: set[str]) -> None:
 
 
 def save(path: str) -> None:
-    temporary = Path(path + ".tmp")
-    temporary.write_text(str(os.getpid()), encoding="ascii")
-    temporary.rename(path)
+    with open(path + ".tmp", "w") as temporary:
+        temporary.write(str(os.getpid()))
+    os.rename(path + ".tmp", path)
     print(f"saved {path}", flush=True)
+
+
+def listen(options: dict[str, str], story: Story) -> None:
+    """Be ready for the signals, as the manners want it."""
+    if "save" in options:
+        signal.signal(signal.SIGUSR1, lambda *_: save(options["save"]))
+    if "leave" in options:
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+    if "hang" in options:
+        signal.signal(signal.SIGUSR1, lambda *_: story.tell("asked"))
+    if "bow" in options:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+
+def end(code: int) -> None:
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 def explode() -> None:
@@ -84,17 +157,20 @@ def main(token: str, *arguments: str) -> None:
     if arguments[:1] == ("child",):
         os.write(int(arguments[1]), b".")
         wait_for_ever()
-    if "save" in options:
-        signal.signal(signal.SIGUSR1, lambda *_: save(options["save"]))
+    # A warm interpreter does not have us in its command line; the name shows it to the witness.
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(COMM)
+    story = Story(options.get("story", ""))
+    story.take_gpu()
+    listen(options, story)
     start_children(token, manners)
-    print(
-        f"ready {token} pid={os.getpid()} gpus={os.environ.get('CUDA_VISIBLE_DEVICES')}", flush=True
-    )
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    print(f"ready {token} pid={os.getpid()} gpus={gpus}", flush=True)
+    if "obey" in manners:
+        story.obey()
+    story.tell("ready")
     if "quit" in options:
-        code = int(options["quit"])
-        if code < 0:
-            os.kill(os.getpid(), -code)
-        sys.exit(code)
+        end(int(options["quit"]))
     if "lone" in manners:
         return
     if "bomb" in manners:

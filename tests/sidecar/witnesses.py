@@ -1,42 +1,67 @@
 """
-A witness who trusts nobody: it looks into ``/proc``, over and over, while a test goes on.
+Witnesses who trust nobody: they look into ``/proc``, and at locks that only the kernel gives back.
 
 Each training process says in its environment which generation it belongs to (the rendezvous port,
 as PyTorch is told it). Two of different generations alive at one moment are what must never be.
+Whoever looks now and then can miss that, and so each training process also locks a file for its GPU
+(see ``trainers.py``). Whatever comes of it holds that lock too, and it is free when all are dead.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
+import time
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
-from tests.sidecar.drivers import find_processes
+from tests.sidecar.drivers import find_processes, is_alive, read_proc
+from tests.sidecar.trainers import COMM
 
 PORT = b"MASTER_PORT="
-PERIOD_SECONDS = 0.005
+PERIOD_SECONDS = 0.01
+LARGEST_SHARE = 0.1
+"""How much of one core may be spent on looking."""
 
 
-def read_generation(pid: int) -> bytes:
-    """Return the generation of a process; empty if it does not tell, or is gone."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return b""
-    return next((entry for entry in environment if entry.startswith(PORT)), b"")
+def find_trainings(token: str) -> list[int]:
+    """Return all that comes of a training, warm interpreters that became one included."""
+    word = token.encode()
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    return [pid for pid in pids if _is_training(pid, word) and is_alive(pid)]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+def _is_training(pid: int, token: bytes) -> bool:
+    command = read_proc(pid, "cmdline")
+    if b"dlsidecar\0run" in command:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    if token in command:
+        return True
+    is_named = read_proc(pid, "comm").strip() == COMM.encode()
+    return is_named and token in read_proc(pid, "environ")
+
+
+def find_held_gpus(folder: Path) -> list[str]:
+    """Return the locks in a story's folder that somebody holds."""
+    return sorted(file.name for file in folder.glob("gpu-*") if not _can_lock(file))
+
+
+def _can_lock(file: Path) -> bool:
+    with file.open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 class Witness(threading.Thread):
-    """Looks for two generations alive at once, from ``start()`` to ``dismiss()``."""
+    """Looks for two generations of a job alive at once, from ``start()`` to ``dismiss()``."""
 
     def __init__(self, token: str) -> None:
+        """The names of the jobs that are watched begin with the token; see ``containers.py``."""
         super().__init__(daemon=True)
         self._token = token
         self._is_dismissed = threading.Event()
@@ -45,20 +70,36 @@ class Witness(threading.Thread):
         """What must not be."""
 
     def run(self) -> None:
-        while not self._is_dismissed.wait(PERIOD_SECONDS):
+        pause = PERIOD_SECONDS
+        while not self._is_dismissed.wait(pause):
+            begin = time.thread_time()
             self.look()
             self.looks += 1
+            pause = max(PERIOD_SECONDS, (time.thread_time() - begin) / LARGEST_SHARE)
 
     def look(self) -> None:
-        first: dict[bytes, int] = {}
+        jobs: dict[bytes, dict[bytes, int]] = defaultdict(dict)
         for pid in find_processes(self._token):
-            generation = read_generation(pid)
+            job, generation = self._read(pid)
             if generation:
-                first.setdefault(generation, pid)
-        # A look takes time. Only who lives still, after the other was seen, has met it.
-        for one, other in zip(first.items(), list(first.items())[1:], strict=False):
-            if all(is_alive(pid) and read_generation(pid) == told for told, pid in (one, other)):
-                self.seen.append(f"{one} lives at once with {other}")
+                jobs[job].setdefault(generation, pid)
+        for job, generations in jobs.items():
+            for (one, pid), (other, its_pid) in pairwise(generations.items()):
+                # A look takes time. Only who lives still, after the other was seen, has met it.
+                if all(
+                    is_alive(pid) and self._read(pid) == (job, told)
+                    for told, pid in ((one, pid), (other, its_pid))
+                ):
+                    self.seen.append(f"{one!r} lives at once with {other!r} of {job!r}")
+
+    def _read(self, pid: int) -> tuple[bytes, bytes]:
+        """Return the job and the generation of a process; empty if it does not tell."""
+        arguments = read_proc(pid, "cmdline").split(b"\0")
+        environment = read_proc(pid, "environ").split(b"\0")
+        token = next((one for one in arguments if one.startswith(self._token.encode())), b"")
+        generation = next((entry for entry in environment if entry.startswith(PORT)), b"")
+        # All containers of a job are of one generation, and differ in what stands at the end.
+        return token.rpartition(b".")[0].rpartition(b".")[0], generation
 
     def dismiss(self) -> None:
         self._is_dismissed.set()

@@ -407,7 +407,9 @@ def explore(*, saves: bool) -> Exploration:
     while waiting:
         world = waiting.popleft()
         world.check()
-        world.copy().check_goal()
+        fair = world.copy()
+        fair.heard = Counter()
+        fair.check_goal()
         for move in world.moves():
             following = world.copy()
             move(following)

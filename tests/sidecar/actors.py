@@ -1,0 +1,210 @@
+"""
+Containers whose trainings do what they are told, so that one certain thing happens and no other.
+
+What a random story comes upon by luck is arranged with these. A training hears orders through a
+pipe; a start is held up by stopping the warm interpreter that is to become it; and declarations
+meet in one step of the SideCar, if it stands still itself while they arrive.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from dlsidecar.machine import Word
+from dlwire.messages import Phase, State, Target, Term
+from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
+from tests.sidecar.drivers import read_proc, wait_until
+from tests.sidecar.matrices import Pair, read_pairs
+
+PRELOADED = "json"
+"""What warm interpreters have imported, by which they are known."""
+
+
+class Stage:
+    """Makes the containers, and gathers what was heard in them."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self._folder = folder
+        self._token = token
+        self._count = 0
+        self._lock = threading.Lock()
+        self.heard: Counter[Pair] = Counter()
+
+    @contextmanager
+    def container(self, manner: Manner) -> Iterator[Actors]:
+        with self._lock:
+            self._count += 1
+            name = str(self._count)
+        container = Actors(self._folder / name, f"{self._token}.{name}.0.", manner)
+        try:
+            yield container
+        finally:
+            container.close()
+            with self._lock:
+                self.heard.update(container.heard)
+
+
+class Actors(Container):
+    """A container whose training does what it is told."""
+
+    # --- the training -----------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Which run the processes belong to."""
+        return self.sidecar.state().held_generation
+
+    def wait_told(self, line: str) -> None:
+        wait_until(lambda: line in self.journal(), what=f"{line!r} in {self.folder}")
+
+    def run_and_wait(self, processes: int = 1) -> int:
+        """Let it train, and return the generation when all ranks listen."""
+        self.run(processes)
+        generation = self.term.generation
+        for rank in range(processes):
+            self.wait_told(f"ready {generation}.{rank}")
+        self.wait_for_phase(Phase.RUNNING)
+        return generation
+
+    def order(self, rank: int, what: str) -> None:
+        pipe = os.open(
+            self.folder / f"orders-{self.generation}.{rank}", os.O_WRONLY | os.O_NONBLOCK
+        )
+        os.write(pipe, f"{what}\n".encode())
+        os.close(pipe)
+
+    def ask_to_save(self, processes: int) -> None:
+        """Begin anew, and declare something newer: the leader is asked for a checkpoint."""
+        self.stop(checkpoint=False)
+        self.settle()
+        generation = self.run_and_wait(processes)
+        self.run()
+        self.wait_told(f"asked {generation}.0")
+
+    # --- what is heard ----------------------------------------------------------------------
+
+    def wait_heard(self, phase: Phase, word: Word) -> None:
+        pair = (phase, word.value)
+        wait_until(lambda: pair in read_pairs(self.sidecar.told()), what=f"{pair}")
+
+    def say_what_changes_nothing(self, phase: Phase) -> State:
+        """Repeat, stamp, contradict, say what is old and what was meant for another."""
+        known = self.accepted
+        assert known is not None
+        assert self.declare(known) == 200
+        stamped = replace(known, epoch=known.epoch + 1)
+        assert self.declare(stamped) == 200
+        assert self.declare(run_of(Term(stamped.epoch, known.generation - 1))) == 409
+        assert self.declare(run_of(stamped.term, batch_size=77)) == 409
+        self.address_another()
+        state = self.sidecar.state()
+        assert (state.phase, state.target) == (phase, self.accepted)
+        return state
+
+    def address_another(self) -> None:
+        assert self.declare_to("another", run_of(self.newer())) == 409
+
+    def declare_at_once(self, *targets: Target) -> list[int]:
+        """Let several declarations arrive while the SideCar stands still; return the statuses."""
+        incarnation = self.sidecar.incarnation
+        targets = tuple(replace(target, incarnation=incarnation) for target in targets)
+        with ExitStack() as stack:
+            lines = [stack.enter_context(Line(self.sidecar.socket)) for _ in targets]
+            with stopped([self.pid]):
+                for line, target in zip(lines, targets, strict=True):
+                    line.send(ask_for(target))
+            statuses = [line.read_status() for line in lines]
+        for target, status in zip(targets, statuses, strict=True):
+            if status == 200:
+                self.accept(target)
+        return statuses
+
+    # --- processes ----------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        return find_sidecar(self.sidecar.process.pid)
+
+    def spares(self, count: int) -> list[int]:
+        """Stop, wait for so many warm interpreters, and return them in the order of their start."""
+        # Those that have become a training look like those that wait.
+        self.stop(checkpoint=False)
+        self.settle()
+        self.wait_for(lambda state: state.warmth.ready == count)
+        children = read_proc(self.pid, f"task/{self.pid}/children").split()
+        found = [int(child) for child in children if is_spare(int(child))]
+        assert len(found) == count
+        return sorted(found)
+
+
+def is_spare(pid: int) -> bool:
+    return read_proc(pid, "cmdline").endswith(f"\0{PRELOADED}\0".encode())
+
+
+class Line:
+    """A connection that the SideCar has taken up already, and on which it waits for a request."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(30)
+        self._socket.connect(str(path))
+        self.send(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+        assert self.read_status() == 200
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, request: bytes) -> None:
+        self._socket.sendall(request)
+
+    def read_status(self) -> int:
+        """Read one answer to its end."""
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self._receive()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
+        while len(body) < length:
+            body += self._receive()
+        return int(head.split()[1])
+
+    def _receive(self) -> bytes:
+        block = self._socket.recv(1 << 16)
+        assert block, "the SideCar hung up"
+        return block
+
+
+def stands_still(pid: int) -> bool:
+    return b") T " in read_proc(pid, "stat")
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Let processes stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        wait_until(partial(stands_still, pid), what="a standstill")
+    try:
+        yield
+    finally:
+        for pid in pids:
+            if read_proc(pid, "stat"):
+                os.kill(pid, signal.SIGCONT)

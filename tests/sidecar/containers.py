@@ -1,0 +1,249 @@
+"""
+A container whose SideCar is started anew whenever it ended, as its controller and a witness see it.
+
+It remembers what it was told and what the SideCar heard, and each time *released* is said it looks
+whether that is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from dlsidecar import EXIT_UNAVAILABLE
+from dlwire import codec
+from dlwire.messages import Peer, Phase, Run, State, Stop, Target, Term
+from tests.sidecar.drivers import HERE, read_proc, wait_until
+from tests.sidecar.matrices import POSSIBLE, REPEATED, STAMPED, Pair, read_pairs
+from tests.sidecar.sidecars import TRAINER, SideCar
+from tests.sidecar.witnesses import Witness, find_held_gpus, find_trainings
+
+FRAMEWORK = ("--framework", "pytorch", "--processes", "perGpu")
+FIRST_PORT = 20000
+INTERPRETER = (sys.executable,)
+UP, GAVE_WAY = "up", "gave way"
+BOUNDED = (sys.executable, "-S", str(HERE / "bounded.py"), sys.executable)
+"""An interpreter that cannot make namespaces."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the training of a container behaves, and how its SideCar is told to treat it."""
+
+    manners: tuple[str, ...] | None = ()
+    """None: there is no such command."""
+    options: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ("-S",)
+    """Of the interpreter that runs the training."""
+    python: tuple[str, ...] = INTERPRETER
+    """The interpreter that runs the SideCar."""
+
+    def command(self, token: str, folder: Path) -> list[str]:
+        if self.manners is None:
+            return ["no-such-command", token]
+        given = [manner.format(folder=folder) for manner in self.manners]
+        return [sys.executable, *self.flags, TRAINER, token, f"story={folder}", *given]
+
+
+class Container:
+    """One place where a SideCar runs, and whenever it ended the next one."""
+
+    def __init__(self, folder: Path, token: str, manner: Manner) -> None:
+        """The token names the job and the container in it, as in ``job.0.``."""
+        folder.mkdir()
+        self.folder = folder
+        self.token = token
+        self.manner = manner
+        self.heard: Counter[Pair] = Counter()
+        self.accepted: Target | None = None
+        """What this start of the container was told last."""
+        self.term = Term(1, 0)
+        """The newest that was ever declared here."""
+        self.sidecar = self._begin(before="")
+
+    def _begin(self, before: str) -> SideCar:
+        """Start a SideCar; the one before may have to end before it can listen."""
+        command = self.manner.command(self.token, self.folder)
+        options = (*FRAMEWORK, *self.manner.options)
+        for _ in range(100):
+            sidecar = SideCar(
+                self.folder,
+                self.token,
+                *command,
+                options=options,
+                python=self.manner.python,
+                environment={"TOKEN": self.token},
+            )
+            if wait_until(partial(is_decided, sidecar, before), what="a beginning") == UP:
+                sidecar.wait_ready()
+                return sidecar
+            sidecar.close()
+        raise AssertionError("the one before does not end")
+
+    # --- what is declared -------------------------------------------------------------------
+
+    def newer(self, rise: int = 1) -> Term:
+        return Term(self.term.epoch, self.term.generation + rise)
+
+    def declare(self, target: Target) -> int:
+        """Declare a target to this start of the container, and return the status."""
+        return self.declare_to(self.sidecar.incarnation, target)
+
+    def declare_to(self, incarnation: str, target: Target) -> int:
+        target = replace(target, incarnation=incarnation)
+        answer = self.sidecar.declare(target)
+        if answer.status == 200:
+            state = answer.state()
+            if self.accepted is not None and says_the_same(self.accepted, target):
+                is_stamp = self.accepted.epoch != target.epoch
+                self.heard[state.phase, STAMPED if is_stamp else REPEATED] += 1
+            self.accept(target)
+            self.see(state)
+        return answer.status
+
+    def run(self, processes: int = 1) -> None:
+        assert self.declare(run_of(self.newer(), processes=processes)) == 200
+
+    def stop(self, *, checkpoint: bool = True, leave: bool = False) -> None:
+        target = stop_of(self.newer(), checkpoint=checkpoint, leave=leave)
+        assert self.declare(target) == 200
+
+    def declare_unheard(self, target: Target) -> None:
+        """Declare something, and hang up before there is an answer."""
+        target = replace(target, incarnation=self.sidecar.incarnation)
+        request = ask_for(target)
+
+        async def hang_up() -> None:
+            _, writer = await self.sidecar.client.connect()
+            writer.write(request)
+            await writer.drain()
+            writer.close()
+
+        asyncio.run(hang_up())
+        wait_until(lambda: self.sidecar.state().term == target.term, what="what was declared")
+        self.accept(target)
+
+    def accept(self, target: Target) -> None:
+        self.accepted, self.term = target, max(self.term, target.term)
+
+    # --- what is seen -----------------------------------------------------------------------
+
+    def see(self, state: State) -> State:
+        """Where *released* is said, be the witness; nothing may be declared meanwhile."""
+        if state.released:
+            assert find_trainings(self.token) == []
+            assert find_held_gpus(self.folder) == []
+        return state
+
+    def wait_for(self, is_reached: Callable[[State], bool]) -> State:
+        return self.see(self.sidecar.wait_for(is_reached))
+
+    def wait_for_phase(self, phase: Phase) -> State:
+        return self.wait_for(lambda state: state.phase is phase)
+
+    def settle(self) -> State:
+        """Wait until the newest target is reached."""
+        return self.wait_for(self._is_settled)
+
+    def _is_settled(self, state: State) -> bool:
+        if state.target != self.accepted:
+            return False
+        if isinstance(state.target, Run):
+            is_at_rest = state.phase in {Phase.RUNNING, Phase.EXITED, Phase.FAILED}
+            return is_at_rest and state.held_generation == state.generation
+        return state.released
+
+    def journal(self) -> list[str]:
+        """Return what the training wrote down."""
+        file = self.folder / "journal"
+        return file.read_text().splitlines() if file.exists() else []
+
+    # --- its end ----------------------------------------------------------------------------
+
+    def begin_anew(self) -> None:
+        """Wait for the end of this start of the container, and begin the next one."""
+        self.sidecar.wait_ended()
+        self.sidecar.log.close()
+        self.sidecar = self._begin(self.sidecar.incarnation)
+        self.accepted = None
+        self.see(self.sidecar.state())
+
+    def close(self) -> None:
+        self.sidecar.close()
+        self.heard.update(read_pairs(self.sidecar.told()))
+        assert set(self.heard) <= POSSIBLE
+        assert not [line for line in self.journal() if line.startswith("TWICE")]
+
+
+def is_decided(sidecar: SideCar, before: str) -> str:
+    """Tell what became of a SideCar that was just started; nothing as long as that is open."""
+    status = sidecar.process.poll()
+    if status is not None:
+        assert status == EXIT_UNAVAILABLE, sidecar.told()
+        return GAVE_WAY
+    # Who answers may still be the one before.
+    return UP if sidecar.read_incarnation() not in {"", before} else ""
+
+
+def says_the_same(one: Target, other: Target) -> bool:
+    first, second = (codec.encode_target(replace(target, epoch=0)) for target in (one, other))
+    return first == second
+
+
+def ask_for(target: Target) -> bytes:
+    """Return the request that declares a target."""
+    body = codec.encode_target(target)
+    head = f"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def run_of(
+    term: Term, *, processes: int = 2, peers: int = 1, node: int = 0, batch_size: int = 0
+) -> Run:
+    """Declare a run to be addressed later."""
+    return Run(
+        epoch=term.epoch,
+        generation=term.generation,
+        incarnation="to-be-filled-in",
+        gpus=tuple(str(index) for index in range(processes)),
+        rank_offset=node * processes,
+        world_size=peers * processes,
+        peers=tuple(Peer(f"node-{index}", processes) for index in range(peers)),
+        rendezvous_port=FIRST_PORT + term.generation,
+        batch_size=batch_size,
+    )
+
+
+def stop_of(term: Term, *, checkpoint: bool = True, leave: bool = False) -> Stop:
+    return Stop(term.epoch, term.generation, "to-be-filled-in", checkpoint, leave)
+
+
+def find_sidecar(keeper: int) -> int:
+    """Return the SideCar itself, which is the child of its keeper."""
+    return int(read_proc(keeper, f"task/{keeper}/children").split()[0])
+
+
+@contextmanager
+def opened(folder: Path, token: str, manner: Manner) -> Iterator[Container]:
+    container = Container(folder, token, manner)
+    try:
+        yield container
+    finally:
+        container.close()
+
+
+@contextmanager
+def watched(token: str) -> Iterator[None]:
+    """Have a witness look at all whose token begins so."""
+    witness = Witness(token)
+    witness.start()
+    try:
+        yield
+    finally:
+        witness.dismiss()

@@ -1,0 +1,336 @@
+"""
+Every event in every phase in which it can come, brought about with real processes.
+
+Each scene arranges a few of them, and nothing is left to luck. What can come, and why the rest
+cannot, is known from the search of all ways through the machine (``worlds.py``, ``matrices.py``);
+the matrix shows how often it was found there, and how often here.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from dlsidecar.machine import Word
+from dlwire.messages import Phase, Refused
+from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
+from tests.sidecar.containers import Manner, run_of, stop_of, watched
+from tests.sidecar.drivers import find_processes, wait_until
+from tests.sidecar.matrices import POSSIBLE, draw, name_refusal, read_pairs
+from tests.sidecar.witnesses import find_trainings
+from tests.sidecar.worlds import explore
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SAVING = (
+    *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "log"),
+    *("--checkpoint-log", "^saved$", "--checkpoint-seconds", "600"),
+)
+SAVING_BY_ITS_END = (
+    *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "exit"),
+    *("--checkpoint-seconds", "600"),
+)
+SAVING_SOON = (*SAVING[:-1], "0.1")
+PATIENT = ("--grace-seconds", "600")
+HASTY = ("--grace-seconds", "0.1", "--kill-seconds", "0.1")
+
+AT_ONCE = 6
+"""How many scenes are played at the same time; most of it is waiting."""
+MOST_TRIES = 10
+PTRACE_SEIZE = 0x4206
+WALL = 0x40000000
+
+
+# --- where nothing lives, and where it trains -------------------------------------------------
+
+
+def it_ends_in_every_way(stage: Stage) -> None:
+    with stage.container(Manner(("obey",))) as container:
+        container.address_another()
+        container.stop()
+        container.stop()
+        container.say_what_changes_nothing(Phase.STOPPED)
+        container.run_and_wait(2)
+        container.say_what_changes_nothing(Phase.RUNNING)
+        container.order(0, "exit 0")
+        container.wait_heard(Phase.RUNNING, Word.RANK_ENDED)
+        container.order(1, "exit 0")
+        container.wait_for_phase(Phase.EXITED)
+        container.say_what_changes_nothing(Phase.EXITED)
+        container.stop()
+        container.run_and_wait(2)
+        container.order(0, "exit 3")
+        container.wait_for_phase(Phase.FAILED)
+        container.say_what_changes_nothing(Phase.FAILED)
+        container.stop()
+        container.run_and_wait()
+        container.stop()
+        container.wait_for_phase(Phase.STOPPED)
+        container.stop(leave=True)
+        assert container.sidecar.wait_ended() == 128 + signal.SIGTERM
+
+
+def it_leaves_at_once(stage: Stage) -> None:
+    with stage.container(Manner()) as container:
+        container.sidecar.process.send_signal(signal.SIGTERM)
+        container.sidecar.wait_ended()
+
+
+def it_leaves_after_it_exited(stage: Stage) -> None:
+    with stage.container(Manner(("quit=0",))) as container:
+        container.run()
+        container.wait_for_phase(Phase.EXITED)
+        container.sidecar.process.send_signal(signal.SIGTERM)
+        assert container.sidecar.wait_ended() == 0
+
+
+def it_leaves_after_a_start_that_failed(stage: Stage) -> None:
+    with stage.container(Manner(None)) as container:
+        container.run()
+        container.wait_for_phase(Phase.FAILED)
+        container.stop(leave=True)
+        container.sidecar.wait_ended()
+
+
+# --- while it saves itself --------------------------------------------------------------------
+
+
+def it_is_asked_to_save_itself(stage: Stage) -> None:
+    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
+        container.ask_to_save(3)
+        container.say_what_changes_nothing(Phase.CHECKPOINTING)
+        container.run()
+        container.order(2, "exit 0")
+        container.wait_heard(Phase.CHECKPOINTING, Word.RANK_ENDED)
+        container.order(0, "say saved")
+        container.wait_heard(Phase.CHECKPOINTING, Word.SAVED)
+        container.ask_to_save(2)
+        container.order(1, "exit 3")
+        container.wait_heard(Phase.CHECKPOINTING, Word.RANK_FAILED)
+        container.ask_to_save(1)
+        container.order(0, "exit 0")
+        container.wait_heard(Phase.CHECKPOINTING, Word.ALL_ENDED)
+        # That there will be no checkpoint is noticed after the end.
+        container.wait_heard(Phase.STOPPING, Word.NOT_SAVED)
+        container.ask_to_save(1)
+        container.stop(checkpoint=False)
+        container.wait_heard(Phase.CHECKPOINTING, Word.CHANGE_UNSAVED)
+
+
+def it_is_asked_and_leaves(stage: Stage) -> None:
+    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
+        generation = container.run_and_wait()
+        container.sidecar.process.send_signal(signal.SIGTERM)
+        container.wait_told(f"asked {generation}.0")
+        assert container.declare(run_of(container.newer())) == 409
+        container.order(0, "say saved")
+        container.sidecar.wait_ended()
+        container.wait_heard(Phase.STOPPING, Word.GONE_TO_LEAVE)
+
+
+def its_end_is_its_checkpoint(stage: Stage) -> None:
+    with stage.container(Manner(("leave",), SAVING_BY_ITS_END)) as container:
+        container.run_and_wait()
+        container.run()
+        container.wait_heard(Phase.STOPPING, Word.SAVED)
+
+
+def it_does_not_know_how_to_save_itself(stage: Stage) -> None:
+    with stage.container(Manner((), SAVING_BY_ITS_END)) as container:
+        container.run_and_wait()
+        container.run()
+        container.wait_heard(Phase.CHECKPOINTING, Word.NOT_SAVED)
+
+
+def it_saves_itself_too_slowly(stage: Stage) -> None:
+    with stage.container(Manner(("hang",), SAVING_SOON)) as container:
+        container.run_and_wait()
+        container.run()
+        container.wait_heard(Phase.CHECKPOINTING, Word.SAVING_TIMED_OUT)
+
+
+# --- while it is stopped ------------------------------------------------------------------------
+
+
+def it_does_not_hear_sigterm(stage: Stage) -> None:
+    with stage.container(Manner(("obey", "deaf"), (*SAVING, *PATIENT))) as container:
+        container.run_and_wait(3)
+        container.stop(checkpoint=False)
+        container.say_what_changes_nothing(Phase.STOPPING)
+        container.stop(checkpoint=False)
+        container.run()
+        container.order(2, "exit 0")
+        container.wait_heard(Phase.STOPPING, Word.RANK_ENDED)
+        container.order(1, "exit 3")
+        container.wait_heard(Phase.STOPPING, Word.RANK_FAILED)
+        container.order(0, "exit 0")
+        container.wait_heard(Phase.STOPPING, Word.ALL_ENDED)
+        container.wait_told(f"ready {container.term.generation}.0")
+        container.sidecar.process.send_signal(signal.SIGTERM)
+        # It has no handler for the signal that asks for a checkpoint.
+        container.wait_for_phase(Phase.STOPPING)
+        assert container.declare(run_of(container.newer())) == 409
+        container.order(0, "exit 0")
+        container.sidecar.wait_ended()
+
+
+def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
+    with stage.container(Manner(("deaf",), HASTY)) as container:
+        container.run_and_wait()
+        (training,) = find_trainings(container.token)
+        # Whoever traces a process has to be told of its end first: until then it stays.
+        trace(training)
+        container.stop()
+        container.wait_heard(Phase.STOPPING, Word.GRACE_OVER)
+        container.wait_heard(Phase.STOPPING, Word.STILL_THERE)
+        state = container.sidecar.state()
+        assert not state.released
+        assert [problem.name for problem in state.problems] == ["ProcessesDoNotEnd"]
+        os.waitpid(training, WALL)
+        assert container.wait_for_phase(Phase.STOPPED).problems == ()
+
+
+def trace(pid: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    assert libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+
+
+# --- while it is started ------------------------------------------------------------------------
+
+
+def it_becomes_warm_interpreters(stage: Stage) -> None:
+    """
+    Two ranks are started, and one or both of the interpreters stand still.
+
+    They are given up after some time. Should a machine be so slow that the scene does not end
+    before, it is played again.
+    """
+    manner = Manner(("obey",), (*SAVING, *HASTY, "--preload", PRELOADED), flags=("-s",))
+    with stage.container(manner) as container:
+        # From here on two are kept.
+        container.run_and_wait(2)
+        for scene in (
+            a_start_is_taken_back,
+            a_rank_ends_before_all_run,
+            a_rank_fails_before_all_run,
+        ):
+            until_done(partial(scene, container))
+
+
+def a_start_is_taken_back(container: Actors) -> bool:
+    with stopped(container.spares(2)):
+        container.run(2)
+        container.say_what_changes_nothing(Phase.STARTING)
+        container.stop(checkpoint=False)
+        container.settle()
+    return has_heard(container, Phase.STARTING, Word.CHANGE_UNSAVED)
+
+
+def a_rank_ends_before_all_run(container: Actors) -> bool:
+    with stopped(container.spares(2)[1:]):
+        container.run(2)
+        container.wait_told(f"ready {container.term.generation}.0")
+        container.order(0, "exit 0")
+        container.wait_heard(Phase.STARTING, Word.RANK_ENDED)
+        container.run(2)
+        container.settle()
+    return has_heard(container, Phase.STARTING, Word.CHANGE)
+
+
+def a_rank_fails_before_all_run(container: Actors) -> bool:
+    with stopped(container.spares(2)[1:]):
+        container.run(2)
+        container.wait_told(f"ready {container.term.generation}.0")
+        container.order(0, "exit 3")
+        container.wait_for_phase(Phase.FAILED)
+    return has_heard(container, Phase.STARTING, Word.RANK_FAILED)
+
+
+# --- in one step ----------------------------------------------------------------------------------
+
+
+def a_start_is_overtaken(stage: Stage) -> None:
+    for manner, word in ((Manner(), Word.STARTED), (Manner(None), Word.START_FAILED)):
+        with stage.container(manner) as container:
+            until_done(partial(overtake_a_start, container, word))
+
+
+def overtake_a_start(container: Actors, word: Word) -> bool:
+    # Which of them the SideCar looks at first is left to the kernel.
+    container.declare_at_once(run_of(container.newer()), stop_of(container.newer(2)))
+    container.settle()
+    return has_heard(container, Phase.STOPPING, word)
+
+
+def something_is_declared_to_one_that_has_left(stage: Stage) -> None:
+    for manner, phase in (
+        (Manner(), Phase.STOPPED),
+        (Manner(("quit=0",)), Phase.EXITED),
+        (Manner(None), Phase.FAILED),
+    ):
+        until_done(partial(declare_to_one_that_left, stage, manner, phase))
+
+
+def declare_to_one_that_left(stage: Stage, manner: Manner, phase: Phase) -> bool:
+    with stage.container(manner) as container:
+        if phase is Phase.STOPPED:
+            container.stop()
+        else:
+            container.run()
+        container.wait_for_phase(phase)
+        leave, late = stop_of(container.newer(), leave=True), run_of(container.newer(2))
+        if container.declare_at_once(leave, late) != [200, 409]:
+            return False
+        container.sidecar.wait_ended()
+        return (phase, name_refusal(Refused.LEAVING)) in read_pairs(container.sidecar.told())
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def has_heard(container: Actors, phase: Phase, word: Word) -> bool:
+    return (phase, word.value) in read_pairs(container.sidecar.told())
+
+
+def until_done(attempt: Callable[[], bool]) -> None:
+    """Try again what hangs on the moment; nearly always it takes one try."""
+    assert any(attempt() for _ in range(MOST_TRIES))
+
+
+SCENES = (
+    it_becomes_warm_interpreters,
+    something_is_declared_to_one_that_has_left,
+    it_is_asked_to_save_itself,
+    it_ends_in_every_way,
+    it_does_not_hear_sigterm,
+    it_does_not_even_go_away_after_sigkill,
+    a_start_is_overtaken,
+    it_is_asked_and_leaves,
+    it_leaves_at_once,
+    it_leaves_after_it_exited,
+    it_leaves_after_a_start_that_failed,
+    its_end_is_its_checkpoint,
+    it_does_not_know_how_to_save_itself,
+    it_saves_itself_too_slowly,
+)
+"""The longest first."""
+
+
+def test_all_that_can_happen_happens_with_real_processes(tmp_path, token, capsys):
+    stage = Stage(tmp_path, token)
+    with watched(token), ThreadPoolExecutor(AT_ONCE) as pool:
+        scenes = [pool.submit(scene, stage) for scene in SCENES]
+        explored = explore(saves=True).heard
+        for scene in scenes:
+            scene.result()
+    with capsys.disabled():
+        sys.stdout.write("\nfound by going every way / with real processes\n")
+        sys.stdout.write(f"{draw(explored, stage.heard)}\n")
+    assert set(stage.heard) == set(explored) == POSSIBLE
+    wait_until(lambda: not find_processes(token), what="the end of all processes")
