@@ -8,6 +8,7 @@ Called once by ``dlsidecar.agent``. What it gets back is the supervisor and the 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import Mapping
@@ -24,6 +25,13 @@ from dlsidecar.settings import Confirmation, Settings, Split
 from dlsidecar.supervising import Processes
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
+
+LAST_WORDS_SECONDS = 5.0
+LAST_WORDS_STEP_SECONDS = 0.02
+
+
+class LogCannotOpen(Exception):
+    """There is no place for the output of the training."""
 
 
 class Crew:
@@ -43,7 +51,7 @@ class Crew:
         Take over the children of this process: from here on, SIGCHLD is ours.
 
         ``mark`` names the job and this start of its container; ``environment`` is what the
-        training would get without us.
+        training would get without us. Raises :class:`LogCannotOpen`.
         """
         training = settings.training
         environment = {**environment, MARK: mark}
@@ -96,6 +104,7 @@ class Crew:
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
+        supervisor.is_output_read = self._read_output
         return supervisor
 
     def begin(self) -> None:
@@ -113,6 +122,13 @@ class Crew:
         if not self.supervisor.has_begun:
             per_gpu = len(reading or ()) if self._split is Split.PER_GPU else 1
             self._nursery.want(max(per_gpu, 1))
+
+    async def finish_output(self) -> None:
+        """Give a slow reader of our output some time to take the last words of the training."""
+        left = LAST_WORDS_SECONDS
+        while left > 0 and not all(pump.is_empty for pump in self._pumps):
+            await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
+            left -= LAST_WORDS_STEP_SECONDS
 
     def close(self) -> None:
         """End all that is ours; the job's processes must be gone by then."""
@@ -161,28 +177,36 @@ class Crew:
         complain = self._observer.complain
         if not log_file:
             feed = self._matcher.feed
-            self._pumps = [Pump(sink, copy=feed, on_problem=complain) for sink in (1, 2)]
+            solve = self._observer.solve
+            self._pumps = [
+                Pump(sink, copy=feed, on_problem=complain, on_relief=solve) for sink in (1, 2)
+            ]
             return self._pumps[0].inlet, self._pumps[1].inlet
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output = os.open(log_file, flags, 0o644)
+        try:
+            output = os.open(log_file, flags, 0o644)
+        except OSError as error:
+            raise LogCannotOpen(str(error)) from error
         self._tails.append(
             Tail(
                 log_file,
                 show=self._matcher.feed,
                 skip=self._matcher.skip,
-                on_problem=lambda name, message: complain(f"Log{name}", message),
+                on_problem=functools.partial(complain, "LogUnreadable"),
+                on_relief=functools.partial(self._observer.solve, "LogUnreadable"),
             )
         )
         return output, output
 
     def _follow_progress(self, path: str) -> None:
-        complain = self._observer.complain
+        observer = self._observer
         self._tails.append(
             Tail(
                 path,
-                show=self._observer.take_file,
-                skip=self._observer.skip_file,
-                on_problem=lambda name, message: complain(f"ProgressFile{name}", message),
+                show=observer.take_file,
+                skip=observer.skip_file,
+                on_problem=functools.partial(observer.complain, "ProgressFileUnreadable"),
+                on_relief=functools.partial(observer.solve, "ProgressFileUnreadable"),
             )
         )
 
@@ -191,6 +215,14 @@ class Crew:
             self.supervisor.hear_confirmation()
         else:
             self._observer.take_groups(found)
+
+    def _read_output(self) -> bool:
+        """Read on without a rest; return whether nothing is left."""
+        for pump in self._pumps:
+            pump.look()
+        for tail in self._tails:
+            tail.look()
+        return self._matcher.is_idle and all(pump.is_empty for pump in self._pumps)
 
     def _begin_start(self) -> None:
         self._observer.begin_start()

@@ -29,6 +29,7 @@ from dlsidecar.settings import Confirmation, Saving
 MOST_FILES = 20_000
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
 """What ends nobody, with or without a handler."""
+UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 Files = Mapping[str, "tuple[int, int, int]"]
 
 
@@ -54,6 +55,7 @@ class Request:
     """
 
     period_seconds = 0.1
+    settling_seconds = 1.0
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Request:
         outputs: tuple[int, int],
         reaper: Reaper,
         members: Callable[[], Iterable[int]],
+        is_output_read: Callable[[], bool],
         tell: Callable[[str], None],
     ) -> None:
         self._saving = saving
@@ -74,9 +77,12 @@ class Request:
         self._outputs = outputs
         self._reaper = reaper
         self._members = members
+        self._is_output_read = is_output_read
         self._tell: Callable[[str], None] | None = tell
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self.is_settling = False
+        """Whether all who were asked have ended, and their last words are still being read."""
         self._calls: list[asyncio.Task[None]] = []
         self._command: int | None = None
         self._before = read_files(saving.path)
@@ -157,10 +163,20 @@ class Request:
             self._finish("")
         elif killed is not None:
             self._fail(f"a process that was asked for a checkpoint ended by {killed}")
-        elif self._saving.confirm is not Confirmation.EXIT:
-            self._fail("the training ended before its checkpoint was confirmed")
+        elif self._saving.confirm is Confirmation.LOG:
+            self.is_settling = True
+            self._settle(self._loop.time() + self.settling_seconds)
+        elif self._saving.confirm is Confirmation.FILE:
+            self._fail(UNCONFIRMED)
         elif not self._saving.command:
             self._finish("")
+
+    def _settle(self, limit: float) -> None:
+        """Wait until all that was said has been read; a line that confirms ends this at once."""
+        if self._is_output_read() or self._loop.time() > limit:
+            self._fail(UNCONFIRMED)
+        else:
+            self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(self.period_seconds, self._look)
@@ -189,6 +205,7 @@ class Request:
     def cancel(self) -> None:
         """Tell nothing any more."""
         self._tell = None
+        self.is_settling = False
         if self._timer is not None:
             self._timer.cancel()
         # Our own call may be what ends us; it is over by itself then.

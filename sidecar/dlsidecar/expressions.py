@@ -69,6 +69,11 @@ class Matcher:
     def pid(self) -> int | None:
         return self._pid
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was handed over has been answered."""
+        return not self._open
+
     def begin(self) -> None:
         """Start the helper, if there is anything to match; a new beginning forgives the old."""
         self._restarts = 0

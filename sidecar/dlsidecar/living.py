@@ -16,7 +16,7 @@ import uuid
 
 from dlsidecar import EXIT_UNAVAILABLE, keeping, kernel, options
 from dlsidecar.agent import Agent, limits_of
-from dlsidecar.assembling import Crew
+from dlsidecar.assembling import Crew, LogCannotOpen
 from dlsidecar.events import Interrupted
 from dlsidecar.listening import Servers
 from dlsidecar.settings import Settings
@@ -59,13 +59,17 @@ async def live(settings: Settings) -> int:
     # What tells this SideCar from all others that may see the same processes.
     name = settings.serving.socket or settings.serving.job_uid
     agent = Agent(incarnation=incarnation, limits=limits_of(settings.training))
-    crew = Crew(
-        settings,
-        report=agent.happen,
-        changed=agent.changed,
-        environment=options.environment_of_training(os.environ),
-        mark=f"{name}.{incarnation}",
-    )
+    try:
+        crew = Crew(
+            settings,
+            report=agent.happen,
+            changed=agent.changed,
+            environment=options.environment_of_training(os.environ),
+            mark=f"{name}.{incarnation}",
+        )
+    except LogCannotOpen as error:
+        log.error("LogCannotOpen: %s; see --log-file", error)  # noqa: TRY400 - the reason is all there is to say
+        return EXIT_UNAVAILABLE
     agent.begin(crew.supervisor, crew)
     servers = Servers(agent, settings.serving)
     try:
@@ -88,6 +92,7 @@ async def live(settings: Settings) -> int:
     status = await agent.left
     renewing.cancel()
     await servers.close()
+    await crew.finish_output()
     crew.close()
     return status
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from dlsidecar import gpus, progress
 from dlsidecar.contract import Changed
 from dlsidecar.gauging import Gauges, Reading
+from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Settings
 from dlsidecar.shortages import PidLimit, find_full_disk
 from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
@@ -24,20 +25,6 @@ from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 65536
-
-REMEDIES = {
-    "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
-    " with the job",
-    "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
-    "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
-    "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
-    "DiskFull": "make room where the output is written",
-    "ProgressFileUnreadable": "let the training write a regular file that its user may read",
-    "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
-    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
-    "NoWarmStart": "remove warmStart from the job, or mend what is said",
-    "TrainingStalled": "look at the training's log",
-}
 
 
 class Observer:
@@ -114,7 +101,7 @@ class Observer:
 
     def complain(self, name: str, message: str) -> None:
         """Report a problem; the same one is logged once."""
-        problem = Problem(name, message[:2048], REMEDIES.get(name, ""))
+        problem = make_problem(name, message)
         if self._problems.get(name) != problem:
             log.warning("%s: %s", name, message)
             self._problems[name] = problem

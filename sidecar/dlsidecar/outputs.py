@@ -18,6 +18,7 @@ import fcntl
 import os
 import socket
 import stat
+import termios
 from collections.abc import Callable
 
 Problem = Callable[[str, str], None]
@@ -36,10 +37,20 @@ class Pump:
     """
 
     rest_seconds = 0.05
+    relief_seconds = 2.0
 
-    def __init__(self, sink: int, *, copy: Callable[[bytes], None], on_problem: Problem) -> None:
+    def __init__(
+        self,
+        sink: int,
+        *,
+        copy: Callable[[bytes], None],
+        on_problem: Problem,
+        on_relief: Callable[[str], None],
+    ) -> None:
+        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
         self._copy = copy
         self._on_problem = on_problem
+        self._on_relief = on_relief
         self._loop = asyncio.get_running_loop()
         self._source, self.inlet = os.pipe()
         """``inlet`` is what a training process gets as its output."""
@@ -49,6 +60,8 @@ class Pump:
         os.set_blocking(self._source, False)
         self._sink, self._write = open_sink(sink)
         self._pending = memoryview(b"")
+        self._lost = ""
+        self._lost_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -61,6 +74,12 @@ class Pump:
     def _rest(self) -> None:
         self._loop.remove_reader(self._source)
         self._timer = self._loop.call_later(self.rest_seconds, self._listen)
+
+    def look(self) -> None:
+        """Rest no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._listen()
 
     def _read(self) -> None:
         try:
@@ -89,13 +108,28 @@ class Pump:
             return False
         except OSError as error:
             self._lose(error)
+        else:
+            self._see_relief()
         return True
 
     def _lose(self, error: OSError) -> None:
         """Throw away what cannot be written: a full disk must not end the training."""
-        name = "DiskFull" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "OutputLost"
-        self._on_problem(name, f"output of the training is lost: {error.strerror}")
+        self._lost = "DiskFull" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "OutputLost"
+        self._lost_at = self._loop.time()
+        self._on_problem(self._lost, f"output of the training is lost: {error.strerror}")
         self._pending = memoryview(b"")
+
+    def _see_relief(self) -> None:
+        # On a disk that is nearly full, every other write may well succeed.
+        if self._lost and self._loop.time() - self._lost_at > self.relief_seconds:
+            self._on_relief(self._lost)
+            self._lost = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was put in has come out."""
+        waiting = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
+        return not self._pending and not any(waiting)
 
     def close(self) -> None:
         """Pass on what is there, as far as it goes without waiting, and close everything."""
@@ -165,12 +199,15 @@ class Tail:
         *,
         show: Callable[[bytes], None],
         skip: Callable[[], None],
-        on_problem: Problem,
+        on_problem: Callable[[str], None],
+        on_relief: Callable[[], None],
     ) -> None:
+        """``on_problem`` hears why the file cannot be read, ``on_relief`` when it can again."""
         self.path = path
         self._show = show
         self._skip = skip
         self._on_problem = on_problem
+        self._on_relief = on_relief
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
@@ -192,16 +229,17 @@ class Tail:
         try:
             self._follow()
         except OSError as error:
-            self._tell("Unreadable", error.strerror or str(error))
+            self._tell(error.strerror or str(error))
 
     def _follow(self) -> None:
         try:
             there = os.stat(self.path)  # noqa: PTH116
         except FileNotFoundError:
             return
-        if (there.st_dev, there.st_ino) != self._identity:
-            if self._file >= 0:
-                self._skip()
+        if self._file < 0:
+            self._open(at_end=False)
+        elif (there.st_dev, there.st_ino) != self._identity:
+            self._skip()
             self._open(at_end=False)
         if self._file < 0:
             return
@@ -222,27 +260,28 @@ class Tail:
     def _open(self, *, at_end: bool) -> None:
         self._close()
         try:
-            # Without O_NONBLOCK a named pipe would hold us here until somebody writes.
+            # A named pipe is not even opened, lest its writer take us for the reader.
+            if not stat.S_ISREG(os.stat(self.path).st_mode):  # noqa: PTH116
+                self._tell("not a regular file")
+                return
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            status = os.fstat(self._file)
         except FileNotFoundError:
             return
         except OSError as error:
-            self._tell("Unreadable", error.strerror or str(error))
+            self._tell(error.strerror or str(error))
             return
-        if not stat.S_ISREG(status.st_mode):
-            self._close()
-            self._identity = (status.st_dev, status.st_ino)
-            self._tell("Unreadable", "not a regular file")
-            return
+        status = os.fstat(self._file)
         self._identity = (status.st_dev, status.st_ino)
         if at_end:
             os.lseek(self._file, 0, os.SEEK_END)
+        if self._told:
+            self._told = ""
+            self._on_relief()
 
-    def _tell(self, name: str, message: str) -> None:
+    def _tell(self, message: str) -> None:
         if message != self._told:
             self._told = message
-            self._on_problem(name, f"{self.path}: {message}")
+            self._on_problem(f"{self.path}: {message}")
 
     def _close(self) -> None:
         if self._file >= 0:

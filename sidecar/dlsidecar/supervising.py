@@ -33,9 +33,10 @@ from dlsidecar.events import (
 from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Training
 from dlsidecar.warming import Nursery
-from dlwire.messages import Gpu, Problem, Process, Run
+from dlwire.messages import Gpu, Process, Run
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +110,12 @@ class Processes:
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
+        self.is_output_read: Callable[[], bool] = lambda: True
+        """Asked when a process has ended, whether all that it said was looked at."""
 
     def describe(self) -> tuple[Process, ...]:
-        return tuple(one.describe() for one in self._trainers)
+        # One that could not be started has no process id.
+        return tuple(one.describe() for one in self._trainers if one.pid)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Processes:
 
     def _fail_start(self, name: str, message: str) -> None:
         self._has_reported_start = True
-        self._tell(StartFailed(self._attempt, Problem(name, message, REMEDIES.get(name, ""))))
+        self._tell(StartFailed(self._attempt, make_problem(name, message)))
         self._look_soon()
 
     def _tell(self, event: Event) -> None:
@@ -261,7 +265,7 @@ class Processes:
             if not fault:
                 self._report(CheckpointDone(attempt))
             else:
-                self._report(CheckpointFailed(attempt, Problem("CheckpointFailed", fault)))
+                self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
         first = self._trainers[0].environment if self._trainers else {}
         self._request = checkpoints.Request(
@@ -271,6 +275,7 @@ class Processes:
             outputs=self._outputs,
             reaper=self._reaper,
             members=lambda: [one.pid for one in self._household.members()],
+            is_output_read=self.is_output_read,
             tell=tell,
         )
 
@@ -279,13 +284,18 @@ class Processes:
         if self._request is not None:
             self._request.hear_line()
 
+    @property
+    def _is_settling(self) -> bool:
+        return self._request is not None and self._request.is_settling
+
     def _cancel_request(self) -> None:
         if self._request is not None:
             self._request.cancel()
             self._request = None
 
     def terminate(self) -> None:
-        self._cancel_request()
+        if not self._is_settling:
+            self._cancel_request()
         self._is_terminating = True
         living = self._living()
         # The ranks first: helpers that lose their parent's protection too early make it fail.
@@ -335,7 +345,7 @@ class Processes:
         # What has died already must not make the next look doubtful.
         self._reaper.reap()
         collected = self._reaper.collected
-        if self._is_anybody_left():
+        if self._is_anybody_left() or self._is_settling:
             self._empty_at = None
             self._look_later()
         elif self._empty_at != collected:
@@ -385,11 +395,3 @@ class Processes:
         self._cancel_request()
         self.on_gone()
         self._tell(Gone(self._attempt))
-
-
-REMEDIES = {
-    "CommandNotFound": "give a command that exists in the image, with its full path",
-    "CommandNotExecutable": "make the command executable, or name its interpreter",
-    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
-    "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",
-}

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.sidecar.drivers import HERE, Driver, find_processes, wait_until
-
-TRAINER = str(HERE / "trainers.py")
+from tests.sidecar.drivers import Driver, find_processes, wait_until
+from tests.sidecar.sidecars import TRAINER, SideCar
 
 
 @pytest.fixture
@@ -46,3 +45,18 @@ def drive(tmp_path: Path, token: str) -> Iterator[Callable[..., Driver]]:
     # What a harness leaves behind it kills in its last moments, or the kernel does.
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not find_processes(token) or None, what="the end of all processes")
+
+
+@pytest.fixture
+def start(tmp_path: Path, token: str) -> Iterator[Callable[..., SideCar]]:
+    """Start SideCars; they are ended after the test."""
+    started = []
+
+    def begin(*manners: str, command: tuple[str, ...] = (), **how: Any) -> SideCar:
+        command = command or (sys.executable, "-S", TRAINER, token, *manners)
+        started.append(SideCar(tmp_path, token, *command, **how))
+        return started[-1]
+
+    yield begin
+    for sidecar in started:
+        sidecar.close()

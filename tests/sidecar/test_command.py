@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -17,24 +18,9 @@ from dlsidecar.living import EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
-from tests.sidecar.sidecars import TRAINER, SideCar, read_children
+from tests.sidecar.sidecars import SideCar, read_children
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-
-
-@pytest.fixture
-def start(tmp_path, token):
-    """Start SideCars; they are ended after the test."""
-    started = []
-
-    def begin(*manners: str, command: tuple[str, ...] = (), options: tuple[str, ...] = ()):
-        command = command or (sys.executable, "-S", TRAINER, token, *manners)
-        started.append(SideCar(tmp_path, token, *command, options=options))
-        return started[-1]
-
-    yield begin
-    for sidecar in started:
-        sidecar.close()
 
 
 def is_phase(phase: Phase):
@@ -101,6 +87,28 @@ def test_a_command_that_does_not_exist_is_reported_by_name(start):
     assert "no-such-command" in state.problems[0].message
     # It is no reason to die.
     assert sidecar.run(2).status == 200
+
+
+def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
+    pipe = tmp_path / "output"
+    os.mkfifo(pipe)
+    # Open at both ends, so that nobody waits before there is something to read.
+    reader = os.open(pipe, os.O_RDWR)
+    slowly = ("sh", "-c", 'exec "$@" > "$0"', str(pipe), sys.executable)
+    size = 500_000
+    sidecar = start(command=("sh", "-c", f"printf '%0{size}d' 7"), python=slowly)
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(is_phase(Phase.EXITED))
+    sidecar.stop(2, leave=True)
+    count, block = 0, b""
+    while count < size:
+        assert select.select([reader], [], [], 30)[0], f"only {count} bytes have come"
+        block = os.read(reader, 65536)
+        count += len(block)
+    os.close(reader)
+    assert block.endswith(b"7")
+    assert sidecar.wait_ended() == 0
 
 
 def test_an_interrupt_ends_the_training_and_then_the_sidecar(start):

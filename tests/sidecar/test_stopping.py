@@ -51,6 +51,38 @@ def test_a_signal_confirmed_by_a_line_of_the_log(drive, tmp_path):
     driver.stop_all()
 
 
+@pytest.mark.parametrize("is_tailed", [True, False])
+def test_one_that_ends_with_the_word_that_confirms_has_saved(drive, tmp_path, is_tailed):
+    say = "signal.signal(10, lambda *_: (print('saved', flush=True), os._exit(0)))"
+    code = f"import os, signal, time; {say}; print('ready', flush=True); time.sleep(1000)"
+    saving = {"signal": "SIGUSR1", "confirm": "log", "confirm_log": "^saved"}
+    output = tmp_path / "output"
+    output.touch()
+    way = {"log_file": str(output)} if is_tailed else {"log_file": "", "stdout": str(output)}
+    driver = drive(command=[sys.executable, "-c", code], saving=saving, **way)
+    driver.log = output
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("RankEnded", exit_code=0)
+    # As the machine has it, which knows by now that all have ended.
+    driver.call("terminate")
+    driver.wait_for("CheckpointDone")
+    driver.wait_for("Gone")
+
+
+def test_one_that_ends_without_the_word_that_confirms_has_not_saved(drive, tmp_path):
+    code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    saving = {"signal": "SIGUSR1", "confirm": "log", "confirm_log": "^saved"}
+    driver = drive(command=command, saving=saving)
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointFailed")
+    driver.wait_for("Gone")
+
+
 def test_a_signal_confirmed_by_the_end(drive):
     # It catches SIGUSR1, and the handler ends it.
     code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"

@@ -1,0 +1,37 @@
+"""
+What to do about each problem of a training that the machine itself does not know of.
+
+A name stands in the state for programs, and beside it what happened and what to do, for people.
+"""
+
+from __future__ import annotations
+
+from dlwire.messages import Problem
+
+REMEDIES = {
+    "CannotStart": "look whether the command can be run by hand in the container",
+    "CheckpointFailed": "look into the log of the training, and at how the job says that it saves",
+    "CommandNotExecutable": "make the command executable, or name its interpreter",
+    "CommandNotFound": "give a command that exists in the image, with its full path",
+    "DiskFull": "make room where the output is written",
+    "ExpressionGivenUp": "look at what the expressions cost on the lines that the training prints",
+    "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
+    "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
+    "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
+    " with the job",
+    "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
+    "HelperCannotStart": "see to it that the interpreter of the SideCar can start itself again",
+    "LogUnreadable": "let --log-file name a regular file",
+    "NoWarmStart": "remove warmStart from the job, or mend what is said",
+    "OutputLost": "look at who reads the output of the container",
+    "ProgressFileUnreadable": "let the training write a regular file that its user may read",
+    "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
+    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
+    "TrainingStalled": "look at the training's log",
+    "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",
+}
+
+
+def make_problem(name: str, message: str) -> Problem:
+    """Add the remedy, without which no problem is told; the name is one of the above."""
+    return Problem(name, message, REMEDIES[name])

@@ -1,0 +1,90 @@
+/*
+ * NVML of a machine with two GPUs that is no machine: what it says stands in the folder that
+ * STANDIN_NVML names. The file `memory` holds how many MiB of GPU 0 are in use, and as long as there
+ * is a file `hang`, nobody is answered.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SUCCESS 0
+#define NOT_SUPPORTED 3
+#define MIB (1ULL << 20)
+
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned int gpu, memory; } rates_t;
+
+static char *path(char *into, const char *name)
+{
+    const char *folder = getenv("STANDIN_NVML");
+    snprintf(into, 4096, "%s/%s", folder ? folder : ".", name);
+    return into;
+}
+
+static void hang(void)
+{
+    char name[4096];
+    while (access(path(name, "hang"), F_OK) == 0)
+        usleep(5000);
+}
+
+static unsigned long long used(void)
+{
+    char name[4096];
+    unsigned long long mib = 0;
+    FILE *file = fopen(path(name, "memory"), "r");
+    if (file) {
+        if (fscanf(file, "%llu", &mib) != 1)
+            mib = 0;
+        fclose(file);
+    }
+    return mib * MIB;
+}
+
+int nvmlInitWithFlags(unsigned int flags) { (void)flags; hang(); return SUCCESS; }
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int code) { return code ? "not supported" : "success"; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return SUCCESS; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
+{
+    *handle = (void *)(size_t)(index + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
+{
+    snprintf(uuid, length, "GPU-standin-%zu", (size_t)handle - 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetName(void *handle, char *name, unsigned int length)
+{
+    (void)handle;
+    snprintf(name, length, "Stand-in");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory)
+{
+    hang();
+    memory->total = 16384 * MIB;
+    memory->used = (size_t)handle == 1 ? used() : 0;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(void *handle, rates_t *rates)
+{
+    (void)handle;
+    memset(rates, 0, sizeof *rates);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, unsigned long long *count)
+{
+    (void)handle; (void)kind; (void)counter; (void)count;
+    return NOT_SUPPORTED;
+}

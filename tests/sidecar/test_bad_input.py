@@ -1,0 +1,311 @@
+"""
+What users and machines do wrong: it is named in the state and in the log, and the SideCar lives on.
+
+Each test has a real SideCar and ends with a good training, so that nothing is left of what was bad.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dlsidecar import EXIT_UNAVAILABLE
+from dlwire.messages import Phase, State
+from tests.sidecar.drivers import wait_until
+from tests.sidecar.sidecars import SideCar, read_children
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+POLL = ("--poll-seconds", "0.1")
+WAIT = "import time; time.sleep(1000)"
+MIB = 1 << 20
+
+
+def is_running(generation: int):
+    return lambda s: s.phase is Phase.RUNNING and s.held_generation == generation
+
+
+def names(state: State) -> set[str]:
+    return {problem.name for problem in state.problems}
+
+
+def wait_reported(sidecar: SideCar, name: str, *what: str) -> State:
+    """Wait until it is in the state, where it comes with a remedy, and look for it in the log."""
+    state = sidecar.wait_for(lambda s: name in names(s))
+    problem = next(one for one in state.problems if one.name == name)
+    assert all(word in problem.message for word in what), problem
+    assert problem.remedy
+    assert name in sidecar.told()
+    return state
+
+
+def run_well(sidecar: SideCar, generation: int) -> State:
+    assert sidecar.run(generation, "0").status == 200
+    return sidecar.wait_for(is_running(generation))
+
+
+# --- what a job says wrong ----------------------------------------------------------------
+
+
+def test_a_command_that_does_not_exist(start, tmp_path, token):
+    program = tmp_path / "train"
+    sidecar = start(command=(str(program), token))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    state = wait_reported(sidecar, "CommandNotFound", str(program))
+    assert (sidecar.wait_for(lambda s: s.released).phase, state.processes) == (Phase.FAILED, ())
+    program.write_text(f"#!{sys.executable} -S\n{WAIT}\n")
+    sidecar.run(2)
+    wait_reported(sidecar, "CommandNotExecutable", str(program))
+    program.chmod(0o755)
+    assert run_well(sidecar, 3).problems == ()
+
+
+def test_a_checkpoint_that_never_comes(start, tmp_path, token):
+    unconfirmed = ("--checkpoint-confirm", "log", "--checkpoint-log", "this is never said")
+    options = ("--checkpoint-signal", "SIGUSR1", "--checkpoint-seconds", "0.5", *unconfirmed)
+    sidecar = start(f"save={tmp_path / 'latest'}", options=options)
+    sidecar.wait_ready()
+    first = run_well(sidecar, 1)
+    wait_until(lambda: f"ready {token}" in sidecar.told(), what="the training")
+    sidecar.run(2, "0")
+    second = wait_reported(sidecar, "CheckpointTimedOut")
+    second = sidecar.wait_for(is_running(2))
+    # It was asked, and was not believed.
+    assert (tmp_path / "latest").read_text() == str(first.processes[0].pid)
+    assert second.change is not None
+    assert second.change.saving.value == "timedOut"
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo"])
+def test_a_progress_file_that_cannot_be_read(start, tmp_path, kind):
+    path = tmp_path / "progress"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    sidecar = start(options=(*POLL, "--progress-file", str(path)))
+    sidecar.wait_ready()
+    wait_reported(sidecar, "ProgressFileUnreadable", str(path), "not a regular file")
+    run_well(sidecar, 1)
+    shutil.rmtree(path) if kind == "folder" else path.unlink()
+    path.write_text('{"iteration": 5}\n')
+    state = sidecar.wait_for(lambda s: s.progress.iteration == 5)
+    assert names(state) == set()
+
+
+def test_a_regular_expression_that_cannot_be_compiled(start):
+    sidecar = start(options=("--progress-log", "(?P<iteration>"))
+    sidecar.wait_ready()
+    wait_reported(sidecar, "ExpressionInvalid", "(?P<iteration>", "missing )")
+    run_well(sidecar, 1)
+    run_well(sidecar, 2)
+    assert sidecar.told().count("ExpressionInvalid") == 1
+
+
+def test_a_regular_expression_that_backtracks_for_ever(start, token):
+    show = f"print('a' * 40 + 'b', flush=True); {WAIT}"
+    command = (sys.executable, "-S", "-c", show, token)
+    sidecar = start(command=command, options=("--progress-log", "(?P<x>(a+)+)$"))
+    sidecar.wait_ready()
+    run_well(sidecar, 1)
+    wait_reported(sidecar, "ExpressionTooSlow", "(a+)+")
+    run_well(sidecar, 2)
+
+
+def test_a_folder_for_the_log_that_does_not_exist(start, tmp_path):
+    sidecar = start(options=("--log-file", str(tmp_path / "missing" / "log")))
+    assert sidecar.wait_ended() == EXIT_UNAVAILABLE
+    [line] = [line for line in sidecar.told().splitlines() if "LogCannotOpen" in line]
+    assert str(tmp_path / "missing") in line
+    assert "--log-file" in line
+
+
+# --- what a machine has not ---------------------------------------------------------------
+
+
+def test_no_gpu_where_one_was_expected(start):
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has GPUs")
+    sidecar = start(options=POLL, expects_gpus=True)
+    sidecar.wait_ready()
+    wait_reported(sidecar, "GPUsNotVisible")
+    # Without NVML nobody can tell which ids are right: the training has to find out.
+    run_well(sidecar, 1)
+
+
+def on_small_disk(folder: Path, *, size: int) -> tuple[str, ...]:
+    """Start with a disk of its own in a folder, which nobody else sees."""
+    privately = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "-r"]
+    mount = f'mount -t tmpfs -o size={size} none "$0"'
+    tried = subprocess.run(
+        [*privately, "sh", "-c", mount, folder], capture_output=True, check=False
+    )
+    if tried.returncode:
+        pytest.skip(f"nothing can be mounted here: {tried.stderr.decode().strip()}")
+    return (*privately, "sh", "-c", f'{mount} && exec "$@"', str(folder), sys.executable)
+
+
+def test_a_full_disk_under_the_log_of_the_training(start, tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    log = folder / "log"
+    # Says much, and ends where that is not possible, as most programs do.
+    command = ("sh", "-c", "printf '%030000d\\n' 0 && echo well && exec sleep 1000")
+    python = on_small_disk(folder, size=64 * 1024)
+    sidecar = start(command=command, options=(*POLL, "--log-file", str(log)), python=python)
+    sidecar.wait_ready()
+    [pid] = read_children(sidecar.process.pid)
+    inside = Path(f"/proc/{pid}/root{folder}")
+    filler = inside / "filler"
+    filler.write_bytes(bytes(48 * 1024))
+    sidecar.run(1)
+    wait_reported(sidecar, "DiskFull", str(log))
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert names(state) == {"DiskFull", "TrainingFailed"}
+    filler.unlink()
+    sidecar.run(2)
+    sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and not s.problems)
+    wait_until(lambda: "well" in (inside / "log").read_text(), what="a word of the training")
+
+
+def test_a_full_disk_under_our_own_output_does_not_stop_the_training(start, token):
+    steps = "for i in range(100_000):\n    print('step', i, flush=True)\n    time.sleep(0.01)"
+    command = (sys.executable, "-S", "-c", f"import time\n{steps}", token)
+    full = ("sh", "-c", 'exec "$@" > /dev/full', "sh", sys.executable)
+    options = (*POLL, "--progress-log", r"step (?P<iteration>\d+)")
+    sidecar = start(command=command, options=options, python=full)
+    sidecar.wait_ready()
+    run_well(sidecar, 1)
+    state = wait_reported(sidecar, "DiskFull", "No space left on device")
+    later = sidecar.wait_for(lambda s: s.progress.iteration > state.progress.iteration)
+    assert later.processes == state.processes
+    run_well(sidecar, 2)
+
+
+# --- too much of it -----------------------------------------------------------------------
+
+FLOOD = """
+import os, sys, time
+block = b"a line of a hundred bytes or so that says nothing of interest to anybody who reads the log" * 700
+block = block[:65535] + b"\\n"
+left = int(sys.argv[1])
+while left > 0:
+    left -= os.write(1, block[:left])
+open(sys.argv[2], "w").close()
+time.sleep(1000)
+"""
+FLOOD_BYTES = 200 * MIB
+
+
+def read_peak_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+class Drain(threading.Thread):
+    """Reads all that comes out of a pipe with a name."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self.count = 0
+
+    def run(self) -> None:
+        with self._path.open("rb", buffering=0) as pipe:
+            while block := pipe.read(MIB):
+                self.count += len(block)
+
+
+@pytest.mark.parametrize("way", ["to a pipe", "to a file"])
+def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, token, way):
+    done, sink = tmp_path / "done", tmp_path / "sink"
+    command = (sys.executable, "-S", "-c", FLOOD, str(FLOOD_BYTES), str(done), token)
+    options = ["--progress-log", r"step (?P<iteration>\d+)"]
+    drain = Drain(sink)
+    python: tuple[str, ...] = (sys.executable,)
+    if way == "to a pipe":
+        os.mkfifo(sink)
+        drain.start()
+        python = ("sh", "-c", 'exec "$@" > "$0"', str(sink), sys.executable)
+    else:
+        options += ["--log-file", str(sink)]
+    sidecar = start(command=command, options=tuple(options), python=python)
+    sidecar.wait_ready()
+    [agent] = read_children(sidecar.process.pid)
+    before = {pid: read_peak_kib(pid) for pid in [agent, *read_children(agent)]}
+    run_well(sidecar, 1)
+    answers = 0
+    while not done.exists():
+        answers += sidecar.state().phase is Phase.RUNNING
+    assert answers
+    peaks = {pid: read_peak_kib(pid) - peak for pid, peak in before.items()}
+    assert len(peaks) == 2
+    assert max(peaks.values()) < 8 * 1024, peaks
+    if way == "to a pipe":
+        wait_until(lambda: drain.count >= FLOOD_BYTES, what="all of the output")
+    else:
+        assert sink.stat().st_size == FLOOD_BYTES
+        sink.unlink()
+    run_well(sidecar, 2)
+
+
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def crowded():
+    """Make a control group with room for a few processes; yields its folder."""
+    folder = Path("/sys/fs/cgroup/pids", f"dljob-{uuid.uuid4().hex}")
+    if not folder.parent.is_dir():
+        folder = Path("/sys/fs/cgroup", folder.name)
+    try:
+        folder.mkdir()
+        (folder / "pids.max").write_text("48")
+    except OSError as error:
+        if folder.is_dir():
+            folder.rmdir()
+        pytest.skip(f"no limit on processes can be set here: {error}")
+    yield folder
+
+    def is_empty() -> bool:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), 9)
+        return not (folder / "cgroup.procs").read_text()
+
+    wait_until(is_empty, what="the end of all in the group")
+    folder.rmdir()
+
+
+def test_a_fork_bomb_up_to_its_limit(start, tmp_path, token, crowded):
+    script = tmp_path / "train.py"
+    script.write_text(BOMB)
+    inside = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(crowded / "cgroup.procs"))
+    command = (sys.executable, "-S", str(script), token)
+    sidecar = start(command=command, options=POLL, python=(*inside, sys.executable))
+    sidecar.wait_ready()
+    run_well(sidecar, 1)
+    wait_reported(sidecar, "TooManyProcesses", "48")
+    assert len(sidecar.trainings()) > 30
+    script.write_text(WAIT)
+    state = run_well(sidecar, 2)
+    assert sidecar.trainings() == [read_outer_pid(sidecar, state)]
+    sidecar.wait_for(lambda s: not s.problems)
+
+
+def read_outer_pid(sidecar: SideCar, state: State) -> int:
+    """Return by which id we know the one training process that the SideCar sees."""
+    [agent] = read_children(sidecar.process.pid)
+    [pid] = [child for child in read_children(agent) if child in sidecar.trainings()]
+    inner = Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1]
+    assert int(inner) == state.processes[0].pid
+    return pid

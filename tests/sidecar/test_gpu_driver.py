@@ -1,0 +1,143 @@
+"""
+NVML below a real SideCar: a library of two GPUs that say what a test wants, loaded as the real one.
+
+It is C, compiled here, so that everything on the way to it is what it is in production.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlwire.messages import Phase, State
+from tests.sidecar.drivers import HERE, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+POLL = ("--poll-seconds", "0.1")
+SOON = ("--grace-seconds", "0.2", "--kill-seconds", "0.3")
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler here")
+    folder = tmp_path_factory.mktemp("nvml")
+    made = folder / "libnvidia-ml.so.1"
+    source = HERE / "standin_nvml.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
+    return folder
+
+
+class StandIn:
+    """What the GPUs say from now on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hold(0)
+
+    def hold(self, mib: int) -> None:
+        """Let so much of the memory of GPU 0 be in use."""
+        (self.folder / "new").write_text(str(mib))
+        (self.folder / "new").rename(self.folder / "memory")
+
+    def hang(self) -> None:
+        (self.folder / "hang").touch()
+
+    def answer(self) -> None:
+        (self.folder / "hang").unlink()
+
+
+@pytest.fixture
+def driver(tmp_path, library, monkeypatch):
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    monkeypatch.setenv("STANDIN_NVML", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{library}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    driver = StandIn(folder)
+    yield driver
+    # Whoever still waits for an answer shall be able to end.
+    (folder / "hang").unlink(missing_ok=True)
+
+
+def names(state: State) -> set[str]:
+    return {problem.name for problem in state.problems}
+
+
+def is_running(generation: int):
+    return lambda s: s.phase is Phase.RUNNING and s.held_generation == generation
+
+
+def test_the_gpus_are_told(start, driver):
+    driver.hold(7)
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    state = sidecar.wait_for(lambda s: s.gpus)
+    assert [gpu.uuid for gpu in state.gpus] == ["GPU-standin-0", "GPU-standin-1"]
+    assert state.gpus[0].memory_used == 7 << 20
+
+
+def test_gpus_that_the_machine_does_not_have_are_named_and_the_next_start_is_well(start, driver):
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.run(1, "0", "7", "GPU-of-somebody-else")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    [problem] = state.problems
+    assert problem.name == "UnknownGPUs"
+    assert problem.message.endswith("7, GPU-of-somebody-else")
+    assert "UnknownGPUs" in sidecar.told()
+    assert sidecar.trainings() == []
+    sidecar.run(2, "0", "GPU-standin-1")
+    assert names(sidecar.wait_for(is_running(2))) == set()
+
+
+def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
+    driver.hold(100)
+    sidecar = start(options=(*POLL, *SOON))
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    driver.hold(5000)
+    sidecar.run(2, "1")
+    wait_until(lambda: sidecar.trainings() == [] or None, what="the end of the processes")
+    # SIGKILL and what comes after it help nothing: there is nobody to be killed.
+    state = sidecar.wait_for(lambda s: "ProcessesDoNotEnd" in names(s))
+    assert (state.phase, state.held, state.released) == (Phase.STOPPING, ("0",), False)
+    driver.hold(100)
+    assert sidecar.wait_for(is_running(2)).held == ("1",)
+
+
+def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
+    sidecar = start(options=(*POLL, *SOON))
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    driver.hang()
+    # Long polls are answered, which is how this is heard of.
+    state = sidecar.wait_for(lambda s: "GPUsDoNotAnswer" in names(s))
+    assert state.phase is Phase.RUNNING
+    assert "GPUsDoNotAnswer" in sidecar.told()
+    sidecar.stop(2)
+    state = sidecar.wait_for(lambda s: "ProcessesDoNotEnd" in names(s))
+    assert not state.released
+    assert sidecar.trainings() == []
+    driver.answer()
+    state = sidecar.wait_for(lambda s: s.released and not s.problems)
+    assert state.phase is Phase.STOPPED
+
+
+def test_a_driver_that_hangs_from_the_beginning_does_not_keep_a_training_from_its_start(
+    start, driver
+):
+    driver.hang()
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    state = sidecar.wait_for(is_running(1))
+    assert names(state) == {"GPUsDoNotAnswer"}
+    sidecar.stop(2, leave=True)
+    assert sidecar.wait_ended() == 143
