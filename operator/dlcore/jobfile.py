@@ -33,24 +33,14 @@ from dlcore.model import (
     Target,
     Training,
 )
-from dlcore.problems import Problem, join, kind_of, plain, shown, too_large
+from dlcore.problems import Problem, WrongDocument, join, kind_of, plain, shown, too_large
 from dlcore.profiles import JobType
 
 Fields = Mapping[str, Any]
 
 
-class JobFileError(Exception):
+class JobFileError(WrongDocument):
     """A document is not a DLJob that can be run, for all the reasons it holds."""
-
-    def __init__(self, problems: tuple[Problem, ...], source: str = "") -> None:
-        self.problems = problems
-        self.source = source
-        """The file, as its reader names it; may be empty."""
-        super().__init__("\n".join(self.lines()))
-
-    def lines(self) -> tuple[str, ...]:
-        """Tell each problem in one line."""
-        return tuple(problem.line(self.source) for problem in self.problems)
 
 
 def parse(document: object, *, source: str = "", require_template: bool = False) -> Job:

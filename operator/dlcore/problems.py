@@ -37,6 +37,20 @@ class Problem:
         return self.line()
 
 
+class WrongDocument(Exception):
+    """A document cannot be used, for all the reasons it holds."""
+
+    def __init__(self, problems: tuple[Problem, ...], source: str = "") -> None:
+        self.problems = problems
+        self.source = source
+        """The file, as its reader names it; may be empty."""
+        super().__init__("\n".join(self.lines()))
+
+    def lines(self) -> tuple[str, ...]:
+        """Tell each problem in one line."""
+        return tuple(problem.line(self.source) for problem in self.problems)
+
+
 def shown(value: object) -> str:
     """Show a value as the subject of a sentence: short, on one line, and as a file would have it."""
     if value is None or isinstance(value, Mapping | list | tuple):
@@ -112,7 +126,7 @@ def foreign_values(value: Any, path: str) -> Iterator[Problem]:
         yield Problem(path, value, wrong, "write it in quotes")
 
 
-def too_large(document: object) -> Problem | None:
+def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
     """
     Refuse what nobody could walk through: a document that contains itself, or is huge.
 
@@ -126,8 +140,8 @@ def too_large(document: object) -> Problem | None:
         if depth > MAX_DEPTH:
             deep = f"it is nested more than {MAX_DEPTH} levels deep"
             return Problem("", document, deep, "look for a YAML anchor that contains itself")
-        if seen > MAX_VALUES:
-            huge = f"it holds more than {MAX_VALUES:,} values"
+        if seen > most:
+            huge = f"it holds more than {most:,} values"
             return Problem("", document, huge, "look for YAML anchors that repeat each other")
         if isinstance(value, Mapping):
             stack.extend((inner, depth + 1) for inner in value.values())

@@ -8,7 +8,6 @@ What is kept of observations is the median of the latest few. So a straggler or 
 nothing, a machine that becomes slower for good is believed after half as many, and nothing grows.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -117,6 +116,16 @@ class Profile:
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What :mod:`dlcore.relating` already concluded from this very object; nobody else's."""
 
+    def says_the_same_as(self, other: "Profile") -> bool:
+        """Tell whether the same is known by both, although they are two objects."""
+        return (
+            self.type == other.type
+            and self.speeds == other.speeds
+            and self.accuracy == other.accuracy
+            and self.costs == other.costs
+            and self.cost_samples == other.cost_samples
+        )
+
 
 # --- observations -------------------------------------------------------------------------
 
@@ -170,6 +179,14 @@ STALE_AFTER_S = 7 * 86400.0
 
 MOST_ACCURACY_POINTS = 64
 
+MOST_SHAPES = 128
+"""Of so many shapes the speed is kept; of more, those are forgotten that were not seen for longest."""
+
+SLOWEST, FASTEST = 1e-9, 1e9
+"""Iterations a second. Beyond these, what was measured was not a training."""
+
+LONGEST_COST_S = 1e9
+
 
 def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs()) -> Profile:
     """
@@ -187,7 +204,7 @@ def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs(
 
 def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
     speed = seen.iterations_per_s
-    if seen.warming_up or not 0.0 < speed < math.inf:
+    if seen.warming_up or not SLOWEST <= speed <= FASTEST:
         return profile
     if speed * seen.duration_s < FEWEST_ITERATIONS:
         return profile
@@ -200,12 +217,16 @@ def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
         recent,
         max(seen.at, old.seen_at if old is not None else seen.at),
     )
-    return replace(profile, speeds={**profile.speeds, seen.shape: new})
+    speeds = {**profile.speeds, seen.shape: new}
+    while len(speeds) > MOST_SHAPES:
+        others = (shape for shape in speeds if shape != seen.shape)
+        del speeds[min(others, key=lambda shape: (speeds[shape].seen_at, shape))]
+    return replace(profile, speeds=speeds)
 
 
 def _recall(old: Speed | None, now: float) -> tuple[tuple[float, ...], float]:
     """What was observed so far; a profile made offline, or an old one, counts as one observation."""
-    if old is None or not 0.0 < old.iterations_per_s < math.inf:
+    if old is None or not SLOWEST <= old.iterations_per_s <= FASTEST:
         return (), 0.0
     if not old.recent or now - old.seen_at > STALE_AFTER_S:
         return (old.iterations_per_s,), 1.0
@@ -241,7 +262,7 @@ def _find_dispensable(points: Sequence[AccuracyPoint]) -> int:
 
 
 def _fold_cost(profile: Profile, seen: CostSeen, defaults: Costs) -> Profile:
-    if not 0.0 <= seen.seconds < math.inf:
+    if not 0.0 <= seen.seconds <= LONGEST_COST_S:
         return profile
     costs = profile.costs or defaults
     # The part that every GPU adds is not learnt here; what it does not explain is the base.

@@ -1,0 +1,26 @@
+"""Which store an address means, opened."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dlcontrol.addresses import Credentials, read_address
+from dlcontrol.store import USUAL_BOUNDS, Bounds, Store
+from dlcontrol.store_sqlite import SqliteStore
+
+
+def open_store(
+    address: str, *, environment: Mapping[str, str], bounds: Bounds = USUAL_BOUNDS
+) -> Store:
+    """
+    Open the store at a path or URL; credentials may come from the environment instead.
+
+    A file is opened at once, and a :class:`~dlcontrol.store.StoreUnusable` says what is wrong with
+    it. A server may be away: it is asked when something is wanted of it.
+    """
+    where = read_address(address, Credentials.of(environment))
+    if isinstance(where, Path):
+        return SqliteStore(where, bounds=bounds)
+    # Only here, because most do without a server, and the driver takes its time to load.
+    from dlcontrol.store_mongo import MongoStore  # noqa: PLC0415
+
+    return MongoStore(where, bounds=bounds)

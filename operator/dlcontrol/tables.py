@@ -1,0 +1,237 @@
+"""
+What the store keeps besides profiles, as rows: the history, and the SideCar paper's two tables.
+
+The history says what was decided and why, and what became of it; nothing is decided by it. The
+tables of GPUs (the paper's Table II) and jobs (Table III) are a view of what the loop saw last, for
+people and programs to query. Kubernetes or the platform remain the truth about both.
+
+Rows are flat values that any store can hold: :func:`to_record` gives their fields as JSON has them,
+and :func:`from_record` reads them back.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+from dlcore.model import Cause, JobId, NodeName, Phase, Placement
+from dlcore.planning import Start, Step, Stop, Wait
+from dlcore.profiles import JobType
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+Key = tuple[str | int, ...]
+"""What tells a row of a table from the others."""
+
+LONGEST_TEXT = 1000
+"""Longer texts are cut, so that rows stay small."""
+
+
+def _new_id() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """
+    Something that was decided about a job, or happened to it.
+
+    An entry that is recorded again under its ``id`` takes the place of the former one: so what a
+    reshape has cost is added when it is known.
+    """
+
+    job: JobId
+    at: float
+    """In seconds since the epoch."""
+    kind: str
+    """Of a decision ``start``, ``reshape``, ``move``, ``stop`` or ``wait``; else what happened."""
+    sentence: str = ""
+    """Why, for people."""
+    cause: str = ""
+    """Why, for programs: a :class:`~dlcore.model.CauseCode` for a decision."""
+    for_job: JobId | None = None
+    """The other job that the cause names."""
+    old: Placement | None = None
+    new: Placement | None = None
+    epoch: int = 0
+    generation: int = 0
+    place: int = 0
+    """Its place among the entries of the same instant."""
+    cost_seconds: float | None = None
+    """For how long the job did not train because of it, when that is known."""
+    id: str = field(default_factory=_new_id)
+
+    @classmethod
+    def of_step(
+        cls, step: Step, *, at: float, sentence: str, epoch: int, generation: int, place: int
+    ) -> Self:
+        """Make the entry of a step of a plan."""
+        cause: Cause = step.cause
+        return cls(
+            job=step.job,
+            at=at,
+            kind=type(step).__name__.lower(),
+            sentence=sentence,
+            cause=cause.code.value,
+            for_job=cause.job,
+            old=None if isinstance(step, Start | Wait) else step.old,
+            new=_new_placement(step),
+            epoch=epoch,
+            generation=generation,
+            place=place,
+        )
+
+    @property
+    def when(self) -> tuple[float, int, str]:
+        """By what entries are ordered: by time, then as they were decided."""
+        return self.at, self.place, self.id
+
+
+def _new_placement(step: Step) -> Placement | None:
+    if isinstance(step, Wait | Stop):
+        return None
+    return step.placement if isinstance(step, Start) else step.new
+
+
+class GpuState(StrEnum):
+    """What is with a GPU, in the words of the paper and one more."""
+
+    FREE = "free"
+    RESERVED = "reserved"
+    """Decided for a job that does not use it yet."""
+    IN_USE = "in use"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRow:
+    """A GPU, and who has it (Table II)."""
+
+    node: NodeName
+    gpu: int
+    """Its number on the node, in PCI bus order."""
+    uuid: str = ""
+    gpu_type: str = ""
+    state: GpuState = GpuState.FREE
+    job: JobId | None = None
+    worker: int | None = None
+    """The rank of the process that uses it."""
+    since: float | None = None
+    """When it became what it is, in seconds since the epoch."""
+    reason: str = ""
+    """Why it is unavailable."""
+
+    @property
+    def key(self) -> Key:
+        return self.node, self.gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job, what it has and how far it is (Table III)."""
+
+    job: JobId
+    phase: Phase = Phase.SUBMITTED
+    gpus: int = 0
+    placement: Placement | None = None
+    """Which GPUs it has."""
+    type: JobType = JobType("")
+    options: tuple[int, ...] = ()
+    """The numbers of GPUs that it can run on."""
+    priority: int = 0
+    submitted_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    generation: int = 0
+    iteration: float = 0.0
+    iterations_total: float | None = None
+    """``None`` while nobody can tell."""
+    iterations_per_second: float = 0.0
+    eta_seconds: float | None = None
+    reshapes: int = 0
+    reason: str = ""
+    """What it does now and why, for people."""
+
+    @property
+    def key(self) -> Key:
+        return (self.job,)
+
+
+Row = HistoryEntry | GpuRow | JobRow
+R = TypeVar("R", HistoryEntry, GpuRow, JobRow)
+
+
+V = TypeVar("V")
+S = TypeVar("S")
+"""What a store makes of a record."""
+
+
+def differences(old: Mapping[Key, V], new: Mapping[Key, V]) -> tuple[list[V], list[Key]]:
+    """Tell what has to be written, and which keys removed, to make a table new that was old."""
+    written = [row for key, row in new.items() if old.get(key) != row]
+    return written, [key for key in old if key not in new]
+
+
+# --- as records ---------------------------------------------------------------------------
+
+
+def to_record(row: Row) -> Record:
+    """Give the fields of a row by their names, as JSON has them."""
+    return {each.name: _plain(getattr(row, each.name)) for each in fields(row)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Placement):
+        return placement_document(value)
+    if isinstance(value, JobType):
+        return {"model": value.model, "dataset": value.dataset, "batchSize": value.batch_size}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{value[: LONGEST_TEXT - 1]}…"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def from_record(kind: type[R], record: Mapping[str, Any]) -> R:
+    """Make the row again. What a newer version has added is not looked at."""
+    given = {each.name: record[each.name] for each in fields(kind) if each.name in record}
+    return kind(**{name: _read(name, value) for name, value in given.items()})
+
+
+def read_rows(
+    kind: type[R], kept: Iterable[S], as_record: Callable[[S], Record], address: str
+) -> Iterator[R]:
+    """Make rows again, but for those that somebody has made unreadable, which are told."""
+    for each in kept:
+        try:
+            yield from_record(kind, as_record(each))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("%s: a %s cannot be read: %r", address, kind.__name__, error)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in ("old", "new", "placement"):
+        return None if value is None else read_placement(value)
+    if name == "type":
+        return JobType(value["model"], value.get("dataset", ""), value.get("batchSize", 0))
+    if name == "options":
+        return tuple(value)
+    if name == "phase":
+        return Phase(value)
+    return GpuState(value) if name == "state" else value
+
+
+def placement_document(placement: Placement) -> Record:
+    """Write a placement as the status of a DLJob has it."""
+    nodes = [{"name": part.node, "gpuIds": list(part.gpus)} for part in placement.slices]
+    kind = {"gpuType": placement.gpu_type} if placement.gpu_type else {}
+    return {"gpus": placement.gpus, **kind, "nodes": nodes}
+
+
+def read_placement(document: Mapping[str, Any]) -> Placement:
+    """Read what :func:`placement_document` wrote."""
+    nodes = {NodeName(node["name"]): node["gpuIds"] for node in document["nodes"]}
+    return Placement.of(nodes, document.get("gpuType", ""))
