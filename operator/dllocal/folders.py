@@ -33,12 +33,12 @@ class Folders:
         self.registry = root / "jobs.db"
         self.store = root / "profiles.db"
         self.log = root / "dljob.log"
-        self._sockets = _socket_folder(root)
+        self.sockets = _socket_folder(root)
 
     @property
     def socket(self) -> Path:
         """Where the command speaks to the controller."""
-        return self._sockets / "dljob.sock"
+        return self.sockets / "dljob.sock"
 
     def pod(self, key: "PodKey", serial: int) -> Path:
         """What belongs to one pod."""
@@ -57,14 +57,14 @@ class Folders:
 
     def pod_socket(self, key: "PodKey", serial: int) -> Path:
         name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
-        return self._sockets / f"{name}.sock"
+        return self.sockets / f"{name}.sock"
 
     def _job(self, job: str) -> Path:
         return self.root / "jobs" / job.replace("/", "__")
 
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""
-        for folder in (self.root, self.root / "jobs", self._sockets):
+        for folder in (self.root, self.root / "jobs", self.sockets):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:

@@ -12,6 +12,9 @@ So a pod that was launched, whose lock is free, has *ended* if there is no socke
 if there is one. One that died is started again as a new incarnation, which sweeps away what the
 former one left before it says that everything is released. Only that is a proof (law 1), and
 this module never claims one of its own.
+
+Where a demonstration or a comparison wants pods that take as long as those of a cluster,
+:class:`PodTimes` says how long: a pod is then told to be up, and to have ended, no earlier than that.
 """
 
 import contextlib
@@ -23,13 +26,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from dlcontrol.launching import sidecar_options
 from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
+from dlcore.profiles import Costs
 from dllocal.folders import Folders
 from dllocal.trainers import trainer_of
+from dllocal.watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +43,56 @@ RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """How long is waited before a SideCar that died is started again, the last one for all further."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodTimes:
+    """How long pods take at least to start and to end. Seconds."""
+
+    start: float = 0.0
+    start_per_gpu: float = 0.0
+    end: float = 0.0
+
+    @classmethod
+    def of(cls, costs: Costs, *, faster: float = 1.0) -> "PodTimes":
+        """As long as pods take by these costs, or in so many times less."""
+        return cls(
+            costs.pod_initialization / faster,
+            costs.pod_initialization_per_gpu / faster,
+            costs.pod_termination / faster,
+        )
+
+
+AT_ONCE = PodTimes()
+
+
 class Pods:
     """All pods of a state folder."""
 
-    def __init__(self, folders: Folders, *, virtual_gpus: bool) -> None:
+    def __init__(
+        self, folders: Folders, *, virtual_gpus: bool, watch: Watch, times: PodTimes = AT_ONCE
+    ) -> None:
         self._folders = folders
         self._virtual = virtual_gpus
+        self._watch = watch
+        self._times = times
         self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
         self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
+        self._living: set[int] = set()
+        """The processes of the pods that are looked at."""
+        self._soonest: float | None = None
+        """In how many seconds something will be different if nothing happens."""
 
     def look(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
         """Say what is, and start again what has died."""
         self._reap()
+        self._living.clear()
+        self._soonest = None
         pods: dict[PodKey, Pod] = {}
         for entry in entries:
             for booking in entry.status.pods:
                 key = PodKey(entry.job.id, booking.node)
                 pods[key] = self._look_at(entry, key, booking)
+        self._watch.processes(self._living)
+        self._watch.after(self._soonest)
         return pods
 
     def launch(self, entry: Entry, booking: Booking) -> None:
@@ -90,20 +129,47 @@ class Pods:
         if not self._was_launched(key, booking):
             return Pod(key, PodPhase.PENDING)
         if self._is_alive(key, booking):
+            self._living.update(self._pids(key, booking))
             # Without a socket it is about to end, which its last answers say better than we.
-            is_up = self._has_ever_been_up(key, booking)
+            is_up = self._has_ever_been_up(key, booking) and self._has_started(key, booking)
             return Pod(key, PodPhase.UP, address) if is_up else Pod(key, PodPhase.PENDING)
         if socket.exists():
             return self._start_again(entry, key, booking)
         removed = (self._folders.pod(key, booking.serial) / "removed").exists()
         if removed or self._has_ever_been_up(key, booking):
-            return Pod(key, PodPhase.ENDED)
+            has_ended = self._has_ended(key, booking)
+            return Pod(key, PodPhase.ENDED) if has_ended else Pod(key, PodPhase.UP, address)
         return self._start_again(entry, key, booking)
+
+    def _has_started(self, key: PodKey, booking: Booking) -> bool:
+        """Whether so much time is over since it was asked for as is asked for at least."""
+        launched = self._folders.pod(key, booking.serial) / "launched"
+        return self._is_over(launched, float(launched.read_text() or 0.0))
+
+    def _has_ended(self, key: PodKey, booking: Booking) -> bool:
+        """Whether so much time is over since its end was first seen as is asked for at least."""
+        if self._times.end <= 0.0:
+            return True
+        ended = self._folders.pod(key, booking.serial) / "ended"
+        if not ended.exists():
+            ended.touch()
+        return self._is_over(ended, self._times.end)
+
+    def _is_over(self, since: Path, seconds: float) -> bool:
+        left = since.stat().st_mtime + seconds - time.time()
+        if left > 0.0:
+            self._look_again_in(left)
+        return left <= 0.0
+
+    def _look_again_in(self, seconds: float) -> None:
+        self._soonest = seconds if self._soonest is None else min(seconds, self._soonest)
 
     def _start_again(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         deaths, last = self._deaths.get((key, booking.serial), (0, 0.0))
         pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
-        if time.monotonic() < last + pause:
+        left = last + pause - time.monotonic()
+        if left > 0.0:
+            self._look_again_in(left)
             reason = "its SideCar died, and is started again soon"
             return Pod(key, PodPhase.PENDING, reason="CrashLoopBackOff", message=reason)
         self._deaths[key, booking.serial] = (deaths + 1, time.monotonic())
@@ -146,7 +212,7 @@ class Pods:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         trainer = trainer_of(entry.job, entry.document)
         # Known before it is started: what was never told of may have been started.
-        (folder / "launched").touch()
+        (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
         with (folder / "sidecar.log").open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._sidecar(entry, key, booking), "--", *trainer.command],
@@ -159,6 +225,12 @@ class Pods:
             )
         self._children[key, booking.serial] = child
         (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")
+
+    def _start_seconds(self, entry: Entry, booking: Booking) -> float:
+        placement = entry.status.placement
+        slices = placement.slices if placement is not None else ()
+        gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
+        return self._times.start + self._times.start_per_gpu * gpus
 
     def _sidecar(self, entry: Entry, key: PodKey, booking: Booking) -> list[str]:
         folder = self._folders.pod(key, booking.serial)

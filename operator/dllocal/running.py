@@ -26,8 +26,9 @@ from dlcore.model import Node
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.machine import Machine
-from dllocal.pods import Pods
+from dllocal.pods import AT_ONCE, Pods, PodTimes
 from dllocal.registry import Registry
+from dllocal.watching import Watch
 from dlwire.messages import Refusal
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,9 @@ class Setup:
     store: str = ""
     """Where profiles and the history are kept; empty: in the state folder."""
     sample_seconds: float = 10.0
+    pod_times: PodTimes = AT_ONCE
+    """How long pods take at least, where a cluster is to be shown."""
+    dialing: DialSettings = DialSettings()
 
 
 class Running:
@@ -59,7 +63,14 @@ class Running:
         self.registry = Registry.open(self.folders.registry)
         self.events = Events()
         self.metrics = Metrics()
-        self.pods = Pods(self.folders, virtual_gpus=setup.virtual_gpus)
+        self._watch = Watch(self._look)
+        self._watch.sockets(self.folders.sockets)
+        self.pods = Pods(
+            self.folders,
+            virtual_gpus=setup.virtual_gpus,
+            watch=self._watch,
+            times=setup.pod_times,
+        )
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
             setup.store or str(self.folders.store),
@@ -68,7 +79,7 @@ class Running:
         )
         self.sidecars = SideCars(
             Surroundings(heard=self._hear, fenced=self._be_fenced, meter=self.metrics),
-            DialSettings(),
+            setup.dialing,
         )
         self.controller = Controller(
             self.machine,
@@ -80,28 +91,39 @@ class Running:
         )
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self) -> None:
-        """Control until told to end; raises :class:`Fenced` if somebody else leads by then."""
+    async def run(self, *, hears_signals: bool = True) -> None:
+        """
+        Control until cancelled; raises :class:`Fenced` if somebody else leads by then.
+
+        Who is told by a signal to end returns from here.
+        """
         loop = asyncio.get_running_loop()
         control = loop.create_task(self.controller.run())
-        for signum in ENDING:
-            loop.add_signal_handler(signum, control.cancel)
+        if hears_signals:
+            for signum in ENDING:
+                loop.add_signal_handler(signum, control.cancel)
         try:
             await asyncio.wait({control, self._fenced}, return_when=asyncio.FIRST_COMPLETED)
             if self._fenced.done():
-                control.cancel()
                 self._fenced.result()
-            await control
-        except asyncio.CancelledError:
+            if not control.cancelled():
+                control.result()
+        finally:
+            control.cancel()
+            await asyncio.wait({control})
             log.info("ends; what trains goes on training")
 
     async def close(self) -> None:
         """Let go of everything. SideCars and what they run stay as they are."""
         self._fenced.cancel()
+        self._watch.close()
         await self.sidecars.close()
         self.memory.close()
         self.registry.close()
         os.close(self._lock)
+
+    def _look(self) -> None:
+        self.controller.wake()
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self.registry.entries.get(key.job)

@@ -155,6 +155,7 @@ class Servers:
         """Stop listening at once, and give those who wait time to read the last state."""
         for server in self._servers:
             server.stop()
+        self._door.close()
         left = LAST_WORDS_SECONDS
         while self._door.waiting and left > 0:
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)

@@ -215,8 +215,11 @@ class StateHandler(Handler):
         is_known = (after, incarnation) == (self.agent.version, self.agent.incarnation)
         wait = min(self._seconds("wait"), self.serving.longest_wait_seconds)
         patience = self._seconds("progress")
-        if is_known and wait > 0:
+        if is_known and wait > 0 and not self.door.is_closing:
             await self._wait(wait, patience)
+        if self.door.is_closing:
+            # Whoever asks again over this connection would only keep us from ending.
+            self.set_header("Connection", "close")
         self.send(self.agent.state())
 
     async def _wait(self, seconds: float, patience: float) -> None:

@@ -13,6 +13,7 @@ There is no third way, and so no default without a proof of who speaks.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import time
@@ -42,8 +43,16 @@ class Door:
     """A door behind which the way in is proof enough, as it is with a Unix socket."""
 
     def __init__(self) -> None:
-        self.waiting: set[object] = set()
+        self.waiting: set[asyncio.Future[None]] = set()
         """The requests that wait here for a change."""
+        self.is_closing = False
+        """Whether nothing will change any more, so that whoever asks is answered a last time."""
+
+    def close(self) -> None:
+        """Answer all who wait: there will be no more news."""
+        self.is_closing = True
+        for waiting in self.waiting:
+            waiting.cancel()
 
     def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
         """Say why this request is not allowed to read, or to declare; empty if it is."""

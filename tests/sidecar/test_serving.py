@@ -233,6 +233,19 @@ def test_who_waits_hears_the_last_state_too(tmp_path):
     live_through(story())
 
 
+def test_who_knows_the_last_state_is_sent_away_when_the_doors_close(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            last = (await container.control.put(stop(1, leave=True))).state()
+            path = f"/v1/state?after={last.version}&wait=20"
+            poll = asyncio.ensure_future(container.control.get(path))
+            await container.waits()
+            await container.servers.close()
+            assert (await poll).state() == last
+
+    live_through(story())
+
+
 # --- the other doors ----------------------------------------------------------------------
 
 

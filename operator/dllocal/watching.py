@@ -1,0 +1,95 @@
+"""
+Tells the loop that something about pods may have changed, so that it need not look all the time.
+
+The kernel says when a SideCar has made or removed its files, and when a process has ended; what is
+only a matter of time is a timer. Each is a hint and no more: whoever is told looks for himself, and
+where the kernel cannot be asked, the loop sees it the next time it looks anyway.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_CREATED, _DELETED, _MOVED_HERE = 0x100, 0x200, 0x80
+_LONGEST_READ = 1 << 16
+
+
+class Watch:
+    """Calls ``notify`` on the event loop that it was made on, until it is closed."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._loop = asyncio.get_running_loop()
+        self._folders: list[int] = []
+        self._processes: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def sockets(self, folder: Path) -> None:
+        """Tell whenever a socket appears in this folder, or its lock, or one vanishes."""
+        try:
+            descriptor = _watch_folder(folder)
+        except OSError as error:
+            log.warning("changes in %s are seen a little later: %s", folder, error.strerror)
+            return
+        self._folders.append(descriptor)
+        self._loop.add_reader(descriptor, self._hear_folder, descriptor)
+
+    def processes(self, pids: Iterable[int]) -> None:
+        """Tell when one of these ends, and of no others."""
+        wanted = set(pids)
+        for pid in self._processes.keys() - wanted:
+            self._forget(pid)
+        for pid in wanted - self._processes.keys():
+            with suppress(OSError):  # It is gone already, as whoever looks will find.
+                descriptor = self._processes[pid] = os.pidfd_open(pid)
+                self._loop.add_reader(descriptor, self._hear_end, pid)
+
+    def after(self, seconds: float | None) -> None:
+        """Tell once when this time is over, and at no other that was asked for before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._notify)
+
+    def close(self) -> None:
+        """Tell nothing more."""
+        self.after(None)
+        self.processes(())
+        for descriptor in self._folders:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self._folders.clear()
+
+    def _hear_folder(self, descriptor: int) -> None:
+        with suppress(BlockingIOError):
+            # The names stand in what is read as they are; nothing else about them matters.
+            if b".sock" in os.read(descriptor, _LONGEST_READ):
+                self._notify()
+
+    def _hear_end(self, pid: int) -> None:
+        self._forget(pid)
+        self._notify()
+
+    def _forget(self, pid: int) -> None:
+        descriptor = self._processes.pop(pid)
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _watch_folder(path: Path) -> int:
+    """Return what can be read whenever something happens there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    mask = _CREATED | _DELETED | _MOVED_HERE
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), mask) < 0:
+        number = ctypes.get_errno()
+        os.close(descriptor)
+        raise OSError(number, os.strerror(number))
+    return descriptor

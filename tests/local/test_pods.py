@@ -1,0 +1,111 @@
+"""Pods as processes: when they are said to be up, and to have ended."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
+from dlcontrol.records import Booking, Status
+from dlcore import jobfile
+from dlcore.model import JobId, NodeName, Placement
+from dlcore.profiles import Costs
+from dllocal.folders import Folders
+from dllocal.pods import Pods, PodTimes
+from dllocal.watching import Watch
+
+LONGEST_SECONDS = 60.0
+NODE = NodeName("node-0")
+KEY = PodKey(JobId("job"), NODE)
+BOOKING = Booking(NODE, 1)
+
+
+def make_entry() -> Entry:
+    trainer = {"name": "trainer", "image": "none", "command": [sys.executable, "-c", ""]}
+    document = {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": KEY.job},
+        "spec": {
+            "gpus": {"options": [2]},
+            "training": {"iterations": 10},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "checkpoint": {"signal": "SIGUSR1", "confirm": "exit", "shared": True},
+            "template": {"spec": {"containers": [trainer]}},
+        },
+    }
+    job = jobfile.parse(document, require_template=True)
+    placement = Placement.of({NODE: (0, 1)}, "")
+    return Entry(job, 0, Status(placement=placement, pods=(BOOKING,)), document)
+
+
+class Place:
+    """One pod, looked at whenever the watch says so."""
+
+    def __init__(self, folder: Path, times: PodTimes) -> None:
+        self._news = asyncio.Event()
+        self.folders = Folders(folder)
+        self.folders.make()
+        self.watch = Watch(self._news.set)
+        self.watch.sockets(self.folders.sockets)
+        self.pods = Pods(self.folders, virtual_gpus=True, watch=self.watch, times=times)
+        self.entry = make_entry()
+
+    def look(self) -> Pod:
+        return self.pods.look([self.entry])[KEY]
+
+    async def until(self, phase: PodPhase) -> float:
+        """Look only when told to, until it is so; returns when."""
+        while self.look().phase is not phase:
+            await self._news.wait()
+            self._news.clear()
+        return time.time()
+
+    def signal(self, signum: int) -> None:
+        pid = (self.folders.pod(KEY, BOOKING.serial) / "pid").read_text().split()[0]
+        os.kill(int(pid), signum)
+
+
+@contextmanager
+def place(folder: Path, times: PodTimes) -> Iterator[Place]:
+    there = Place(folder, times)
+    try:
+        yield there
+    finally:
+        there.pods.kill(there.entry, BOOKING)
+        there.watch.close()
+
+
+def live_through(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), LONGEST_SECONDS))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("times", [PodTimes(), PodTimes(start=0.2, start_per_gpu=0.7, end=1.5)])
+def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times):
+    async def story() -> None:
+        with place(tmp_path, times) as there:
+            assert there.look().phase is PodPhase.PENDING
+            began = time.time()
+            there.pods.launch(there.entry, BOOKING)
+            is_up = await there.until(PodPhase.UP)
+            assert is_up - began >= times.start + 2 * times.start_per_gpu
+            there.signal(signal.SIGTERM)
+            told = time.time()
+            has_ended = await there.until(PodPhase.ENDED)
+            assert has_ended - told >= times.end
+
+    live_through(story)
+
+
+def test_times_are_those_of_costs_and_shorter_where_time_is():
+    costs = Costs(pod_initialization=40.0, pod_initialization_per_gpu=16.0, pod_termination=98.0)
+    assert PodTimes.of(costs) == PodTimes(40.0, 16.0, 98.0)
+    assert PodTimes.of(costs, faster=2.0) == PodTimes(20.0, 8.0, 49.0)

@@ -1,0 +1,130 @@
+"""The kernel tells what happens to pods, so that nobody has to look again and again."""
+
+import asyncio
+import subprocess
+
+import pytest
+
+from dllocal.watching import Watch
+
+LONGEST_SECONDS = 30.0
+
+
+class Ear:
+    """Hears hints, and lets a test wait for the next one."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+        self._news = asyncio.Event()
+
+    def notify(self) -> None:
+        self.heard += 1
+        self._news.set()
+
+    async def next(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+
+
+def live_through(story) -> None:
+    async def told() -> None:
+        ear = Ear()
+        watch = Watch(ear.notify)
+        try:
+            await asyncio.wait_for(story(watch, ear), LONGEST_SECONDS)
+        finally:
+            watch.close()
+
+    asyncio.run(told())
+
+
+def test_a_socket_that_appears_or_vanishes_is_told(tmp_path):
+    async def story(watch: Watch, ear: Ear) -> None:
+        watch.sockets(tmp_path)
+        (tmp_path / "pod.sock.lock").touch()
+        await ear.next()
+        (tmp_path / "new").touch()
+        (tmp_path / "new").rename(tmp_path / "pod.sock")
+        await ear.next()
+        (tmp_path / "pod.sock").unlink()
+        await ear.next()
+
+    live_through(story)
+
+
+def test_other_files_disturb_nobody(tmp_path):
+    async def story(watch: Watch, ear: Ear) -> None:
+        watch.sockets(tmp_path)
+        (tmp_path / "scratch").touch()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ear.heard == 0
+        # Had it been told, it would have been before this.
+        (tmp_path / "pod.sock").touch()
+        await ear.next()
+        assert ear.heard == 1
+
+    live_through(story)
+
+
+def test_the_end_of_a_process_is_told_and_of_those_only_that_are_watched():
+    async def story(watch: Watch, ear: Ear) -> None:
+        with (
+            subprocess.Popen(["cat"], stdin=subprocess.PIPE) as watched,
+            subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+        ):
+            watch.processes([watched.pid, other.pid])
+            watch.processes([watched.pid])
+            other.kill()
+            other.wait()
+            assert watched.stdin is not None
+            watched.stdin.close()
+            await ear.next()
+            assert ear.heard == 1
+
+    live_through(story)
+
+
+def test_who_is_gone_already_is_no_error():
+    async def story(watch: Watch, ear: Ear) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        watch.processes([gone.pid])
+        assert ear.heard == 0
+
+    live_through(story)
+
+
+def test_only_the_last_time_that_was_asked_for_is_told():
+    async def story(watch: Watch, ear: Ear) -> None:
+        watch.after(0.0)
+        watch.after(None)
+        watch.after(0.01)
+        await ear.next()
+        assert ear.heard == 1
+
+    live_through(story)
+
+
+def test_a_folder_that_cannot_be_watched_is_told_once_and_does_no_harm(tmp_path, caplog):
+    async def story(watch: Watch, ear: Ear) -> None:
+        watch.sockets(tmp_path / "missing")
+        assert "seen a little later: No such file or directory" in caplog.text
+
+    live_through(story)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_closed_watch_tells_nothing_more(tmp_path, times):
+    async def story() -> None:
+        ear = Ear()
+        watch = Watch(ear.notify)
+        watch.sockets(tmp_path)
+        watch.after(0.0)
+        for _ in range(times):
+            watch.close()
+        (tmp_path / "pod.sock").touch()
+        await asyncio.sleep(0.01)
+        assert ear.heard == 0
+
+    asyncio.run(story())
