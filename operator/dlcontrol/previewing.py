@@ -14,7 +14,7 @@ from dlcontrol.scene import Scene
 from dlcore import cycle, explaining
 from dlcore.contract import Policy
 from dlcore.model import Job, JobId, JobState, Placement, Snapshot
-from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import Estimate, Predictor
 
 
@@ -40,9 +40,7 @@ class Effect:
 
     @property
     def new(self) -> Placement | None:
-        if isinstance(self.step, Start):
-            return self.step.placement
-        return self.step.new if isinstance(self.step, Reshape | Move) else None
+        return None if self.step is None or isinstance(self.step, Wait) else _outcome(self.step)
 
 
 def joined(scene: Scene, jobs: Sequence[Job]) -> Scene:
@@ -69,18 +67,20 @@ def _iter_effects(
     """Yield what differs between the two plans, the newcomers first."""
     old_steps = {step.job: step for step in before[1].steps}
     new_steps = {step.job: step for step in after[1].steps}
+    sentences = explaining.sentences_for(after[0], after[1].steps)
+    former = explaining.sentences_for(before[0], before[1].steps)
     states = _states(after[0])
     predictor = _predictor(after[0])
     jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]
     for job in sorted(jobs, key=lambda job: job not in new):
         old, step = old_steps.get(job), new_steps.get(job)
-        if step == old:
+        if _is_same(old, step):
             continue
         state = states.get(job)
         yield Effect(
             job=job,
             step=step,
-            sentence=_sentence(before[0], after[0], old, step),
+            sentence=sentences.get(job) or f"stays as it is; without them: {former[job]}",
             is_new=job in new,
             seconds_before=_ends(predictor, state, old, after[0].now),
             seconds_after=_ends(predictor, state, step, after[0].now),
@@ -88,11 +88,20 @@ def _iter_effects(
         )
 
 
-def _sentence(before: Snapshot, after: Snapshot, old: Step | None, step: Step | None) -> str:
-    if step is not None:
-        return explaining.sentence_for_step(after, step)
-    assert old is not None
-    return f"stays as it is; without them: {explaining.sentence_for_step(before, old)}"
+def _is_same(old: Step | None, new: Step | None) -> bool:
+    """Whether the job is no worse or better off: as many GPUs there, for whoever's sake."""
+    if isinstance(old, Wait) or isinstance(new, Wait) or old is None or new is None:
+        return old == new
+    before, after = _outcome(old), _outcome(new)
+    if before is None or after is None:
+        return before is after
+    return before.shape == after.shape and before.nodes == after.nodes
+
+
+def _outcome(step: Start | Reshape | Move | Stop) -> Placement | None:
+    if isinstance(step, Start):
+        return step.placement
+    return step.new if isinstance(step, Reshape | Move) else None
 
 
 def _states(snapshot: Snapshot) -> Mapping[JobId, JobState]:

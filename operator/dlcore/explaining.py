@@ -28,6 +28,39 @@ def sentence_for_wait(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     return f"waits: {reason}"
 
 
+def sentences_for(snapshot: Snapshot, steps: Sequence[Step]) -> dict[JobId, str]:
+    """Say what each step of a plan does and why; who waits, waits for what the others leave."""
+    settled = _settle(snapshot, steps)
+    return {
+        step.job: sentence_for_step(settled if isinstance(step, Wait) else snapshot, step)
+        for step in steps
+    }
+
+
+def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
+    """Show the same instant as if these steps had been taken."""
+    placed = {
+        step.job: step.placement if isinstance(step, Start) else step.new
+        for step in steps
+        if isinstance(step, Start | Reshape | Move)
+    }
+    stopped = {step.job for step in steps if isinstance(step, Stop)}
+    if not placed and not stopped:
+        return snapshot
+    states = (*snapshot.running, *snapshot.pending)
+    changed = [
+        replace(state, placement=placed.get(state.id), speed=0.0, adjusting=True)
+        if state.id in placed or state.id in stopped
+        else state
+        for state in sorted(states, key=lambda state: state.order)
+    ]
+    return replace(
+        snapshot,
+        running=tuple(state for state in changed if state.placement is not None),
+        pending=tuple(state for state in changed if state.placement is None),
+    )
+
+
 def sentence_for_step(snapshot: Snapshot, step: Step) -> str:
     """Say what a step does and why. ``snapshot`` is the one that its plan was made from."""
     state = _find(snapshot, step.job)

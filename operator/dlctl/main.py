@@ -2,8 +2,8 @@
 The command ``dljob``: where every verb begins and every error ends.
 
 Installed as ``dljob`` and as ``kubectl-dljob``, which kubectl runs for ``kubectl dljob``. Each
-verb is a file of its own that turns options into calls and results into what
-:mod:`dlctl.printing` prints.
+verb is in a file that :mod:`dlctl.verbs` names, and turns options into calls and results into
+text.
 
 Data goes to standard output and everything else to standard error. The exit status is 0 when it
 is done, 1 when it went wrong, 2 for wrong usage. What is wrong with an input is told in one line;
@@ -17,25 +17,27 @@ from typing import NoReturn
 
 import click
 
-from dlcore.checking import BrokenLaw
-from dlcore.jobfile import JobFileError
-from dlctl import policies, reproduce, simulate
+from dlcore.problems import WrongDocument
+from dlctl.backends import BackendError
 from dlctl.messages import say
+from dlctl.verbs import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
 INTERRUPTED = 130
 """What a shell reports of a program that was ended with Ctrl-C."""
 
+Told = click.ClickException | BadInput | WrongDocument | BackendError
+"""What went wrong for a reason that its user can do something about."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.command(
+    cls=LazyGroup,
+    verbs=VERBS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="dljob", prog_name="dljob")
 def cli() -> None:
     """Schedule deep-learning training so that every GPU works for the job that profits most."""
-
-
-cli.add_command(simulate.command)
-cli.add_command(reproduce.command)
-cli.add_command(policies.command)
 
 
 def main() -> NoReturn:
@@ -55,11 +57,8 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         # Not before the end, because only now all of the output is with whoever reads it.
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (click.ClickException, BadInput, JobFileError) as error:
+    except (click.ClickException, BadInput, WrongDocument, BackendError) as error:
         return _refuse(error, prog)
-    except BrokenLaw as error:
-        say(f"{prog}: a policy decided what must not be: {error}; this is a mistake of the policy")
-        return 1
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
@@ -70,6 +69,14 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         _give_up_output()
         say(f"{prog}: cannot write the output ({error.strerror or error})")
         return 1
+    except Exception as error:
+        # Not at the top, because most verbs are done before the brain would be loaded.
+        from dlcore.checking import BrokenLaw  # noqa: PLC0415
+
+        if not isinstance(error, BrokenLaw):
+            raise
+        say(f"{prog}: a policy decided what must not be: {error}; this is a mistake of the policy")
+        return 1
     return status if isinstance(status, int) else 0
 
 
@@ -77,7 +84,7 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refuse(error: click.ClickException | BadInput | JobFileError, prog: str) -> int:
+def _refuse(error: Told, prog: str) -> int:
     """Tell what is wrong with what the user gave, one line for each thing."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -87,6 +94,6 @@ def _refuse(error: click.ClickException | BadInput | JobFileError, prog: str) ->
         verb = context.command_path if context is not None else prog
         say(f"{verb}: {' '.join(error.format_message().split())}")
         return error.exit_code
-    for line in error.lines() if isinstance(error, JobFileError) else [str(error)]:
+    for line in error.lines() if isinstance(error, WrongDocument) else [str(error)]:
         say(f"{prog}: {line}")
     return 1

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dlcore import policies
 from dlctl import printing
+from dlctl.forms import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Entry:
     """What may follow its name, with the defaults."""
 
 
-@click.command("policies", short_help="List the policies and what they need to know.")
+@click.command("policies")
 @click.option(
     "-o",
     "--output",
@@ -39,7 +40,7 @@ def command(output: str) -> None:
     """List the policies: name, what it does, which paper it is from, what it needs to know."""
     entries = [describe(name) for name in policies.NAMES]
     if output == "json":
-        click.echo(printing.to_json([asdict(entry) for entry in entries]), nl=False)
+        click.echo(to_json([asdict(entry) for entry in entries]), nl=False)
     else:
         click.echo(_tabulate(entries), nl=False)
 

@@ -7,7 +7,6 @@ printed before all of it is there.
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dlctl.forms import to_json
 from dlsim.records import JobRecord, Record
 from dlsim.scoring import Score
 
@@ -47,21 +47,6 @@ UNITS = (Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
 
 
 # --- for programs -------------------------------------------------------------------------
-
-
-def to_json(value: Any) -> str:
-    """Indented JSON. What is not a number, because it does not exist, becomes null."""
-    return json.dumps(_without_nan(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

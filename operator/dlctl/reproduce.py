@@ -9,12 +9,14 @@ from rich import box
 from rich.table import Table
 
 from dlctl import printing, writing
-from dlctl.messages import progress_bar, say
+from dlctl.bars import progress_bar
+from dlctl.forms import to_json
+from dlctl.messages import say
 from dlsim.reproducing import REPRODUCTIONS
 from dlsim.reproducing.findings import Row
 
 
-@click.command("reproduce", short_help="Play a paper's evaluation again.")
+@click.command("reproduce")
 @click.argument("name", type=click.Choice(list(REPRODUCTIONS)), metavar="NAME")
 @click.option(
     "-o",
@@ -61,7 +63,7 @@ def command(name: str, output: str, plot: Path | None) -> None:
 def show_rows(rows: Sequence[Row], form: str) -> str:
     """Show figures beside each other in one of the formats of :mod:`dlctl.printing`."""
     if form == "json":
-        return printing.to_json([asdict(row) for row in rows])
+        return to_json([asdict(row) for row in rows])
     if form == "csv":
         return printing.to_csv([asdict(row) for row in rows])
     table = Table(box=box.SIMPLE_HEAD)

@@ -15,7 +15,8 @@ import click
 
 from dlcore.model import Cluster, JobId, Mechanism
 from dlctl import arguments, printing, writing
-from dlctl.messages import progress_bar, say
+from dlctl.bars import progress_bar
+from dlctl.messages import say
 from dlsim import failures, shipped, workloads
 from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
@@ -50,7 +51,7 @@ class Options:
     plot: Path | None
 
 
-@click.command("simulate", short_help="Play a trace under one or more policies.")
+@click.command("simulate")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--gpus",

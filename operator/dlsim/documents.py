@@ -14,18 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dlcore import jobfile
 from dlcore.model import Direction, Job
 from dlcore.profiles import JobType, Profile, Speed
 from dlcore.relating import Atlas
+from dlsim import yamlfiles
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.errors import BadInput
 from dlsim.learning import Learning
-from dlsim.tables import open_text
 
-SUFFIXES = (".yaml", ".yml", ".json")
 LEARNING = "sim.dljob.io/learning"
 
 
@@ -45,7 +42,7 @@ class Document:
 
 def is_document(path: Path) -> bool:
     """Whether this is a DLJob file, or a folder of them, rather than a trace."""
-    return path.is_dir() or path.suffix in SUFFIXES
+    return path.is_dir() or path.suffix in yamlfiles.SUFFIXES
 
 
 def read_documents(path: Path) -> tuple[Document, ...]:
@@ -65,55 +62,10 @@ def read_documents(path: Path) -> tuple[Document, ...]:
 
 
 def _iter_documents(path: Path) -> Iterator[Document]:
-    for file in _files(path):
-        for line, content in _load(file):
+    for file in yamlfiles.find_files(path):
+        for line, content in yamlfiles.load(file):
             if content is not None:
                 yield Document(file, line, _parse(file, line, content), _annotations(content))
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    try:
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-    except OSError as error:
-        message = f"cannot be read ({error.strerror or error})"
-        raise BadInput(path, message, remedy="check the path and its permissions") from error
-    if not files:
-        raise BadInput(path, "is a folder without YAML files", remedy="put DLJob files into it")
-    return files
-
-
-def _load(file: Path) -> list[tuple[int, Any]]:
-    """The documents of a file with the lines on which they begin."""
-    try:
-        with open_text(file) as text:
-            return list(_construct(yaml.SafeLoader(text)))
-    except OSError as error:
-        message = f"cannot be read ({error.strerror or error})"
-        raise BadInput(file, message, remedy="check the path and its permissions") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(file, "is not UTF-8 text", remedy="save it as UTF-8") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        problem = getattr(error, "problem", None) or str(error)
-        remedy = "check the indentation and quotes there"
-        raise BadInput(file, f"is not YAML ({problem})", line=line, remedy=remedy) from error
-    except (RecursionError, ValueError) as error:
-        # PyYAML lets these through: too deep a nesting, a date such as 2020-02-30.
-        message = f"is not YAML that can be read ({error})"
-        raise BadInput(file, message, remedy="write dates in quotes, and nest less") from error
-
-
-def _construct(loader: yaml.SafeLoader) -> Iterator[tuple[int, Any]]:
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            assert node is not None  # There is one, as was just checked.
-            yield node.start_mark.line + 1, loader.construct_document(node)
-    finally:
-        loader.dispose()
 
 
 def _parse(file: Path, line: int, content: object) -> Job:

@@ -10,7 +10,7 @@ import pytest
 
 from dlcore import policies
 from dlctl import writing
-from dlctl.messages import Bar
+from dlctl.bars import Bar
 from tests.ctl.running import HEADER, TRACES, run_apart
 
 MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}
@@ -352,7 +352,7 @@ class Spied:
 
 def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     clock = iter([0.0, 0.5, 2.0, 2.01, 3.0, 3.01])
-    monkeypatch.setattr("dlctl.messages.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("dlctl.bars.time.monotonic", lambda: next(clock))
     spied = Spied()
     bar = Bar(spied)  # type: ignore[arg-type]
     bar.watch("fifo", 1, 10)

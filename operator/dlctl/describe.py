@@ -1,0 +1,244 @@
+"""
+``dljob describe``: everything about a job, to be read from top to bottom.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from dlctl import texts
+from dlctl.backends import Backend, Json
+from dlctl.choosing import name_argument, output_option, with_backend
+from dlctl.forms import to_json
+from dlctl.get import progress_of
+from dlctl.jobviews import JobView, in_ranges, read_time
+from dlctl.texts import NOTHING
+
+MOST_EVENTS = 30
+WIDTH = 14
+"""Where values begin."""
+
+Fields = Mapping[str, Any]
+
+
+@click.command("describe")
+@name_argument(several=True)
+@output_option("json")
+@with_backend
+def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
+    """
+    Tell everything about a job: what it was told, what it has, how far it is, what that cost, its
+    conditions, the end of its log where it failed, and what happened to it lately.
+    """
+    told = [_collect(backend, name) for name in names]
+    if output == "json":
+        click.echo(to_json(told[0] if len(told) == 1 else told), nl=False)
+    else:
+        click.echo("\n".join(show(each) for each in told), nl=False)
+
+
+def _collect(backend: Backend, name: str) -> Json:
+    answer = backend.explain(name)
+    events = backend.list_events(name)
+    return {"job": answer["job"], "why": answer["message"], "events": events}
+
+
+def show(told: Json) -> str:
+    """Write what :func:`_collect` has found."""
+    job = JobView.of(told["job"])
+    parts = [
+        *_iter_head(job, told["why"]),
+        *_iter_wishes(job),
+        *_iter_allocation(job),
+        *_iter_progress(job),
+        *_iter_costs(job),
+        *_iter_tables(job, told["events"]),
+    ]
+    return "".join(parts)
+
+
+def _line(name: str, value: object) -> str:
+    return f"{name + ':':<{WIDTH}} {value}\n"
+
+
+def _part(name: str, value: object) -> str:
+    return f"  {name + ':':<{WIDTH - 2}} {value}\n"
+
+
+def _iter_head(job: JobView, why: str) -> Iterator[str]:
+    yield _line("Name", job.name)
+    labels = [f"{key}={value}" for key, value in sorted(job.labels.items())] or ["<none>"]
+    yield _line("Labels", labels[0])
+    for label in labels[1:]:
+        yield f"{'':<{WIDTH}} {label}\n"
+    yield _line("Submitted", texts.moment(job.submitted_at))
+    if job.started_at is not None:
+        yield _line("Started", texts.moment(job.started_at))
+    if job.finished_at is not None:
+        yield _line("Finished", texts.moment(job.finished_at))
+    yield _line("Phase", texts.paint(job.phase))
+    yield _line("Why", why)
+
+
+# --- what its user wants ------------------------------------------------------------------
+
+
+def _iter_wishes(job: JobView) -> Iterator[str]:
+    spec = job.spec
+    yield "Spec:\n"
+    yield _part("GPUs", _wanted_gpus(spec["gpus"]))
+    yield _part("Training", _wanted_training(spec["training"]))
+    profile = spec.get("profile")
+    if profile:
+        yield _part("Profile", "/".join(str(value) for value in profile.values()))
+    yield _part("Framework", _framework(spec))
+    yield _part("Command", _command(spec))
+    if spec.get("checkpoint"):
+        yield _part("Checkpoint", _checkpoint(spec["checkpoint"]))
+    limits = _limits(spec)
+    if limits:
+        yield _part("Limits", limits)
+    if spec.get("suspend"):
+        yield _part("Suspended", "yes")
+    yield _part("Priority", spec.get("priority", 0))
+
+
+def _wanted_gpus(gpus: Fields) -> str:
+    parts = [
+        " or ".join(map(str, gpus["options"]))
+        if "options" in gpus
+        else f"{gpus.get('min')} to {gpus.get('max')}"
+    ]
+    if "requested" in gpus:
+        parts.append(f"{gpus['requested']} requested")
+    if gpus.get("types"):
+        parts.append(f"of type {' or '.join(gpus['types'])}")
+    if "maxNodes" in gpus:
+        parts.append(f"on at most {gpus['maxNodes']} nodes")
+    return ", ".join(parts)
+
+
+def _wanted_training(training: Fields) -> str:
+    parts = []
+    if "epochs" in training:
+        parts.append(f"{training['epochs']} epochs of {training['iterationsPerEpoch']:,}")
+    elif "iterations" in training:
+        parts.append(f"{training['iterations']:,} iterations")
+    target = training.get("target")
+    if target:
+        parts.append(f"until {target['metric']} is {target['value']}")
+    if training.get("batchSize"):
+        parts.append(f"batch size {training['batchSize']}")
+    return ", ".join(parts)
+
+
+def _framework(spec: Fields) -> str:
+    each = {"perGpu": "a process for each GPU", "perNode": "a process for each node"}
+    return f"{spec.get('framework', 'none')}, {each[spec.get('processes', 'perGpu')]}"
+
+
+def _command(spec: Fields) -> str:
+    import shlex  # noqa: PLC0415 - only here
+
+    containers = spec.get("template", {}).get("spec", {}).get("containers", ())
+    trainer: Fields = next((each for each in containers if each.get("name") == "trainer"), {})
+    return shlex.join([*trainer.get("command", ()), *trainer.get("args", ())]) or NOTHING
+
+
+def _checkpoint(checkpoint: Fields) -> str:
+    ways = ("signal", "command", "http")
+    how = next((f"by {way} {checkpoint[way]}" for way in ways if checkpoint.get(way)), "none")
+    where = f", in {checkpoint['path']}" if checkpoint.get("path") else ""
+    shared = " (shared)" if checkpoint.get("shared") else ""
+    return f"{how}{where}{shared}"
+
+
+def _limits(spec: Fields) -> str:
+    named = {
+        "backoffLimit": "{} new attempts",
+        "activeDeadlineSeconds": "{} s at most",
+        "ttlSecondsAfterFinished": "forgotten {} s after its end",
+    }
+    return ", ".join(text.format(spec[name]) for name, text in named.items() if name in spec)
+
+
+# --- what it has and does -----------------------------------------------------------------
+
+
+def _iter_allocation(job: JobView) -> Iterator[str]:
+    allocation = job.status.get("allocation", {})
+    decided = texts.age(read_time(allocation.get("decidedAt")))
+    if not job.slices:
+        yield _line("Allocation", "none")
+        return
+    kind = f" {job.gpu_type}" if job.gpu_type else ""
+    generation = allocation.get("generation", 0)
+    yield _line(
+        "Allocation", f"{job.gpus}{kind} GPUs, decision {generation} about it, {decided} ago"
+    )
+    for part in job.slices:
+        yield _part(part.node, f"GPU {in_ranges(part.gpus)}")
+    if job.status.get("leftover"):
+        leftover = [f"{p['name']}[{in_ranges(tuple(p['gpuIds']))}]" for p in job.status["leftover"]]
+        yield _part("to release", " ".join(leftover))
+
+
+def _iter_progress(job: JobView) -> Iterator[str]:
+    total = job.iterations_total
+    done = f"{job.iteration:,}" + (f" of {total:,.0f} iterations" if total else " iterations")
+    yield _line("Progress", f"{done} ({progress_of(job)})" if total else done)
+    progress = job.status.get("progress", {})
+    if job.speed > 0:
+        yield _part("Speed", texts.speed(job.speed))
+    if job.eta is not None and not job.is_final:
+        yield _part("ETA", f"in {texts.duration(job.eta)}")
+    target = job.spec["training"].get("target")
+    if target and "metric" in progress:
+        yield _part(target["metric"], f"{progress['metric']:.6g} (target {target['value']})")
+
+
+def _iter_costs(job: JobView) -> Iterator[str]:
+    status, progress = job.status, job.status.get("progress", {})
+    yield "Costs:\n"
+    yield _part("GPU time", f"{texts.duration(progress.get('gpuSeconds', 0.0))} of one GPU")
+    lost = status.get("reshapeSeconds", 0.0)
+    yield _part("Reshapes", f"{job.reshapes}, {lost:.1f} s without training")
+    limit = job.spec.get("backoffLimit", 3)
+    yield _part("Failures", f"{status.get('failures', 0)} of {limit} that are borne with")
+    if status.get("restarts"):
+        yield _part("Restarts", status["restarts"])
+    if "exitCode" in status:
+        yield _part("Exit status", status["exitCode"])
+
+
+# --- tables -------------------------------------------------------------------------------
+
+
+def _iter_tables(job: JobView, events: list[Json]) -> Iterator[str]:
+    conditions = job.status.get("conditions", ())
+    if conditions:
+        rows = [
+            (c["type"], c["status"], c["reason"], _age(c.get("lastTransitionTime")), c["message"])
+            for c in conditions
+        ]
+        header = ("Type", "Status", "Reason", "Age", "Message")
+        yield "Conditions:\n" + texts.indent(texts.tabulate(header, rows))
+    tail = job.status.get("logTail", ())
+    if tail:
+        yield "Log, its last lines:\n" + texts.indent("\n".join(tail))
+    if not events:
+        yield _line("Events", "<none>")
+        return
+    left_out = len(events) - MOST_EVENTS
+    latest = events[-MOST_EVENTS:]
+    table = texts.tabulate(
+        ("Type", "Reason", "Age", "Message"),
+        [(e["type"], e["reason"], _age(e["at"]), e["message"]) for e in latest],
+    )
+    more = f" (the latest {MOST_EVENTS} of {len(events)})" if left_out > 0 else ""
+    yield f"Events{more}:\n" + texts.indent(table)
+
+
+def _age(text: str | None) -> str:
+    return texts.age(read_time(text))

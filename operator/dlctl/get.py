@@ -1,0 +1,179 @@
+"""
+``dljob get``: the jobs in a list, once or as they change.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dlctl import texts
+from dlctl.backends import Backend, JobList, Json
+from dlctl.choosing import name_argument, output_option, with_backend
+from dlctl.forms import to_json, to_json_line, to_yaml
+from dlctl.jobviews import JobView, full_name
+from dlctl.messages import say
+
+HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE")
+WIDE = ("PRIORITY", "ALLOCATION", "REASON")
+
+ROOM = 4
+"""When watching, columns are wider by so much, because what comes may be longer."""
+
+
+@click.command("get")
+@name_argument(several=True, required=False)
+@output_option("wide", "json", "yaml", "name")
+@click.option("-w", "--watch", is_flag=True, help="Go on, and print a row whenever a job changes.")
+@click.option(
+    "-l",
+    "--selector",
+    default="",
+    metavar="LABELS",
+    help="Only jobs with these labels: team=vision,tier!=batch,gpu in (a100,h100),!draft.",
+)
+@with_backend
+def command(
+    backend: Backend, *, names: tuple[str, ...], output: str | None, watch: bool, selector: str
+) -> int:
+    """
+    List jobs: all of them, or those that are named.
+
+    The columns are the phase of a job, how many GPUs it has, how much of its training is done, how
+    fast it trains, when it is expected to be done, how often its GPUs were changed, and how long
+    ago it was submitted.
+    """
+    if names and selector:
+        raise click.UsageError("names and --selector exclude each other; give one of them")
+    listed = backend.list_jobs(selector)
+    found, missing = _choose(listed.items, names)
+    for name in missing:
+        say(f"dljob get: {name}: there is no such job; dljob get lists those that are")
+    if watch:
+        _Watch(output, found).go_on(backend, selector, names, listed.version)
+    elif output in (None, "wide") and not found:
+        if not missing:
+            say("There are no jobs." if not selector else "No job has these labels.")
+    else:
+        click.echo(_show(found, output, single=len(names) == 1), nl=False)
+    return 1 if missing else 0
+
+
+def _choose(items: list[Json], names: Sequence[str]) -> tuple[list[Json], list[str]]:
+    if not names:
+        return items, []
+    there = {full_name(item): item for item in items}
+    return (
+        [there[name] for name in names if name in there],
+        [name for name in names if name not in there],
+    )
+
+
+def _show(items: list[Json], output: str | None, *, single: bool) -> str:
+    if output == "name":
+        return "".join(f"{_resource(item)}\n" for item in items)
+    if output in ("json", "yaml"):
+        document = items[0] if single and items else _listing(items)
+        return to_json(document) if output == "json" else to_yaml(document)
+    wide = output == "wide"
+    rows = [row_of(JobView.of(item), wide=wide) for item in items]
+    return texts.tabulate(_header(wide=wide), rows)
+
+
+def _listing(items: list[Json]) -> Json:
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJobList", "items": items}
+
+
+def _resource(item: Json) -> str:
+    return f"dljob.dljob.io/{full_name(item)}"
+
+
+def _header(*, wide: bool) -> tuple[str, ...]:
+    return (*HEADER, *WIDE) if wide else HEADER
+
+
+def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
+    """Write a job as a row of the table."""
+    row = (
+        job.name,
+        job.phase,
+        str(job.gpus),
+        progress_of(job),
+        texts.speed(job.speed),
+        texts.duration(job.eta) if job.eta is not None and not job.is_final else texts.NOTHING,
+        str(job.reshapes),
+        texts.age(job.submitted_at),
+    )
+    if not wide:
+        return row
+    kind = f" ({job.gpu_type})" if job.gpu_type else ""
+    where = " ".join(map(str, job.slices)) + kind if job.slices else texts.NOTHING
+    return (*row, str(job.priority), where, job.message or texts.NOTHING)
+
+
+def progress_of(job: JobView) -> str:
+    """Write how far a job is: the share where it is known, else how many iterations."""
+    if job.phase == "Completed":
+        return "100%"
+    if job.fraction is not None:
+        return f"{min(99.9, 100 * job.fraction):.3g}%"
+    return f"{job.iteration} it" if job.iteration else texts.NOTHING
+
+
+class _Watch:
+    """Prints a row whenever a job has changed in something that is printed."""
+
+    def __init__(self, output: str | None, items: list[Json]) -> None:
+        self._output = output
+        self._wide = output == "wide"
+        header = _header(wide=self._wide)
+        rows = [row_of(JobView.of(item), wide=self._wide) for item in items]
+        self._widths = [width + ROOM for width in texts.measure([header, *rows])]
+        self._printed: dict[str, tuple[str, ...]] = {}
+        if output in (None, "wide"):
+            self._print(texts.align(header, self._widths).rstrip() + "\n")
+        for item in items:
+            self._tell(item)
+
+    def go_on(self, backend: Backend, selector: str, names: Sequence[str], version: str) -> None:
+        for news in backend.watch_jobs(selector, version):
+            self._hear(news, names)
+
+    def _hear(self, news: JobList, names: Sequence[str]) -> None:
+        for item in news.items:
+            if not names or full_name(item) in names:
+                self._tell(item)
+        for name in news.removed:
+            self._tell_removed(name)
+
+    def _tell(self, item: Json) -> None:
+        name = full_name(item)
+        job = JobView.of(item)
+        row = row_of(job, wide=self._wide)
+        # Its age changes all the time, and is no news.
+        news = (*row[:7], *row[8:])
+        if self._printed.get(name) == news and self._output in (None, "wide"):
+            return
+        self._printed[name] = news
+        self._print(self._write(item, row))
+
+    def _write(self, item: Json, row: tuple[str, ...]) -> str:
+        match self._output:
+            case "json":
+                return to_json_line(item)
+            case "yaml":
+                return f"---\n{to_yaml(item)}"
+            case "name":
+                return f"{_resource(item)}\n"
+        return texts.align(row, self._widths).rstrip() + "\n"
+
+    def _tell_removed(self, name: str) -> None:
+        news = self._printed.pop(name, None)
+        if news is not None and self._output in (None, "wide"):
+            nothing = [texts.NOTHING] * (len(self._widths) - 2)
+            self._print(texts.align((name, "Removed", *nothing), self._widths).rstrip() + "\n")
+
+    def _print(self, text: str) -> None:
+        click.echo(text, nl=False)
+        # Whoever reads a pipe wants to hear of it now.
+        sys.stdout.flush()

@@ -1,0 +1,116 @@
+"""
+A DLJob document with its status, read once into what the verbs show.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from dlctl.backends import Json
+
+CANCELLING = "Cancelling"
+FINAL = frozenset({"Completed", "Failed"})
+
+
+class Slice(NamedTuple):
+    """The GPUs of a job on one node."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.node}[{in_ranges(self.gpus)}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job, as people are told of it."""
+
+    name: str
+    phase: str
+    message: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    slices: tuple[Slice, ...] = ()
+    iteration: int = 0
+    iterations_total: float | None = None
+    fraction: float | None = None
+    speed: float = 0.0
+    eta: float | None = None
+    """In seconds."""
+    reshapes: int = 0
+    submitted_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    version: str = ""
+    document: Json = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in FINAL
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        status: Mapping[str, Any] = self.document.get("status", {})
+        return status
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        spec: Mapping[str, Any] = self.document.get("spec", {})
+        return spec
+
+    @classmethod
+    def of(cls, document: Json) -> "JobView":
+        """Read a document as the server sends it."""
+        metadata, status = document["metadata"], document.get("status", {})
+        allocation, progress = status.get("allocation", {}), status.get("progress", {})
+        gone = status.get("cancelled") or metadata.get("deletionTimestamp")
+        return cls(
+            name=full_name(document),
+            phase=CANCELLING if gone else status.get("phase", "Submitted"),
+            message=status.get("message", ""),
+            labels=metadata.get("labels") or {},
+            priority=document["spec"].get("priority", 0),
+            gpus=allocation.get("gpus", 0),
+            gpu_type=allocation.get("gpuType", ""),
+            slices=tuple(
+                Slice(part["name"], tuple(part["gpuIds"])) for part in allocation.get("nodes", ())
+            ),
+            iteration=progress.get("iteration", 0),
+            iterations_total=progress.get("iterationsTotal"),
+            fraction=progress.get("fraction"),
+            speed=progress.get("iterationsPerSecond", 0.0),
+            eta=progress.get("etaSeconds"),
+            reshapes=status.get("reshapes", 0),
+            submitted_at=read_time(metadata.get("creationTimestamp")),
+            started_at=read_time(status.get("startedAt")),
+            finished_at=read_time(status.get("finishedAt")),
+            version=metadata.get("resourceVersion", ""),
+            document=document,
+        )
+
+
+def full_name(document: Mapping[str, Any]) -> str:
+    """The name of a job as the verbs take it."""
+    metadata = document["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def read_time(text: str | None) -> float | None:
+    """Read a time of a document, in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def in_ranges(numbers: tuple[int, ...]) -> str:
+    """Write 0,1,2,3,6 as 0-3,6."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

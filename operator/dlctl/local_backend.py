@@ -1,0 +1,171 @@
+"""
+The ``dljob up`` of this machine, as the verbs ask it.
+
+Everything but two things is asked at its socket. Logs are files that it names, and a command that
+is to see a job's GPUs runs here, in the surroundings that it tells.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlctl.backends import (
+    BackendError,
+    Created,
+    JobList,
+    Json,
+    LogLine,
+    LogQuery,
+    NotThere,
+    Plan,
+)
+from dlctl.following import follow, read_lines
+from dlctl.jobviews import JobView, full_name
+from dlctl.socket_client import SocketClient
+
+WATCH_S = 25.0
+"""A question for news is asked again after so long, so that nobody waits on a dead connection."""
+
+WORKING_DIRECTORY = "dljob.io/working-directory"
+
+
+class LocalBackend:
+    """Asks at a socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._client = SocketClient(socket)
+
+    def about(self) -> Json:
+        return self._get("about")
+
+    # --- jobs
+
+    def list_jobs(self, selector: str = "") -> JobList:
+        return _job_list(self._get("jobs", query={"selector": selector}))
+
+    def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
+        while True:
+            query = {"selector": selector, "watch": version, "seconds": WATCH_S}
+            news = _job_list(self._get("jobs", query=query, seconds=WATCH_S))
+            version = news.version
+            yield news
+
+    def get_job(self, name: str) -> Json:
+        return self._get("jobs", name)
+
+    def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
+        query = {"dryRun": "true"} if dry_run else None
+        answer = self._client.ask("POST", ("jobs",), query=query, body=_list(documents))
+        return Created(answer["items"], answer["notices"])
+
+    def replace_job(self, document: Mapping[str, Any]) -> Json:
+        return self._ask("PUT", "jobs", full_name(document), body=document)
+
+    def delete_job(self, name: str) -> Json:
+        return self._ask("DELETE", "jobs", name)
+
+    def preview(self, documents: Sequence[Json]) -> Plan:
+        answer = self._ask("POST", "plan", body=_list(documents))
+        return Plan(answer["items"], answer["notices"])
+
+    def explain(self, name: str) -> Json:
+        return self._get("jobs", name, "why")
+
+    def list_history(self, name: str, limit: int) -> list[Json]:
+        return self._items("jobs", name, "history", query={"limit": limit})
+
+    # --- the machine
+
+    def list_events(self, name: str = "", since: int = 0) -> list[Json]:
+        query = {"since": since, **({"job": name} if name else {})}
+        return self._items("events", query=query)
+
+    def list_nodes(self) -> list[Json]:
+        return self._items("nodes")
+
+    def cordon(self, node: str, gpu: int, reason: str) -> Json:
+        parts = ("nodes", node, "gpus", str(gpu), "cordon")
+        return self._ask("PUT", *parts, body={"reason": reason})
+
+    def uncordon(self, node: str, gpu: int) -> Json:
+        return self._ask("DELETE", "nodes", node, "gpus", str(gpu), "cordon")
+
+    def list_settings(self) -> list[Json]:
+        return self._items("config")
+
+    # --- what happens here
+
+    def list_log_nodes(self, name: str) -> list[str]:
+        job = JobView.of(self.get_job(name))
+        return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
+
+    def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        if not query.follow:
+            return read_lines(self._find_logs(name, query.node)[0], query.lines)
+        return follow(lambda: self._find_logs(name, query.node), query.lines)
+
+    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+        there = self._items("jobs", name, "surroundings")
+        chosen = [each for each in there if each["node"] == node] if node else there
+        if not chosen:
+            nodes = ", ".join(each["node"] for each in there)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+        place = chosen[0]
+        try:
+            done = subprocess.run(  # noqa: S603 - it is what the user has asked for
+                list(command),
+                cwd=place["folder"],
+                env={**os.environ, **place["environment"]},
+                check=False,
+            )
+        except OSError as error:
+            what = error.filename or command[0]
+            raise BackendError(
+                f"{what}: cannot be run ({error.strerror}); check the command"
+            ) from error
+        # As a shell tells of a command that a signal has ended.
+        return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+    def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
+        """Say where the output is, and whether there will be no more of it."""
+        answer = self._get("jobs", name, "logs")
+        logs = {each["node"]: Path(each["path"]) for each in answer["items"]}
+        if node and node not in logs:
+            known = ", ".join(logs) or "none yet"
+            raise NotThere(f"{name} has no log of {node}; nodes with one: {known}")
+        return {n: path for n, path in logs.items() if not node or n == node}, answer["ended"]
+
+    # --- asking
+
+    def _get(
+        self, *parts: str, query: Mapping[str, object] | None = None, seconds: float = 0.0
+    ) -> Json:
+        return self._client.ask("GET", parts, query=query, seconds=seconds)
+
+    def _ask(self, method: str, *parts: str, body: object = None) -> Json:
+        return self._client.ask(method, parts, body=body)
+
+    def _items(self, *parts: str, query: Mapping[str, object] | None = None) -> list[Json]:
+        items: list[Json] = self._get(*parts, query=query)["items"]
+        return items
+
+
+def _job_list(answer: Json) -> JobList:
+    version = answer["metadata"]["resourceVersion"]
+    removed = tuple(answer.get("removed", ()))
+    return JobList(answer["items"], version, removed, answer.get("complete", True))
+
+
+def _list(documents: Sequence[Json]) -> Json:
+    """Say where the relative paths of jobs begin that do not say it: here."""
+    here = str(Path.cwd())
+    return {"kind": "DLJobList", "items": [_placed(document, here) for document in documents]}
+
+
+def _placed(document: Json, here: str) -> Json:
+    metadata = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    placed = {**metadata, "annotations": {WORKING_DIRECTORY: here, **annotations}}
+    return {**document, "metadata": placed}

@@ -1,0 +1,102 @@
+"""
+``dljob suspend``, ``resume`` and ``cancel``: what a user may change about jobs that are there.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+import click
+
+from dlctl.backends import Backend, Conflict, Json, NotThere
+from dlctl.choosing import name_argument, with_backend
+from dlctl.jobviews import JobView
+from dlctl.messages import say
+
+ATTEMPTS = 5
+"""So often a change is tried again that somebody else got in the way of."""
+
+LOOK_S = 0.3
+
+
+@click.command("suspend")
+@name_argument(several=True)
+@with_backend
+def suspend(backend: Backend, *, names: tuple[str, ...]) -> int:
+    """
+    Take all GPUs from jobs. They save themselves, and wait until they are resumed.
+    """
+    return _for_each(names, lambda name: _set_suspended(backend, name, suspended=True))
+
+
+@click.command("resume")
+@name_argument(several=True)
+@with_backend
+def resume(backend: Backend, *, names: tuple[str, ...]) -> int:
+    """
+    Put suspended jobs into the queue again, at the place that they had.
+    """
+    return _for_each(names, lambda name: _set_suspended(backend, name, suspended=False))
+
+
+@click.command("cancel")
+@name_argument(several=True)
+@click.option("--wait", is_flag=True, help="Return when nothing is left of them.")
+@with_backend
+def cancel(backend: Backend, *, names: tuple[str, ...], wait: bool) -> int:
+    """
+    End jobs, without saving them, and forget them and their logs.
+    """
+    status = _for_each(names, lambda name: _cancel(backend, name))
+    if wait:
+        _wait_until_gone(backend, names)
+    return status
+
+
+def _for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
+    """Do what can be done, and tell of the rest."""
+    status = 0
+    for name in names:
+        try:
+            click.echo(f"{name} {change(name)}")
+        except (NotThere, Conflict) as error:
+            say(f"dljob: {error}")
+            status = 1
+    return status
+
+
+def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
+    for attempt in range(1, ATTEMPTS + 1):
+        document = backend.get_job(name)
+        job = JobView.of(document)
+        if job.is_final:
+            remedy = "submit it under another name to train it again"
+            raise Conflict(f"{name} is {job.phase} already; {remedy}")
+        if bool(job.spec.get("suspend", False)) is suspended:
+            return "is suspended already" if suspended else "is not suspended"
+        try:
+            backend.replace_job(_with_suspend(document, suspended=suspended))
+        except Conflict:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return "suspended" if suspended else "resumed"
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _with_suspend(document: Json, *, suspended: bool) -> Json:
+    return {**document, "spec": {**document["spec"], "suspend": suspended}}
+
+
+def _cancel(backend: Backend, name: str) -> str:
+    backend.delete_job(name)
+    return "cancelled"
+
+
+def _wait_until_gone(backend: Backend, names: Iterable[str]) -> None:
+    for name in names:
+        while True:
+            try:
+                backend.get_job(name)
+            except NotThere:
+                break
+            time.sleep(LOOK_S)

@@ -1,0 +1,184 @@
+"""
+``dljob submit``: job files are checked here and there, and taken in all or none.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from dlctl import texts
+from dlctl.backends import Backend, BackendError, Json
+from dlctl.choosing import output_option, with_backend
+from dlctl.forms import to_json, to_yaml
+from dlctl.jobviews import full_name
+from dlctl.messages import say
+
+STDIN = "-"
+
+
+class Source(NamedTuple):
+    """A document, and where it stands."""
+
+    place: str
+    """``FILE:LINE``."""
+    document: Any
+
+
+class WrongJobs(Exception):
+    """Nothing was submitted, for all these reasons."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+@click.command("submit")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would be decided now, and at whose expense.",
+)
+@output_option("json", "yaml", "name")
+@with_backend
+def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> int:
+    """
+    Submit the jobs of YAML files, of the files in folders, or of standard input (-).
+
+    A file may hold several documents. All of them are checked before anything happens; where one
+    is wrong none is submitted.
+    """
+    sources = [source for name in files for source in _iter_sources(name)]
+    try:
+        documents = _check(sources)
+        if dry_run:
+            _preview(backend, documents, output)
+        else:
+            _submit(backend, documents, output)
+    except WrongJobs as wrong:
+        return _tell(wrong.lines)
+    except BackendError as error:
+        if not error.complaints:
+            raise
+        places = [source.place for source in sources]
+        return _tell([f"{places[each.document]}: {each.line}" for each in error.complaints])
+    return 0
+
+
+def _tell(lines: Sequence[str]) -> int:
+    for line in lines:
+        say(f"dljob submit: {line}")
+    return 1
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+def _iter_sources(name: str) -> Iterator[Source]:
+    """Yield the documents of a file, of a folder, or of standard input."""
+    from dlsim import yamlfiles  # noqa: PLC0415 - not for --help, nor for completion
+    from dlsim.errors import BadInput  # noqa: PLC0415
+
+    if name == STDIN:
+        found = [("stdin", yamlfiles.read(sys.stdin, "stdin"))]
+    else:
+        paths = yamlfiles.find_files(Path(name))
+        found = [(str(path), yamlfiles.load(path)) for path in paths]
+    for file, documents in found:
+        there = [(line, content) for line, content in documents if content is not None]
+        if not there:
+            raise BadInput(file, "holds no DLJob", remedy="put at least one DLJob into it")
+        for line, content in there:
+            yield from _iter_items(Source(f"{file}:{line}", content))
+
+
+def _iter_items(source: Source) -> Iterator[Source]:
+    """Yield the items of a list, as ``dljob get -o yaml`` prints it."""
+    content = source.document
+    if isinstance(content, dict) and content.get("kind") == "DLJobList":
+        items = content.get("items")
+        for item in items if isinstance(items, list) else ():
+            yield Source(source.place, item)
+    else:
+        yield source
+
+
+def _check(sources: Sequence[Source]) -> list[Json]:
+    """Find everything that is wrong with the documents by themselves."""
+    from dlcore import jobfile  # noqa: PLC0415 - takes longer to load than to do the rest
+
+    lines: list[str] = []
+    for source in sources:
+        try:
+            jobfile.parse(source.document, source=source.place, require_template=True)
+        except jobfile.JobFileError as error:
+            lines += error.lines()
+    if lines:
+        raise WrongJobs(lines)
+    return [source.document for source in sources]
+
+
+# --- doing --------------------------------------------------------------------------------
+
+
+def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    created = backend.create_jobs(documents)
+    for notice in created.notices:
+        say(f"note: {notice}")
+    if output in ("json", "yaml"):
+        items = created.items
+        document = items[0] if len(items) == 1 else {"kind": "DLJobList", "items": items}
+        click.echo(to_json(document) if output == "json" else to_yaml(document), nl=False)
+        return
+    for item in created.items:
+        name = full_name(item)
+        click.echo(f"dljob.dljob.io/{name}" if output == "name" else f"{name} submitted")
+
+
+def _preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    plan = backend.preview(documents)
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    if output == "json":
+        click.echo(to_json(plan.effects), nl=False)
+    elif output == "yaml":
+        click.echo(to_yaml(plan.effects), nl=False)
+    elif output == "name":
+        click.echo("".join(f"{effect['job']}\n" for effect in plan.effects), nl=False)
+    else:
+        click.echo(show_plan(plan.effects), nl=False)
+
+
+def show_plan(effects: Sequence[Json]) -> str:
+    """Write what would become of the new jobs, and what of the others."""
+    own = [effect for effect in effects if effect["submitted"]]
+    others = [effect for effect in effects if not effect["submitted"]]
+    lines = [_sentence(effect) for effect in own]
+    if others:
+        lines += ["", "Because of that:", *(f"  {_sentence(effect)}" for effect in others)]
+    else:
+        lines.append("No other job is touched.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _sentence(effect: Json) -> str:
+    told = f"{effect['job']} {effect['message']}"
+    return "; ".join((told, *_iter_expectations(effect)))
+
+
+def _iter_expectations(effect: Json) -> Iterator[str]:
+    speed, before, after = (
+        effect.get(name) for name in ("iterationsPerSecond", "secondsBefore", "secondsAfter")
+    )
+    if speed:
+        yield f"about {texts.speed(speed)} ({100 * effect['confidence']:.0f} % sure)"
+    if after is None:
+        if before is not None:
+            yield f"without that it would be done in about {texts.duration(before)}"
+    elif before is None or effect["submitted"]:
+        yield f"done in about {texts.duration(after)}"
+    elif texts.duration(before) != texts.duration(after):
+        yield f"done in about {texts.duration(after)} instead of {texts.duration(before)}"

@@ -1,0 +1,88 @@
+"""
+Which verbs there are and in which module each is, so that only the one that is typed is loaded.
+
+``dljob get`` is asked for many times a day and by programs; the simulator takes longer to load
+than the whole of its answer.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Verb(NamedTuple):
+    """A verb of the command line."""
+
+    module: str
+    """Of :mod:`dlctl`; the verb is its ``command``, or bears the name that follows a colon."""
+    help: str
+    """What the list of verbs says of it."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are loaded when they are asked for."""
+
+    def __init__(self, *args: Any, verbs: dict[str, dict[str, Verb]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = verbs
+        self._verbs = {name: verb for verbs in verbs.values() for name, verb in verbs.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        """All verbs, in the order in which people need them."""
+        return list(self._verbs)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as click calls it
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Load a verb."""
+        verb = self._verbs.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, attribute = verb.module.partition(":")
+        command = getattr(import_module(f"dlctl.{module}"), attribute or "command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as click calls it
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """List the verbs without loading them."""
+        for title, verbs in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, verb.help) for name, verb in verbs.items()])
+
+
+VERBS = {
+    "Jobs": {
+        "submit": Verb("submit", "Submit jobs, or ask what would become of them."),
+        "get": Verb("get", "List jobs, once or as they change."),
+        "describe": Verb("describe", "Tell everything about a job."),
+        "why": Verb("why", "Explain what a job does now, or why it waits."),
+        "history": Verb("history", "List what was decided about a job, with cause and cost."),
+        "logs": Verb("logs", "Print the output of a job's training."),
+        "exec": Verb("execute", "Run a command on the GPUs that a job has."),
+        "suspend": Verb("steer:suspend", "Take all GPUs from jobs until they are resumed."),
+        "resume": Verb("steer:resume", "Put suspended jobs into the queue again."),
+        "cancel": Verb("steer:cancel", "End jobs and forget them."),
+    },
+    "GPUs and the controller": {
+        "top": Verb("top", "Watch GPUs and jobs, live."),
+        "gpu": Verb("gpu", "List GPUs, take them out and give them back."),
+        "up": Verb("up", "Run jobs on this machine."),
+        "config": Verb("config", "Show how the controller is set, and by what."),
+        "profiles": Verb("profiles", "What is known of types of jobs."),
+    },
+    "Simulation": {
+        "simulate": Verb("simulate", "Play a trace under one or more policies."),
+        "reproduce": Verb("reproduce", "Repeat the evaluation of a paper."),
+        "policies": Verb("policies", "List the policies."),
+    },
+    "More": {
+        "completion": Verb("completion", "Print what completes dljob in your shell."),
+    },
+}

@@ -1,0 +1,33 @@
+"""
+``dljob why``: one sentence for each job, with the numbers of this moment.
+"""
+
+import click
+
+from dlctl.backends import Backend
+from dlctl.choosing import name_argument, output_option, with_backend
+from dlctl.forms import to_json
+
+
+@click.command("why")
+@name_argument(several=True)
+@output_option("json")
+@with_backend
+def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
+    """
+    Explain what a job does now: why it waits and until when, who has what it waits for, or what it
+    makes of the GPUs that it has.
+    """
+    answers = [backend.explain(name) for name in names]
+    if output == "json":
+        told = [_without_document(answer) for answer in answers]
+        click.echo(to_json(told[0] if len(told) == 1 else told), nl=False)
+        return
+    for answer in answers:
+        prefix = f"{answer['name']} " if len(answers) > 1 else ""
+        click.echo(f"{prefix}{answer['message']}")
+
+
+def _without_document(answer: dict[str, object]) -> dict[str, object]:
+    """Leave out what ``get -o json`` prints."""
+    return {name: value for name, value in answer.items() if name != "job"}

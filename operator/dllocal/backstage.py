@@ -1,0 +1,62 @@
+"""
+What the server of ``dljob up`` needs of all the rest of it, handed over in one piece.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dlcontrol.reasons import Outlook
+from dlcontrol.scene import Scene
+from dlcontrol.settings import Setting
+from dlcontrol.tables import HistoryEntry
+from dlcore.contract import Policy
+from dlcore.model import JobId, Snapshot
+from dllocal.events import Events
+from dllocal.folders import Folders
+from dllocal.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backstage:
+    """
+    The parts that are asked, and the one way to make the controller look.
+
+    All is called on the event loop of the controller, but for ``history``, which may take its
+    time and is called in a thread.
+    """
+
+    folders: Folders
+    registry: Registry
+    events: Events
+    policy: Policy
+    scene: Callable[[], Scene | None]
+    """What the loop saw last; ``None`` before its first look."""
+    snapshot: Callable[[Scene], Snapshot]
+    """What a decision would be made from."""
+    wake: Callable[[], None]
+    """A user has changed something."""
+    history: Callable[[JobId, int], Sequence[HistoryEntry]]
+    """The latest entries about a job, newest first; raises :class:`~dlcontrol.store.StoreError`."""
+    settings: Callable[[], Iterable[Setting]]
+    metrics: Callable[[], bytes]
+    about: Callable[[], Mapping[str, Any]]
+    """What else is to be told of this controller."""
+
+
+class Present:
+    """The scene that the loop saw last, with what follows from it, made once for all who ask."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        self._backstage = backstage
+        self._made: tuple[Scene, Snapshot, Outlook] | None = None
+
+    def see(self) -> tuple[Scene, Snapshot, Outlook] | None:
+        """Show it; ``None`` before the first look of the loop."""
+        scene = self._backstage.scene()
+        if scene is None:
+            return None
+        if self._made is None or self._made[0] is not scene:
+            snapshot = self._backstage.snapshot(scene)
+            self._made = scene, snapshot, Outlook(scene, snapshot)
+        return self._made

@@ -1,0 +1,309 @@
+"""
+The jobs of one machine, over HTTP: looked at, submitted, changed, cancelled, explained.
+
+What changes something goes through the list of jobs and wakes the controller; nothing is decided
+here. All of it runs on the controller's event loop, so that nobody else writes at the same time.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from dlcontrol import previewing
+from dlcontrol.platforms import Entry
+from dlcore import jobfile
+from dlcore.jobschema import KIND
+from dlcore.model import Job, JobId
+from dlcore.problems import Problem
+from dllocal import labels, showing, trainers
+from dllocal.backstage import Backstage, Present
+from dllocal.refusals import Complaint, Refused
+from dllocal.showing import Json
+
+LONGEST_WAIT_S = 60.0
+MOST_HISTORY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A document that could be taken in."""
+
+    job: Job
+    document: Json
+
+
+class JobsApi:
+    """Everything under ``/v1/jobs``."""
+
+    def __init__(
+        self, backstage: Backstage, present: Present, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._stage = backstage
+        self._registry = backstage.registry
+        self._present = present
+        self._clock = clock
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/jobs", self.list_jobs),
+            web.post("/v1/jobs", self.create),
+            web.get("/v1/jobs/{name}", self.show),
+            web.put("/v1/jobs/{name}", self.change),
+            web.delete("/v1/jobs/{name}", self.cancel),
+            web.get("/v1/jobs/{name}/why", self.explain),
+            web.get("/v1/jobs/{name}/history", self.tell_history),
+            web.get("/v1/jobs/{name}/logs", self.name_logs),
+            web.get("/v1/jobs/{name}/surroundings", self.tell_surroundings),
+            web.post("/v1/plan", self.plan),
+        ]
+
+    # --- looking
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        """List all jobs; with ``watch=VERSION`` wait for what is newer, and list that."""
+        try:
+            selector = labels.parse(request.query.get("selector", ""))
+        except labels.WrongSelector as error:
+            raise Refused(400, str(error)) from error
+        if "watch" in request.query:
+            return await self._watch(request, selector)
+        chosen = [e for e in self._registry.entries.values() if selector.selects(e.job.labels)]
+        items = [self._document(entry) for entry in chosen]
+        return web.json_response(showing.list_document(self._version(), items))
+
+    async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
+        changes = self._registry.changes
+        epoch, _, text = request.query["watch"].partition(".")
+        version = int(text) if text.isdecimal() and len(text) < 19 else -1
+        known = epoch == str(self._registry.epoch) and changes.knows(version)
+        if known:
+            await changes.wait(version, read_seconds(request, "seconds", 30.0))
+        changed, removed = changes.since(version if known else 0)
+        entries = self._registry.entries
+        chosen = [entries[job] for job in changed if selector.selects(entries[job].job.labels)]
+        items = [self._document(entry) for entry in sorted(chosen, key=lambda entry: entry.order)]
+        answer = showing.list_document(self._version(), items)
+        # Whoever was away for too long has to drop what it knows.
+        return web.json_response({**answer, "removed": removed, "complete": not known})
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show one job."""
+        return web.json_response(self._document(self._find(request)))
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Say what a job does now and why, with the numbers of this moment."""
+        entry = self._find(request)
+        sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
+        seen = self._present.see()
+        if seen is not None and entry.job.id in seen[0].entries:
+            sentence = seen[2].sentence(seen[0].entries[entry.job.id])
+        document = self._document(entry)
+        return web.json_response({"name": entry.job.id, "message": sentence, "job": document})
+
+    async def tell_history(self, request: web.Request) -> web.Response:
+        """List what was decided about a job and what happened to it, oldest first."""
+        job = JobId(request.match_info["name"])
+        limit = min(MOST_HISTORY, int(read_seconds(request, "limit", 100.0)))
+        entries = await asyncio.to_thread(self._stage.history, job, max(1, limit))
+        if not entries:
+            self._find(request)
+        items = [showing.history_document(entry) for entry in reversed(entries)]
+        return web.json_response({"items": items})
+
+    async def name_logs(self, request: web.Request) -> web.Response:
+        """Say in which files the output of a job is."""
+        entry = self._find(request)
+        logs = self._stage.folders.training_logs(entry.job.id)
+        items = [{"node": node, "path": str(path)} for node, path in logs.items()]
+        return web.json_response({"items": items, "ended": entry.status.is_final})
+
+    async def tell_surroundings(self, request: web.Request) -> web.Response:
+        """Say in what surroundings the processes of a job run on each of its nodes."""
+        entry = self._find(request)
+        placement, seen = entry.status.placement, self._present.see()
+        if placement is None or seen is None:
+            phase = entry.status.phase.value
+            raise Refused(
+                409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
+            )
+        trainer = trainers.trainer_of(entry.job, entry.document)
+        nodes = seen[0].nodes
+        items = [
+            {
+                "node": part.node,
+                "folder": trainer.folder,
+                "environment": {
+                    **trainer.environment,
+                    **trainers.visible_gpus(entry.job, nodes[part.node], part.gpus),
+                },
+            }
+            for part in placement.slices
+            if part.node in nodes
+        ]
+        return web.json_response({"items": items})
+
+    # --- changing
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
+        submissions = self._check(await read_documents(request))
+        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        if "dryRun" in request.query:
+            items = [each.document for each in submissions]
+            return web.json_response(
+                {**showing.list_document(self._version(), items), "notices": notices}
+            )
+        entries = self._registry.submit_all([each.document for each in submissions], self._clock())
+        self._stage.wake()
+        items = [self._document(entry) for entry in entries]
+        answer = {**showing.list_document(self._version(), items), "notices": notices}
+        return web.json_response(answer, status=201)
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Give a job another spec, as far as it may change while it runs."""
+        entry = self._find(request)
+        document = await read_body(request)
+        job = parse(document, 0)
+        problems = [*jobfile.change_problems(entry.job, job), *trainers.problems_here(job)]
+        if problems:
+            raise Refused.because_of([Complaint(problem) for problem in problems])
+        known = document["metadata"].get("generation", entry.spec_generation)
+        if known != entry.spec_generation:
+            raise Refused(
+                409, f"{entry.job.id} was changed by somebody else meanwhile; read it and try again"
+            )
+        if entry.cancelled:
+            raise Refused(409, f"{entry.job.id} is cancelled; submit it anew when it is gone")
+        changed = self._registry.change(entry, _as_written(document))
+        self._stage.wake()
+        return web.json_response(self._document(changed))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """End a job and forget it."""
+        entry = self._find(request)
+        if not entry.cancelled:
+            self._registry.cancel(entry.job.id)
+            self._stage.wake()
+        return web.json_response(self._document(self._find(request)), status=202)
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Say what would be decided now if these jobs were submitted, and at whose expense."""
+        submissions = self._check(await read_documents(request))
+        seen = self._present.see()
+        if seen is None:
+            raise Refused(503, "the controller has not looked around yet; try again in a moment")
+        scene, before, _ = seen
+        after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
+        # Another thread, because with thousands of jobs it takes long enough to be felt.
+        effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
+        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        items = [showing.effect_document(effect) for effect in effects]
+        return web.json_response({"items": items, "notices": notices})
+
+    # --- what they share
+
+    def _find(self, request: web.Request) -> Entry:
+        name = JobId(request.match_info["name"])
+        entry = self._registry.entries.get(name)
+        if entry is None:
+            raise Refused(404, f"{name}: there is no such job; dljob get lists those that are")
+        return entry
+
+    def _version(self) -> str:
+        return f"{self._registry.epoch}.{self._registry.changes.version}"
+
+    def _document(self, entry: Entry) -> Json:
+        job = entry.job.id
+        seen = self._present.see()
+        return showing.job_document(
+            entry,
+            version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
+            remaining=seen[2].remaining(job) if seen is not None else None,
+        )
+
+    def _check(self, documents: list[Json]) -> list[_Submission]:
+        """Refuse all of them for whatever is wrong with any."""
+        complaints: list[Complaint] = []
+        submissions: list[_Submission] = []
+        names: set[JobId] = set()
+        for number, document in enumerate(documents):
+            try:
+                job = parse(document, number)
+            except Refused as refused:
+                complaints += refused.complaints
+                continue
+            problems = [*trainers.problems_here(job), *self._taken(job.id, names)]
+            complaints += [Complaint(problem, number) for problem in problems]
+            names.add(job.id)
+            submissions.append(_Submission(job, _as_written(document)))
+        if complaints:
+            raise Refused.because_of(complaints)
+        return submissions
+
+    def _taken(self, name: JobId, others: set[JobId]) -> list[Problem]:
+        path = "metadata.name"
+        if name in others:
+            remedy = "give every job a name of its own"
+            return [Problem(path, name, f'"{name}" is submitted twice', remedy)]
+        entry = self._registry.entries.get(name)
+        if entry is None:
+            return []
+        what = "being cancelled" if entry.cancelled else entry.status.phase.value
+        remedy = f"choose another name, or remove that one first: dljob cancel {name}"
+        return [Problem(path, name, f'"{name}" is a job already ({what})', remedy)]
+
+
+def parse(document: Json, number: int) -> Job:
+    """Read a document that is to run here."""
+    try:
+        return jobfile.parse(document, require_template=True)
+    except jobfile.JobFileError as error:
+        complaints = [Complaint(problem, number) for problem in error.problems]
+        raise Refused.because_of(complaints) from error
+
+
+def _as_written(document: Mapping[str, Any]) -> Json:
+    """Keep what its user wrote: not what we have added when it was read."""
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in showing.RENEWED
+    }
+    kept = {name: value for name, value in document.items() if name != "status"}
+    return {**kept, "metadata": metadata}
+
+
+async def read_documents(request: web.Request) -> list[Json]:
+    """Read one document, or the items of a list."""
+    body = await read_body(request)
+    if body.get("kind") != f"{KIND}List":
+        return [body]
+    items = body.get("items")
+    if not isinstance(items, list) or not items:
+        raise Refused(400, "items: there are none; put at least one DLJob into the list")
+    return items
+
+
+async def read_body(request: web.Request) -> Json:
+    """Read the mapping that a request must hold."""
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the request is not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise Refused(400, "the request is not a JSON object; send one")
+    return body
+
+
+def read_seconds(request: web.Request, name: str, usual: float) -> float:
+    """Read a number of the query, within reason."""
+    text = request.query.get(name, "")
+    try:
+        number = float(text) if text else usual
+    except ValueError as error:
+        raise Refused(400, f'{name}: "{text}" is not a number; write such as 30') from error
+    if not number >= 0.0:
+        raise Refused(400, f'{name}: "{text}" is not a number of at least 0; write such as 30')
+    return min(number, LONGEST_WAIT_S) if name == "seconds" else number

@@ -1,0 +1,68 @@
+"""
+The door at which ``dljob up`` is spoken to: HTTP on a Unix socket that only its owner may open.
+
+JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.jobs_api` and
+:mod:`dllocal.machine_api`; ``docs/command.md`` tells it to those who want to speak to it by themselves.
+"""
+
+import contextlib
+import socket
+from pathlib import Path
+
+from aiohttp import web
+
+from dllocal.backstage import Backstage, Present
+from dllocal.folders import StateError
+from dllocal.jobs_api import JobsApi
+from dllocal.machine_api import MachineApi
+from dllocal.refusals import speak_plainly
+
+LARGEST_REQUEST = 16 << 20
+GOODBYE_S = 0.5
+"""So long who waits for news is let wait on when the door closes."""
+
+
+class Server:
+    """Open from :meth:`open` to :meth:`close`."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        self._path = backstage.folders.socket
+        present = Present(backstage)
+        application = web.Application(middlewares=[speak_plainly], client_max_size=LARGEST_REQUEST)
+        application.add_routes(JobsApi(backstage, present).routes())
+        application.add_routes(MachineApi(backstage, present).routes())
+        self._runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=GOODBYE_S, handle_signals=False
+        )
+
+    async def open(self) -> None:
+        """Answer from now on; raises :class:`StateError` if the socket cannot be made."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, _listen(self._path)).start()
+
+    async def close(self) -> None:
+        """Answer no longer, and leave no socket behind."""
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """
+    Make the socket. Nobody can connect before it listens, and then it is its owner's alone.
+
+    One that is there is left from a crash: who holds the lock of the folder is the only one here.
+    """
+    path.unlink(missing_ok=True)
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ours.bind(str(path))
+        path.chmod(0o600)
+        ours.listen(128)
+    except OSError as error:
+        ours.close()
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise StateError(
+            f"{path}: cannot be made ({error.strerror}); name another folder with --state"
+        ) from error
+    return ours

@@ -1,0 +1,145 @@
+"""
+What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dlcontrol.documents import write_status, write_time
+from dlcontrol.platforms import Entry
+from dlcontrol.previewing import Effect
+from dlcontrol.settings import Setting
+from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
+from dlcore.jobschema import API_VERSION, KIND
+from dlcore.model import Placement
+from dlcore.planning import Step
+from dllocal.events import Happened
+
+Json = dict[str, Any]
+
+RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
+"""What of the metadata is ours to write, whatever a user has handed in."""
+
+
+def job_document(entry: Entry, *, version: str, remaining: float | None) -> Json:
+    """Show a job as its user wrote it, with its status."""
+    given = entry.document.get("metadata", {})
+    metadata = {
+        **{name: value for name, value in given.items() if name not in RENEWED},
+        "creationTimestamp": write_time(entry.status.submitted_at),
+        "generation": entry.spec_generation,
+        "resourceVersion": version,
+    }
+    status = write_status(entry.status, remaining=remaining)
+    if entry.cancelled:
+        status["cancelled"] = True
+    if entry.problem:
+        status["message"] = entry.problem
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": entry.document.get("spec", {}),
+        "status": status,
+    }
+
+
+def list_document(version: str, items: Iterable[Json]) -> Json:
+    """Show several jobs as Kubernetes does."""
+    metadata = {"resourceVersion": version}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": f"{KIND}List",
+        "metadata": metadata,
+        "items": list(items),
+    }
+
+
+def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
+    """Show all GPUs by their nodes."""
+    nodes: dict[str, Json] = {}
+    for row in rows:
+        node = nodes.setdefault(row.node, {"name": row.node, "gpuType": row.gpu_type, "gpus": []})
+        node["gpus"].append(
+            _without_nothing(
+                index=row.gpu,
+                uuid=row.uuid,
+                state=row.state.value,
+                job=row.job,
+                worker=row.worker,
+                since=write_time(row.since),
+                reason=row.reason,
+            )
+        )
+    return list(nodes.values())
+
+
+def event_document(event: Happened) -> Json:
+    """Show something that happened."""
+    return {
+        "number": event.number,
+        "at": write_time(event.at),
+        "job": event.job,
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message,
+    }
+
+
+def history_document(entry: HistoryEntry) -> Json:
+    """Show an entry of the history."""
+    return _without_nothing(
+        at=write_time(entry.at),
+        job=entry.job,
+        kind=entry.kind,
+        message=entry.sentence,
+        cause=entry.cause,
+        forJob=entry.for_job,
+        old=_placement(entry.old),
+        new=_placement(entry.new),
+        generation=entry.generation,
+        costSeconds=entry.cost_seconds,
+    )
+
+
+def effect_document(effect: Effect) -> Json:
+    """Show what would become of a job."""
+    return _without_nothing(
+        job=effect.job,
+        submitted=effect.is_new,
+        step=_kind(effect.step),
+        message=effect.sentence,
+        old=_placement(effect.old),
+        new=_placement(effect.new),
+        secondsBefore=_rounded(effect.seconds_before),
+        secondsAfter=_rounded(effect.seconds_after),
+        iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
+        confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
+    )
+
+
+def setting_document(setting: Setting) -> Json:
+    """Show a value that was set, or not."""
+    return {
+        "name": setting.path,
+        "value": setting.value,
+        "origin": setting.origin,
+        "description": setting.documentation,
+    }
+
+
+def _kind(step: Step | None) -> str:
+    return type(step).__name__.lower() if step is not None else "none"
+
+
+def _placement(placement: Placement | None) -> Mapping[str, Any] | None:
+    return None if placement is None else placement_document(placement)
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
+def _without_nothing(**fields: Any) -> Json:
+    """Leave out what there is nothing to tell of; a zero says something."""
+    return {name: value for name, value in fields.items() if value not in (None, "")}

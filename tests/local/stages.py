@@ -1,0 +1,255 @@
+"""
+A real server in front of a real list of jobs, and a scripted controller that a test plays.
+
+It runs on an event loop of its own in a thread, so that the real command can speak to it.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dlcontrol import observing
+from dlcontrol.platforms import Pod, PodKey, PodPhase
+from dlcontrol.records import Booking, Status
+from dlcontrol.scene import Contact, Scene, Seat
+from dlcontrol.settings import load
+from dlcontrol.store import StoreAway
+from dlcontrol.tables import HistoryEntry
+from dlcore import policies
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    Gpu,
+    JobId,
+    Node,
+    NodeName,
+    Phase,
+    Placement,
+    Snapshot,
+)
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dllocal.backstage import Backstage
+from dllocal.events import Events
+from dllocal.folders import Folders
+from dllocal.registry import Registry
+from dllocal.serving import Server
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Shape, State
+
+T = TypeVar("T")
+
+RESNET = JobType("resnet")
+PROFILES = {RESNET: Profile(RESNET, {Shape(n, 1, ""): Speed(float(n) ** 0.8) for n in (1, 2, 4)})}
+
+
+def job_document(name: str = "resnet", **spec: Any) -> dict[str, Any]:
+    """A DLJob as a file would have it."""
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": [1, 2, 4]},
+            "training": {"iterations": 1000},
+            "profile": {"model": "resnet"},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "template": {
+                "spec": {"containers": [{"name": "trainer", "command": ["sleep", "60"]}]}
+            },
+            **spec,
+        },
+    }
+
+
+class Stage:
+    """Everything behind the server. Whatever touches it runs on the thread of the server."""
+
+    def __init__(self, root: Path, sizes: Mapping[str, int], policy: str) -> None:
+        self.folders = Folders(root)
+        self.folders.make()
+        self.registry = Registry.open(self.folders.registry)
+        self.events = Events()
+        self.nodes = tuple(
+            Node(NodeName(name), tuple(Gpu(i, f"GPU-{name}-{i}") for i in range(size)))
+            for name, size in sizes.items()
+        )
+        self.wakes = 0
+        self.history: list[HistoryEntry] = []
+        self.store_is_away = False
+        self.has_looked = True
+        self.seats: dict[JobId, dict[NodeName, Seat]] = {}
+        self._scenes = itertools.count(1)
+        self._scene: Scene | None = None
+        self._scene_of: object = None
+        self.backstage = Backstage(
+            folders=self.folders,
+            registry=self.registry,
+            events=self.events,
+            policy=policies.make(policy),
+            scene=self.scene,
+            snapshot=self.snapshot,
+            wake=self._wake,
+            history=self._read_history,
+            settings=load({"seed": 3}, file="settings.yaml").described,
+            metrics=lambda: b"dljob_jobs 1\n",
+            about=lambda: {"policy": policy},
+        )
+
+    # --- what the server asks
+
+    def scene(self) -> Scene | None:
+        if not self.has_looked:
+            return None
+        cordons = self.registry.cordons()
+        nodes = {node.name: _cordoned(node, cordons) for node in self.nodes}
+        key = (self.registry.changes.version, tuple(cordons.items()), len(self.seats))
+        if self._scene is None or self._scene_of != key:
+            self._scene = Scene(
+                now=time.time(), epoch=1, entries=self.registry.entries, seats=self.seats, nodes=nodes
+            )
+            self._scene_of = key
+        return self._scene
+
+    def snapshot(self, scene: Scene) -> Snapshot:
+        return observing.take_snapshot(scene, profiles=PROFILES, costs=Costs())
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _read_history(self, job: JobId, limit: int) -> Sequence[HistoryEntry]:
+        if self.store_is_away:
+            raise StoreAway("mongodb://db", "does not answer", "start it")
+        found = [entry for entry in self.history if entry.job == job]
+        return sorted(found, key=lambda entry: entry.when, reverse=True)[:limit]
+
+    # --- what a controller would do
+
+    def record(self, name: str, **fields: Any) -> None:
+        """Record a change of the status of a job."""
+        job = JobId(name)
+        self.registry.record({job: replace(self.registry.entries[job].status, **fields)})
+
+    def give(self, name: str, gpus: Mapping[str, Iterable[int]], **fields: Any) -> None:
+        """Let a job train on these GPUs."""
+        job = JobId(name)
+        placement = Placement.of({NodeName(node): ids for node, ids in gpus.items()})
+        status = self.registry.entries[job].status
+        now = time.time()
+        status = status.decided(placement, now=now, cause=Cause(CauseCode.IDLE_GPUS))
+        fields = {
+            "phase": Phase.RUNNING,
+            "started_at": now,
+            "message": f"starts on {placement.gpus} GPUs: these GPUs would be idle",
+            **fields,
+        }
+        self.registry.record({job: replace(status.with_pods(placement.nodes, now), **fields)})
+        self.seats[job] = {
+            part.node: _seat(job, part.node, part.gpus, status) for part in placement.slices
+        }
+
+    def take(self, name: str, cause: CauseCode, **fields: Any) -> None:
+        """Let a job wait for this reason, with nothing left of it anywhere."""
+        job = JobId(name)
+        status = self.registry.entries[job].status
+        if status.placement is not None:
+            status = status.decided(None, now=time.time())
+        status = status.without_pods(pod.node for pod in status.pods)
+        fields = {"phase": Phase.QUEUED, "cause": Cause(cause), "message": "waits", **fields}
+        self.registry.record({job: replace(status, **fields)})
+        self.seats.pop(job, None)
+
+
+def _seat(job: JobId, node: NodeName, gpus: Sequence[int], status: Status) -> Seat:
+    key = PodKey(job, node)
+    state = State(
+        "first",
+        1,
+        SideCarPhase.RUNNING,
+        released=False,
+        epoch=1,
+        generation=status.run_generation,
+        held=tuple(map(str, gpus)),
+        held_generation=status.run_generation,
+    )
+    contact = Contact(state, reachable=True, since=time.time(), first_seen=time.time())
+    return Seat(key, Booking(node, 1), Pod(key, PodPhase.UP), contact)
+
+
+def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:
+    return replace(
+        node,
+        gpus=tuple(
+            replace(gpu, unavailable_because=cordons.get((node.name, gpu.index), ""))
+            for gpu in node.gpus
+        ),
+    )
+
+
+class Staged:
+    """A stage whose server runs in a thread."""
+
+    def __init__(self, root: Path, sizes: Mapping[str, int], policy: str) -> None:
+        self.root = root
+        self._make = lambda: Stage(root, sizes, policy)
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.stage: Stage | None = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(30.0)
+        if self._error is not None:
+            raise self._error
+
+    def do(self, action: Callable[[Stage], T]) -> T:
+        """Do something on the thread of the server, as the controller would."""
+
+        async def act() -> T:
+            assert self.stage is not None
+            return action(self.stage)
+
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(30.0)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(30.0)
+            assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._live())
+        except BaseException as error:  # noqa: BLE001 - told by start()
+            self._error = error
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    async def _live(self) -> None:
+        self._ending = asyncio.Event()
+        self.stage = self._make()
+        server = Server(self.stage.backstage)
+        await server.open()
+        self._ready.set()
+        await self._ending.wait()
+        await server.close()
+        self.stage.registry.close()
+
+
+@contextmanager
+def staged(root: Path, *, policy: str = "adaptive", **sizes: int):
+    """Play a ``dljob up`` with nodes of these sizes: ``staged(tmp_path, n1=4)``."""
+    played = Staged(root, sizes or {"n1": 4}, policy)
+    played.start()
+    try:
+        yield played
+    finally:
+        played.stop()
