@@ -215,12 +215,18 @@ class StateHandler(Handler):
         is_known = (after, incarnation) == (self.agent.version, self.agent.incarnation)
         wait = min(self._seconds("wait"), self.serving.longest_wait_seconds)
         patience = self._seconds("progress")
-        if is_known and wait > 0 and not self.door.is_closing:
+        is_awaited = not self.door.is_closing and not self._has_hung_up()
+        if is_known and wait > 0 and is_awaited:
             await self._wait(wait, patience)
         if self.door.is_closing:
             # Whoever asks again over this connection would only keep us from ending.
             self.set_header("Connection", "close")
         self.send(self.agent.state())
+
+    def _has_hung_up(self) -> bool:
+        """Whether nobody listens any more; we are told only of those who leave while they wait."""
+        connection: Any = self.request.connection
+        return bool(connection.stream is None or connection.stream.closed())
 
     async def _wait(self, seconds: float, patience: float) -> None:
         waiting = self.door.waiting

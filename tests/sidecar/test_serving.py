@@ -171,6 +171,23 @@ def test_too_many_cannot_wait_and_who_hangs_up_makes_room(tmp_path):
     live_through(story())
 
 
+def test_who_hangs_up_before_it_is_heard_takes_no_place(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            for _ in range(20):
+                reader, writer = await container.control.connect()
+                writer.write(b"GET /v1/state HTTP/1.1\r\nHost: dljob\r\n\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"GET /v1/state?after=1&wait=60 HTTP/1.1\r\nHost: dljob\r\n\r\n")
+                writer.close()
+                await writer.wait_closed()
+            # All of them are heard by the time that somebody else is answered.
+            assert (await container.control.get("/v1/state")).status == 200
+            await container.waits(0)
+
+    live_through(story())
+
+
 async def progress(container: ServedContainer, iteration: int) -> None:
     container.agent.post(Post(iteration=iteration))
     container.agent.changed()
