@@ -19,6 +19,11 @@ class NoGpus(Exception):
     """There is nothing to schedule on: what was found, and what to do."""
 
 
+def virtual_node(gpus: int) -> Node:
+    """Pretend that this machine has so many GPUs."""
+    return Node.of(socket.gethostname(), gpus)
+
+
 def find_gpus() -> Callable[[], tuple[Node, ...]]:
     """Return who tells the GPUs of this machine; raises :class:`NoGpus` if there is none."""
     try:

@@ -5,12 +5,15 @@ Bounded and in memory; what shall be known for longer is in the history of the s
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dlcore.model import JobId
+
+log = logging.getLogger(__name__)
 
 MOST_EVENTS = 2000
 
@@ -38,6 +41,8 @@ class Events:
 
     def add(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
         """Let everybody know who waits."""
+        level = logging.WARNING if warning else logging.INFO
+        log.log(level, "%s: %s: %s", job, reason, message)
         self._number += 1
         self._events.append(Happened(self._number, self._clock(), job, reason, message, warning))
         self._news.set()

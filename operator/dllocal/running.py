@@ -13,7 +13,9 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
@@ -21,13 +23,16 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
+from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
 from dlcore.model import Node
+from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.machine import Machine
 from dllocal.pods import AT_ONCE, Pods, PodTimes
 from dllocal.registry import Registry
+from dllocal.serving import Server
 from dllocal.watching import Watch
 from dlwire.messages import Refusal
 
@@ -50,6 +55,10 @@ class Setup:
     pod_times: PodTimes = AT_ONCE
     """How long pods take at least, where a cluster is to be shown."""
     dialing: DialSettings = DialSettings()
+    settings: tuple[Setting, ...] = ()
+    """Where all that came from, for those who ask."""
+    metrics: str = ""
+    """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
 
 
 class Running:
@@ -89,6 +98,7 @@ class Running:
             setup.options,
             epoch=self.registry.epoch,
         )
+        self.server = Server(self._backstage(), metrics=setup.metrics)
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, *, hears_signals: bool = True) -> None:
@@ -98,6 +108,8 @@ class Running:
         Who is told by a signal to end returns from here.
         """
         loop = asyncio.get_running_loop()
+        await self.server.open()
+        log.info("answers at %s", self.folders.socket)
         control = loop.create_task(self.controller.run())
         if hears_signals:
             for signum in ENDING:
@@ -116,11 +128,39 @@ class Running:
     async def close(self) -> None:
         """Let go of everything. SideCars and what they run stay as they are."""
         self._fenced.cancel()
+        await self.server.close()
         self._watch.close()
         await self.sidecars.close()
         self.memory.close()
         self.registry.close()
         os.close(self._lock)
+
+    def _backstage(self) -> Backstage:
+        return Backstage(
+            folders=self.folders,
+            registry=self.registry,
+            events=self.events,
+            policy=self.setup.options.policy,
+            scene=lambda: self.controller.scene,
+            snapshot=self.controller.snapshot,
+            wake=lambda: self.controller.wake(burst=True),
+            history=lambda _job, _limit: (),
+            settings=lambda: self.setup.settings,
+            metrics=self.metrics.text,
+            about=self._about,
+        )
+
+    def _about(self) -> dict[str, Any]:
+        """What whoever asks is told of this controller."""
+        return {
+            "version": version("dljob"),
+            "pid": os.getpid(),
+            "epoch": self.registry.epoch,
+            "state": str(self.folders.root.absolute()),
+            "policy": self.setup.options.policy.name,
+            "mechanism": self.setup.options.mechanism.value,
+            "virtualGpus": self.setup.virtual_gpus,
+        }
 
     def _look(self) -> None:
         self.controller.wake()

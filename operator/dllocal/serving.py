@@ -7,6 +7,7 @@ JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.
 
 import contextlib
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 from aiohttp import web
@@ -25,25 +26,49 @@ GOODBYE_S = 0.5
 class Server:
     """Open from :meth:`open` to :meth:`close`."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: Backstage, *, metrics: str = "") -> None:
         self._path = backstage.folders.socket
         present = Present(backstage)
-        application = web.Application(middlewares=[speak_plainly], client_max_size=LARGEST_REQUEST)
-        application.add_routes(JobsApi(backstage, present).routes())
-        application.add_routes(MachineApi(backstage, present).routes())
-        self._runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=GOODBYE_S, handle_signals=False
-        )
+        machine = MachineApi(backstage, present)
+        self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()))
+        self._metrics_at = metrics
+        self._metrics = _runner((web.get("/metrics", machine.tell_metrics),))
 
     async def open(self) -> None:
-        """Answer from now on; raises :class:`StateError` if the socket cannot be made."""
-        await self._runner.setup()
-        await web.SockSite(self._runner, _listen(self._path)).start()
+        """Answer from now on; raises :class:`StateError` if a door cannot be opened."""
+        if self._metrics_at:
+            await self._open_metrics(self._metrics_at)
+        await self._api.setup()
+        await web.SockSite(self._api, _listen(self._path)).start()
+
+    async def _open_metrics(self, address: str) -> None:
+        """Serve the metrics, and nothing else, where Prometheus reaches them."""
+        host, _, text = address.rpartition(":")
+        if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
+            remedy = "write [ADDRESS]:PORT, such as 127.0.0.1:9400"
+            raise StateError(f"serving.metrics: {address} is no address with a port; {remedy}")
+        await self._metrics.setup()
+        try:
+            await web.TCPSite(self._metrics, host.strip("[]") or "127.0.0.1", int(text)).start()
+        except OSError as error:
+            raise StateError(
+                f"serving.metrics: {address} cannot be opened ({error.strerror}); choose another"
+                " port, or end who has it"
+            ) from error
 
     async def close(self) -> None:
         """Answer no longer, and leave no socket behind."""
-        await self._runner.cleanup()
+        await self._metrics.cleanup()
+        await self._api.cleanup()
         self._path.unlink(missing_ok=True)
+
+
+def _runner(routes: Iterable[web.RouteDef]) -> web.AppRunner:
+    application = web.Application(middlewares=[speak_plainly], client_max_size=LARGEST_REQUEST)
+    application.add_routes(routes)
+    return web.AppRunner(
+        application, access_log=None, shutdown_timeout=GOODBYE_S, handle_signals=False
+    )
 
 
 def _listen(path: Path) -> socket.socket:

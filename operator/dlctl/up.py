@@ -1,0 +1,215 @@
+"""
+``dljob up``: the controller of this machine, in the foreground.
+
+Everything that can be set is in :mod:`dlcontrol.settings`; the options here are the few that are
+needed often.
+"""
+
+import asyncio
+import logging
+import logging.handlers
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from dlcontrol import settings as setting
+from dlcontrol.loop import Options
+from dlcontrol.platforms import Fenced
+from dlcontrol.settings import Loaded
+from dlcore.contract import Policy
+from dlcore.model import Mechanism, Node
+from dlctl import arguments
+from dlctl.choosing import STATE_HELP
+from dlctl.messages import say
+from dllocal import devices
+from dllocal.folders import StateError, default_root
+from dllocal.running import Running, Setup
+from dlsim import yamlfiles
+from dlsim.clusters import Machines, build_packed
+from dlsim.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+LARGEST_LOG = 10 << 20
+KEPT_LOGS = 3
+
+
+def _read_policy(text: str) -> str:
+    """Check that there is such a policy; the text is what settings hold."""
+    arguments.read_contestant(text)
+    return text
+
+
+@click.command("up")
+@click.option(
+    "--gpus",
+    type=arguments.read_gpus,
+    metavar="N",
+    help="N virtual GPUs instead of those that NVML finds: numbers that jobs are told.",
+)
+@click.option(
+    "--cluster",
+    type=arguments.read_cluster,
+    metavar="NODESxGPUS[:TYPE][,…]",
+    help="Virtual nodes of virtual GPUs, such as 2x4: a job may run over several of them.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help=STATE_HELP.replace("of the dljob up that is meant", "in which everything is kept"),
+)
+@click.option(
+    "--policy",
+    type=_read_policy,
+    metavar="NAME",
+    help="How GPUs are shared out; see dljob policies.",
+)
+@click.option(
+    "--mechanism",
+    type=click.Choice([each.value for each in Mechanism]),
+    help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
+)
+@click.option("--store", metavar="URL", help="Where profiles and the history are kept.")
+@click.option("--seed", type=int, help="For policies that draw at random.")
+@click.option("--metrics", metavar="[ADDRESS]:PORT", help="Where Prometheus finds the metrics.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A settings file; dljob config show -o yaml prints one.",
+)
+def command(
+    *,
+    gpus: tuple[Machines, ...] | None,
+    cluster: tuple[Machines, ...] | None,
+    state: Path | None,
+    config: Path | None,
+    **given: str | int | None,
+) -> None:
+    """
+    Run jobs on this machine until Ctrl-C.
+
+    What trains goes on training when this ends, and is found again by the next dljob up. Settings
+    come from the options, then from the environment (DLJOB_POLICY, DLJOB_PACE_PERIOD_SECONDS, …),
+    then from the settings file.
+    """
+    root = state or default_root(os.environ)
+    loaded = load_settings(config, given)
+    setup = build_setup(root, loaded, find_nodes(gpus, cluster), virtual=bool(gpus or cluster))
+    try:
+        with _logging(root / "dljob.log"):
+            asyncio.run(_run(setup))
+    except StateError as error:
+        raise click.ClickException(str(error)) from error
+    except Fenced as error:
+        raise click.ClickException(f"{error}; this one has ended") from error
+
+
+def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded:
+    """Put the settings together; whatever is wrong with them is told by name."""
+    document: object = None
+    if config is not None:
+        documents = [content for _, content in yamlfiles.load(config)]
+        if len(documents) > 1:
+            raise BadInput(config, "holds several documents", remedy="keep one of them")
+        document = documents[0] if documents else None
+    options = {_PATHS.get(name, name): value for name, value in given.items() if value is not None}
+    return setting.load(document, file=str(config), environment=os.environ, options=options)
+
+
+_PATHS = {"metrics": "serving.metrics"}
+
+
+def find_nodes(
+    gpus: tuple[Machines, ...] | None, cluster: tuple[Machines, ...] | None
+) -> Callable[[], tuple[Node, ...]]:
+    """Say who tells which GPUs there are."""
+    if gpus is not None and cluster is not None:
+        raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
+    if cluster is not None:
+        nodes = build_packed(cluster)
+        return lambda: nodes
+    if gpus is not None:
+        node = devices.virtual_node(sum(each.nodes * each.gpus for each in gpus))
+        return lambda: (node,)
+    try:
+        return devices.find_gpus()
+    except devices.NoGpus as error:
+        raise click.ClickException(str(error)) from error
+
+
+def build_setup(
+    root: Path, loaded: Loaded, nodes: Callable[[], tuple[Node, ...]], *, virtual: bool
+) -> Setup:
+    """Say what is to be run."""
+    chosen = loaded.settings
+    return Setup(
+        state=root,
+        nodes=nodes,
+        virtual_gpus=virtual,
+        options=Options(
+            policy=_make_policy(chosen.policy),
+            mechanism=Mechanism(chosen.mechanism),
+            costs=chosen.costs,
+            rules=chosen.rules,
+            pace=chosen.pace,
+            seed=chosen.seed,
+        ),
+        store=chosen.store,
+        sample_seconds=chosen.learning.sample_seconds,
+        settings=tuple(loaded.described()),
+        metrics=chosen.serving.metrics,
+    )
+
+
+def _make_policy(text: str) -> Policy:
+    try:
+        return arguments.read_contestant(text).policy
+    except click.BadParameter as error:
+        raise click.ClickException(f"policy: {error.message}") from error
+
+
+async def _run(setup: Setup) -> None:
+    running = Running(setup)
+    try:
+        say(_greeting(setup))
+        await running.run()
+    finally:
+        await running.close()
+    say("Ended. What trains goes on; the next dljob up takes it over.")
+
+
+def _greeting(setup: Setup) -> str:
+    nodes = setup.nodes()
+    count = sum(len(node.gpus) for node in nodes)
+    kind = "virtual GPU" if setup.virtual_gpus else "GPU"
+    where = ", ".join(f"{len(node.gpus)} on {node.name}" for node in nodes)
+    policy = setup.options.policy.name
+    return f"{count} {kind}{'' if count == 1 else 's'} ({where}), policy {policy}; Ctrl-C ends it"
+
+
+@contextmanager
+def _logging(file: Path) -> Iterator[None]:
+    """For as long as it lasts, what is logged goes to standard error and into a file."""
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    # Made when there is something to write, because the folder is not checked before.
+    kept = logging.handlers.RotatingFileHandler(
+        file, maxBytes=LARGEST_LOG, backupCount=KEPT_LOGS, delay=True
+    )
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for handler in (shown, kept):
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (shown, kept):
+            root.removeHandler(handler)
+            handler.close()
