@@ -33,6 +33,8 @@ def keep() -> int:
 def live() -> int:
     # Tornado reads all authorities that the image knows as soon as it is imported. We trust only
     # the one of our own folder, and are ready a tenth earlier without the others.
+    # It also looks whether it could write its log in colours, which we do without.
+    sys.modules["curses"] = None  # type: ignore[assignment]  # this is how Python spells it
     known = {name: os.environ[name] for name in AUTHORITIES if name in os.environ}
     os.environ.update(dict.fromkeys(AUTHORITIES, os.devnull))
     try:

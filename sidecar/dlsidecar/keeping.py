@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 
 from dlsidecar.descendants import MARK, carries, descend, kill_group, scan
-from dlsidecar.kernel import become_subreaper, die_with_parent, libc, send
+from dlsidecar.kernel import become_subreaper, die_with_parent, give_back_memory, libc, send
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -80,6 +80,7 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _: send(child, number) and None)
     unblock_signals()
+    give_back_memory()
     status = wait_for(child)
     kill_all()
     return exit_like(status)

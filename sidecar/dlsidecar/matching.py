@@ -12,24 +12,24 @@ that cannot be compiled is answered with the reason, as a text, and that is all.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
 from collections.abc import Iterator
 from re import Pattern
-from typing import BinaryIO
 
 LONGEST_LINE = 4096
 CONFIRMED = "checkpoint confirmed"
 """No group of an expression can have this name."""
 
 
-def read_exactly(stream: BinaryIO, count: int) -> bytes | None:
+def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
     data = stream.read(count)
     return data if len(data) == count else None
 
 
-def read_blocks(source: BinaryIO) -> Iterator[bytes]:
+def read_blocks(source: io.BufferedReader) -> Iterator[bytes]:
     """Yield the blocks; an empty one stands for a gap."""
     while True:
         head = read_exactly(source, 4)
@@ -104,7 +104,7 @@ def main(progress: str, confirm: str) -> None:
         answer(str(error))
         return
     lines = Lines()
-    for block in read_blocks(sys.stdin.buffer):
+    for block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
         answer(match_lines(expressions[0], expressions[1], lines.take(block)))
 
 
