@@ -1,0 +1,249 @@
+"""A real SideCar for the benchmarks: its controller, and what the trainings and `/proc` tell of it."""
+
+import contextlib
+import http.client
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from dlwire import codec
+from dlwire.messages import Peer, Phase, Run, State
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULE = (sys.executable, "-m", "dlsidecar")
+LONGEST_S = 60.0
+POLL_S = 20
+FIRST_PORT = 20_000
+"""The trainings see which generation they are by their rendezvous port, as PyTorch is told it."""
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("dljob", timeout=LONGEST_S)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+class SideCar:
+    """One start of a container: as PID 1 of a namespace where that is allowed, as on any machine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        *,
+        options: Sequence[str] = (),
+        program: Sequence[str] = MODULE,
+    ) -> None:
+        self.socket = folder / "control"
+        self.log = folder / "log"
+        start = [*program, "run", "--socket", str(self.socket), "--no-gpus-expected"]
+        start += ["--framework", "pytorch", *options, "--", *command]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "sidecar")}
+        with self.log.open("ab") as log:
+            self.began = time.monotonic()
+            self.process = subprocess.Popen(
+                start, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.incarnation = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end()
+
+    # --- as the controller ------------------------------------------------------------------
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> State:
+        """Send one request over a connection of its own."""
+        connection = Connection(self.socket)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        if answer.status != http.HTTPStatus.OK:
+            raise RuntimeError(text.decode())
+        return codec.decode(State, text)
+
+    def state(self) -> State:
+        return self.ask("GET", "/v1/state")
+
+    def wait_ready(self) -> float:
+        """Return how many seconds it took from its start to its first answer."""
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(self.log.read_text(encoding="utf-8", errors="replace"))
+            # It is not there, or does not listen yet.
+            with contextlib.suppress(FileNotFoundError, ConnectionError):
+                self.incarnation = self.state().incarnation
+                return time.monotonic() - self.began
+            time.sleep(0.002)
+
+    def wait_for(self, is_reached: Callable[[State], bool]) -> State:
+        state = self.state()
+        while not is_reached(state):
+            following = self.ask("GET", f"/v1/state?after={state.version}&wait={POLL_S}")
+            if following.version == state.version:
+                raise RuntimeError(f"nothing moves any more: {state}")
+            state = following
+        return state
+
+    def wait_running(self, generation: int) -> State:
+        return self.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == generation)
+
+    def put(self, generation: int, *, gpus: int = 1, processes: int = 1) -> float:
+        """Declare a run, and return when its first byte was about to be sent."""
+        run = Run(
+            epoch=1,
+            generation=generation,
+            incarnation=self.incarnation,
+            gpus=tuple(str(index) for index in range(gpus)),
+            rank_offset=0,
+            world_size=processes,
+            peers=(Peer("localhost", processes),),
+            rendezvous_port=FIRST_PORT + generation,
+        )
+        body = codec.encode_target(run)
+        began = time.monotonic()
+        self.ask("PUT", "/v1/target", body)
+        return began
+
+    def end(self) -> None:
+        """Let the whole tree of processes end, as a kubelet would, and wait for it."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(LONGEST_S)
+
+    # --- as the kernel sees it --------------------------------------------------------------
+
+    def pids(self) -> list[int]:
+        """Return all that is the SideCar's own, while nothing is trained: keeper, agent, helper."""
+        return list(iter_tree(self.process.pid))
+
+
+def iter_tree(pid: int) -> Iterator[int]:
+    yield pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    for child in children.split():
+        yield from iter_tree(int(child))
+
+
+def read_processor_seconds(pid: int) -> float:
+    """Return the processor time of a process, to the nanosecond and with that of ended threads."""
+    # The clock of another process, as clock_getcpuclockid() makes it.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+class Memory(NamedTuple):
+    """What processes occupy, in MB of a million bytes."""
+
+    sum_of_rss: float
+    """As `ps` has it: what two of them share counts twice."""
+    once: float
+    """Each page once: what would be free if they ended, and nobody else used these files."""
+
+
+def measure_memory(pids: Sequence[int]) -> Memory:
+    rss, private = 0, 0
+    shared: dict[str, int] = {}
+    for pid in pids:
+        for place, sizes in iter_mappings(pid):
+            common = sizes["Shared_Clean"] + sizes["Shared_Dirty"]
+            rss += sizes["Rss"]
+            private += sizes["Rss"] - common
+            shared[place] = max(shared.get(place, 0), common)
+    return Memory(
+        round(rss * 1024 / 1e6, 1), round((private + sum(shared.values())) * 1024 / 1e6, 1)
+    )
+
+
+def iter_mappings(pid: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield what is mapped where, with its sizes in KiB; what a fork shares is at one address."""
+    place, sizes = "", dict[str, int]()
+    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
+        first, *rest = line.split()
+        if first.endswith(":"):
+            if rest[-1] == "kB":
+                sizes[first[:-1]] = int(rest[0])
+            continue
+        if sizes:
+            yield place, sizes
+        address, _, offset, _, inode, *path = line.split(maxsplit=5)
+        place = f"{path[0]}@{offset}" if inode != "0" else address
+        sizes = {}
+    if sizes:
+        yield place, sizes
+
+
+# --- what the trainings tell ----------------------------------------------------------------
+
+
+class Telling(NamedTuple):
+    """A moment in the life of a training process, by its own reading of the machine's clock."""
+
+    generation: int
+    rank: int
+    what: str
+    at: float
+
+
+TELL = """
+def tell(what, at):
+    import os, sys
+    generation = int(os.environ["MASTER_PORT"]) - 20000
+    line = "%d %s %s %.9f\\n" % (generation, os.environ["RANK"], what, at)
+    pipe = os.open(sys.argv[1], os.O_WRONLY)
+    os.write(pipe, line.encode())
+    os.close(pipe)
+"""
+"""What a training of a benchmark begins with; its first argument is the pipe."""
+
+
+class Tellings:
+    """The end of the pipe that the trainings tell their moments into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "tellings"
+        os.mkfifo(self.path)
+        # At both ends, so that it is never closed.
+        self._pipe = os.open(self.path, os.O_RDWR)
+        self._unread = b""
+
+    def next(self) -> Telling:
+        while b"\n" not in self._unread:
+            if not select.select([self._pipe], [], [], LONGEST_S)[0]:
+                raise RuntimeError("no training has told anything for long")
+            self._unread += os.read(self._pipe, 65536)
+        line, _, self._unread = self._unread.partition(b"\n")
+        generation, rank, what, at = line.decode().split()
+        return Telling(int(generation), int(rank), what, float(at))
+
+    def wait_for(self, generation: int, what: str, *, processes: int = 1) -> float:
+        """Return when the last of so many processes was there."""
+        moments: list[float] = []
+        while len(moments) < processes:
+            telling = self.next()
+            if (telling.generation, telling.what) == (generation, what):
+                moments.append(telling.at)
+        return max(moments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._pipe)
