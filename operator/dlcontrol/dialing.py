@@ -228,6 +228,8 @@ class Line:
             text = f"cannot connect to {self._place}: {cause.strerror or cause}"
         elif isinstance(error, TimeoutError):
             text = f"no answer from {self._place} within {seconds:g} s"
+        elif isinstance(error, aiohttp.ServerDisconnectedError):
+            text = f"no answer from {self._place}: it closed the connection"
         else:
             text = f"no answer from {self._place}: {str(error) or type(error).__name__}"
         return text[:LONGEST_TEXT]

@@ -297,8 +297,7 @@ class _Follower:
         if now.reachable and not before.reachable:
             self._stir.set()
             self._stir.clear()
-        is_other = (now.reachable, now.problem) != (before.reachable, before.problem)
-        is_material = heard is Heard.MATERIAL or is_other
+        is_material = heard is Heard.MATERIAL or _aspects(now) != _aspects(before)
         if is_material or heard is Heard.PROGRESS:
             self._around.heard(self._key, is_material)
 
@@ -319,6 +318,11 @@ class _Follower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
+
+
+def _aspects(contact: Contact) -> tuple[object, ...]:
+    """What of a contact is news at once, besides the state."""
+    return contact.reachable, contact.problem, contact.declared
 
 
 class Allowance:

@@ -1,0 +1,180 @@
+"""A controller as far as it speaks to SideCars, and SideCars without processes for it to speak to."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dlcontrol.dialing import DialSettings
+from dlcontrol.platforms import Address, PodKey
+from dlcontrol.scene import Contact
+from dlcontrol.sidecars import SideCars, Surroundings
+from dlcore.model import JobId, NodeName
+from dlsidecar.agent import Agent
+from dlsidecar.listening import Servers
+from dlsidecar.machine import Limits
+from dlsidecar.settings import Serving
+from dlwire.messages import Peer, Refusal, Run, State, Stop
+from tests.sidecar.fakes import FakeFacts, FakeSupervisor
+
+POD = PodKey(JobId("resnet"), NodeName("n1"))
+
+USUAL = Serving()
+HURRIED = DialSettings(
+    shortest_pause_seconds=0.01,
+    longest_pause_seconds=0.1,
+    refused_pause_seconds=0.1,
+    progress_seconds=0.05,
+    polls_per_second=1000.0,
+)
+"""Comes back soon after a failure, but gives up on nobody sooner than usual."""
+
+
+@dataclass
+class Counts:
+    """The meter of the tests."""
+
+    polls: int = 0
+    failures: list[float] = field(default_factory=list)
+    round_trips: list[float] = field(default_factory=list)
+
+    def polled(self) -> None:
+        self.polls += 1
+
+    def told(self, seconds: float) -> None:
+        self.round_trips.append(seconds)
+
+    def failed(self) -> None:
+        self.failures.append(asyncio.get_running_loop().time())
+
+
+class Caller:
+    """Follows SideCars and remembers all it hears; that never goes backwards is looked at always."""
+
+    def __init__(
+        self, settings: DialSettings = HURRIED, chance: Callable[[], float] = lambda: 0.5
+    ) -> None:
+        self.counts = Counts()
+        self.heard: list[tuple[PodKey, bool]] = []
+        self.fenced: list[tuple[PodKey, Refusal]] = []
+        self._seen: dict[PodKey, list[tuple[str, int]]] = {}
+        self._changed = asyncio.Event()
+        around = Surroundings(
+            heard=self._hear,
+            fenced=lambda key, refusal: self.fenced.append((key, refusal)),
+            meter=self.counts,
+            chance=chance,
+        )
+        self.sidecars = SideCars(around, settings)
+
+    def _hear(self, key: PodKey, is_material: bool) -> None:
+        self.heard.append((key, is_material))
+        state = self.sidecars.contact(key).state
+        if state is not None:
+            self._see(self._seen.setdefault(key, []), state)
+        self._changed.set()
+
+    def _see(self, seen: list[tuple[str, int]], state: State) -> None:
+        if seen and seen[-1][0] == state.incarnation:
+            assert state.version >= seen[-1][1], f"backwards after {seen[-1]}: {state}"
+        else:
+            assert state.incarnation not in {name for name, _ in seen}, f"back again: {state}"
+        seen.append((state.incarnation, state.version))
+
+    def follow(self, place: Path | Address, key: PodKey = POD) -> None:
+        address = place if isinstance(place, Address) else Address(socket=str(place))
+        self.sidecars.follow(key, address)
+
+    def contact(self, key: PodKey = POD) -> Contact:
+        return self.sidecars.contact(key)
+
+    async def until(self, is_reached: Callable[[Contact], object], key: PodKey = POD) -> Contact:
+        """Wait until what is known of it is so; the test as a whole has a limit."""
+        while not is_reached(self.contact(key)):
+            self._changed.clear()
+            await self._changed.wait()
+        return self.contact(key)
+
+    async def meet(self, place: Path | Address, key: PodKey = POD) -> State:
+        """Follow it, and return the first that it says."""
+        self.follow(place, key)
+        contact = await self.until(lambda contact: contact.state, key)
+        assert contact.state is not None
+        return contact.state
+
+    def run(self, generation: int, *gpus: str, key: PodKey = POD, epoch: int = 1) -> Run:
+        """Declare a run for what is known to be the present start of the container."""
+        target = Run(
+            epoch=epoch,
+            generation=generation,
+            incarnation=self._incarnation(key),
+            gpus=gpus or ("0",),
+            rank_offset=0,
+            world_size=1,
+            peers=(Peer("localhost", 1),),
+            rendezvous_port=20000 + generation,
+        )
+        self.sidecars.declare(key, target)
+        return target
+
+    def stop(
+        self, generation: int, *, key: PodKey = POD, epoch: int = 1, leave: bool = False
+    ) -> Stop:
+        target = Stop(epoch, generation, self._incarnation(key), leave=leave)
+        self.sidecars.declare(key, target)
+        return target
+
+    def _incarnation(self, key: PodKey) -> str:
+        state = self.contact(key).state
+        assert state is not None
+        return state.incarnation
+
+
+@asynccontextmanager
+async def calling(settings: DialSettings = HURRIED, chance: Callable[[], float] = lambda: 0.5):
+    caller = Caller(settings, chance)
+    try:
+        yield caller
+    finally:
+        await caller.sidecars.close()
+
+
+class Container:
+    """The real agent and the real server, above processes that the test plays."""
+
+    def __init__(self, incarnation: str, serving: Serving) -> None:
+        self.supervisor = FakeSupervisor()
+        self.facts = FakeFacts()
+        self.agent = Agent(incarnation=incarnation, limits=Limits())
+        self.agent.begin(self.supervisor, self.facts)
+        self._serving = serving
+        self.open()
+
+    def open(self) -> None:
+        self.servers = Servers(self.agent, self._serving)
+        self.servers.open()
+
+    @property
+    def connections(self) -> int:
+        return sum(len(server._connections) for server in self.servers._servers)
+
+    async def polled(self) -> None:
+        """Wait until somebody waits for news."""
+        while not self.servers._door.waiting:
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        await self.servers.close()
+
+
+@asynccontextmanager
+async def contained(
+    path: Path | None, *, incarnation: str = "first-start", serving: Serving = USUAL
+):
+    local = serving if path is None else replace(serving, socket=str(path))
+    container = Container(incarnation, local)
+    try:
+        yield container
+    finally:
+        await container.close()

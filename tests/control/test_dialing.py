@@ -1,0 +1,197 @@
+"""How a controller and SideCars make sure of each other on a network. The handshakes are real."""
+
+import shutil
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dlcontrol.dialing import Credentials, Unreachable
+from dlcontrol.platforms import Address
+from dlsidecar.settings import Serving
+from dlsidecar.trust import job_name
+from tests.control.callers import HURRIED, calling, contained
+from tests.sidecar.certificates import Authority
+from tests.sidecar.clients import live_through
+
+JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
+CONTROLLER = "controller.dljob"
+
+
+class People(NamedTuple):
+    authority: Authority
+    folder: Path
+    sidecar: Path
+    controller: Path
+
+
+@pytest.fixture
+def people(tmp_path) -> People:
+    authority = Authority()
+    return People(
+        authority,
+        tmp_path,
+        sidecar=authority.issue(tmp_path / "sidecar", job_name(JOB)),
+        controller=authority.issue(tmp_path / "controller", CONTROLLER),
+    )
+
+
+@asynccontextmanager
+async def networked(people: People):
+    serving = Serving(
+        address="127.0.0.1",
+        tls_folder=str(people.sidecar),
+        job_uid=JOB,
+        controller_name=CONTROLLER,
+    )
+    async with contained(None, serving=serving) as container:
+        yield container
+
+
+def calling_as(folder: Path | None, *, renewal_seconds: float = 0.0):
+    return calling(
+        replace(
+            HURRIED,
+            certificates="" if folder is None else str(folder),
+            renewal_seconds=renewal_seconds,
+        )
+    )
+
+
+def at(container, name: str = job_name(JOB)) -> Address:
+    return Address(host="127.0.0.1", port=container.servers.port, name=name)
+
+
+def test_over_a_network_it_is_followed_and_told_as_on_one_machine(people):
+    async def story():
+        async with networked(people) as container, calling_as(people.controller) as caller:
+            await caller.meet(at(container))
+            caller.run(3, "0", "1")
+            contact = await caller.until(lambda contact: contact.state.generation == 3)
+            assert contact.state.held == ("0", "1")
+            assert container.supervisor.demanded == ["start 3"]
+
+    live_through(story())
+
+
+def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing(people):
+    async def story():
+        async with networked(people) as container, calling_as(people.controller) as caller:
+            caller.follow(at(container, "another.job.dljob"))
+            contact = await caller.until(lambda contact: contact.problem)
+            assert "does not prove that it is another.job.dljob" in contact.problem
+            assert (contact.reachable, contact.state) == (False, None)
+            caller.follow(at(container, ""))
+            contact = await caller.until(lambda contact: contact.problem)
+            assert "what name" in contact.problem
+
+    live_through(story())
+
+
+def test_a_sidecar_of_another_authority_is_a_stranger(people):
+    async def story():
+        forger = Authority("another authority").issue(people.folder / "forger", CONTROLLER)
+        async with networked(people) as container, calling_as(forger) as caller:
+            caller.follow(at(container))
+            contact = await caller.until(lambda contact: contact.problem)
+            assert "does not prove that it is" in contact.problem
+
+    live_through(story())
+
+
+def test_a_controller_that_the_sidecar_does_not_accept_is_told_why(people):
+    async def story():
+        stranger = people.authority.issue(people.folder / "stranger", "www.example.org")
+        async with networked(people) as container, calling_as(stranger) as caller:
+            caller.follow(at(container))
+            contact = await caller.until(lambda contact: contact.problem)
+            assert "NotAuthorized" in contact.problem
+            assert "www.example.org" in contact.problem
+
+    live_through(story())
+
+
+def test_without_certificates_it_says_what_is_missing(people):
+    async def story():
+        async with networked(people) as container:
+            async with calling_as(None) as caller:
+                caller.follow(at(container))
+                contact = await caller.until(lambda contact: contact.problem)
+                assert "no certificates to dial" in contact.problem
+            async with calling_as(people.folder / "nothing") as caller:
+                caller.follow(at(container))
+                contact = await caller.until(lambda contact: contact.problem)
+                assert "has to hold tls.crt, tls.key and ca.crt" in contact.problem
+
+    live_through(story())
+
+
+def test_renewed_certificates_are_used_without_a_word(people):
+    async def story():
+        async with networked(people) as container, calling_as(people.controller) as caller:
+            await caller.meet(at(container))
+            await container.polled()
+            later = Authority("a later authority")
+            later.issue(people.controller, CONTROLLER)
+            later.issue(people.sidecar, job_name(JOB))
+            # Every connection is closed by this, and the old certificates open no other.
+            container.servers.renew()
+            caller.run(3)
+            await caller.until(lambda contact: contact.state.generation == 3)
+            await caller.until(lambda contact: contact.reachable)
+
+    live_through(story())
+
+
+class Clock:
+    """A time that stands still until it is set."""
+
+    time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_half_written_certificates_do_not_replace_those_in_use(people, caplog):
+    clock = Clock()
+    ours = Credentials(str(people.controller), renewal_seconds=5.0, now=clock.now)
+    first = ours.context()
+    people.authority.issue(people.folder / "next", CONTROLLER)
+    shutil.copy(people.folder / "next" / "tls.crt", people.controller / "tls.crt")
+    clock.time = 4.9
+    assert ours.context() is first
+    assert "cannot use" not in caplog.text
+    for time in (5.0, 10.0, 15.0):
+        clock.time = time
+        assert ours.context() is first
+    assert caplog.text.count("cannot use the certificates") == 1
+    shutil.copy(people.folder / "next" / "tls.key", people.controller / "tls.key")
+    clock.time = 20.0
+    assert ours.context() is not first
+
+
+def test_certificates_that_appear_later_are_found(people):
+    clock = Clock()
+    folder = people.folder / "late"
+    ours = Credentials(str(folder), renewal_seconds=5.0, now=clock.now)
+    with pytest.raises(Unreachable):
+        ours.context()
+    people.authority.issue(folder, CONTROLLER)
+    with pytest.raises(Unreachable):
+        ours.context()
+    clock.time = 5.0
+    assert ours.context().get_ca_certs()
+
+
+def test_a_port_at_which_nobody_listens_is_told_with_its_place(people):
+    async def story():
+        async with networked(people) as container:
+            place = at(container)
+        async with calling_as(people.controller) as caller:
+            caller.follow(place)
+            contact = await caller.until(lambda contact: contact.problem)
+            assert f"cannot connect to 127.0.0.1:{place.port}" in contact.problem
+
+    live_through(story())
