@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dlcore.problems import listed
 from dlctl import texts
 from dlctl.backends import Backend, Json
 from dlctl.choosing import name_argument, output_option, with_backend
@@ -106,7 +107,7 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
 
 def _wanted_gpus(gpus: Fields) -> str:
     parts = [
-        " or ".join(map(str, gpus["options"]))
+        listed(gpus["options"], "or")
         if "options" in gpus
         else f"{gpus.get('min')} to {gpus.get('max')}"
     ]

@@ -14,7 +14,7 @@ NOTHING = "-"
 
 GAP = "   "
 
-_COLOURS = {
+COLOURS = {
     "Running": "green",
     "Completed": "green",
     "Initialized": "cyan",
@@ -37,7 +37,7 @@ def is_coloured() -> bool:
 def paint(word: str, padded: str | None = None) -> str:
     """Give a word that has a colour its colour; ``padded`` is what is printed of it."""
     text = word if padded is None else padded
-    colour = _COLOURS.get(word)
+    colour = COLOURS.get(word)
     return click.style(text, fg=colour) if colour and is_coloured() else text
 
 
