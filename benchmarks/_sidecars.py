@@ -172,6 +172,19 @@ def measure_memory(pids: Sequence[int]) -> Memory:
     )
 
 
+def count_held(pids: Sequence[int]) -> dict[str, float]:
+    """Tell what could be left behind by whatever is done again and again."""
+    return {
+        "threads": sum(_count_entries(f"/proc/{pid}/task") for pid in pids),
+        "descriptors": sum(_count_entries(f"/proc/{pid}/fd") for pid in pids),
+        "resident_mb": measure_memory(pids).once,
+    }
+
+
+def _count_entries(folder: str) -> int:
+    return sum(1 for _ in Path(folder).iterdir())
+
+
 def iter_mappings(pid: int) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield what is mapped where, with its sizes in KiB; what a fork shares is at one address."""
     place, sizes = "", dict[str, int]()
