@@ -155,6 +155,15 @@ STEPS: Sequence[Sequence[str]] = (
 """The statements that bring a file from each version of the schema to the next."""
 
 
+_OUR_FAULT = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""What no other try and no other disk would mend."""
+
+
 class SqliteFile:
     """One connection to the file, opened anew where that helps; threads take turns."""
 
@@ -172,6 +181,8 @@ class SqliteFile:
             try:
                 with self._transaction(self._connected(), writes=writes) as db:
                     yield db
+            except _OUR_FAULT:
+                raise
             except sqlite3.Error as error:
                 told = self._translated(error)
                 if isinstance(told, StoreUnusable):
@@ -256,10 +267,11 @@ class SqliteFile:
         )
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA synchronous = NORMAL")
-        self._enter_write_ahead_mode(db)
+        # First of all, so that the file of somebody else stays as it is.
         with self._transaction(db, writes=False):
             version = self._version(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+        self._enter_write_ahead_mode(db)
         if version < len(STEPS):
             self._migrate(db)
         damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]

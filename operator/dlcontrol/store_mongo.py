@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -110,7 +111,11 @@ class MongoStore:
         self._clock = clock
         self._documents = Documents(address.shown)
         self._shown: dict[str, _Shown] = {}
+        self._connecting = Lock()
+        self._counting = Lock()
+        self._replacing = Lock()
         self._entries: Counter[str] | None = None
+        """How many entries the history has of each job, as far as this process knows."""
         self._client: MongoClient[Document] | None = None
         self._is_ready = False
         if not address.is_looked_up:
@@ -220,15 +225,16 @@ class MongoStore:
         documents = {entry.id: _document(entry) for entry in entries}
         if not documents:
             return
-        with self._asking() as db:
-            if self._entries is None:
-                self._entries = _count(db)
-            known = self._insert(db.history, documents)
-        for document in known:
-            self._put("history", document)
-        fresh = documents.keys() - {document["_id"] for document in known}
-        self._entries.update(documents[each]["job"] for each in fresh)
-        self._forget(self._entries)
+        with self._counting:
+            with self._asking() as db:
+                entries_of = self._entries or _count(db)
+                known = self._insert(db.history, documents)
+            self._entries = entries_of
+            for document in known:
+                self._put("history", document)
+            fresh = documents.keys() - {document["_id"] for document in known}
+            entries_of.update(documents[each]["job"] for each in fresh)
+            self._forget(entries_of)
 
     @staticmethod
     def _insert(collection: Any, documents: Mapping[str, Document]) -> list[Document]:
@@ -292,19 +298,20 @@ class MongoStore:
 
     def _replace(self, table: str, rows: Sequence[GpuRow] | Sequence[JobRow]) -> None:
         wanted: dict[Key, GpuRow | JobRow] = {row.key: row for row in rows}
-        # What fails half-way leaves nobody knows what: then it is read again.
-        shown = self._shown.pop(table, None)
-        if shown is None or self._clock() > shown.at + TRUST_SECONDS:
-            at = self._clock()
-            with self._asking() as db:
-                there = _by_id(db[table].find({}))
-            written, gone = differences(there, _by_id(map(_document, wanted.values())))
-        else:
-            at = shown.at
-            changed, gone = differences(shown.rows, wanted)
-            written = list(map(_document, changed))
-        self._write(table, written, gone)
-        self._shown[table] = _Shown(wanted, at)
+        with self._replacing:
+            # What fails half-way leaves nobody knows what: then it is read again.
+            shown = self._shown.pop(table, None)
+            if shown is None or self._clock() > shown.at + TRUST_SECONDS:
+                at = self._clock()
+                with self._asking() as db:
+                    there = _by_id(db[table].find({}))
+                written, gone = differences(there, _by_id(map(_document, wanted.values())))
+            else:
+                at = shown.at
+                changed, gone = differences(shown.rows, wanted)
+                written = list(map(_document, changed))
+            self._write(table, written, gone)
+            self._shown[table] = _Shown(wanted, at)
 
     def _write(self, table: str, written: Iterable[Document], gone: Sequence[Key]) -> None:
         with self._asking() as db:
@@ -327,22 +334,27 @@ class MongoStore:
         """The database, for as long as it may take to ask it; errors in our own words."""
         try:
             with pymongo.timeout(self._patience):
-                db = self._connected()
-                if not self._is_ready:
-                    self._prepare(db)
-                    self._is_ready = True
-                yield db
+                yield self._connected()
         except PyMongoError as error:
             raise self._translated(error) from None
 
     def _connected(self) -> Any:
-        if self._client is None:
-            try:
-                self._client = MongoClient(self._at.url, **self._options())
-            except _MISUNDERSTOOD as error:
-                raise self._translated(error) from None
-        primary = pymongo.ReadPreference.PRIMARY
-        return self._client.get_database(self._at.database, read_preference=primary)
+        """The database; by whoever comes first, seen to be fit for use."""
+        with self._connecting:
+            if self._client is None:
+                self._client = self._make_client()
+            primary = pymongo.ReadPreference.PRIMARY
+            db = self._client.get_database(self._at.database, read_preference=primary)
+            if not self._is_ready:
+                self._prepare(db)
+                self._is_ready = True
+        return db
+
+    def _make_client(self) -> MongoClient[Document]:
+        try:
+            return MongoClient(self._at.url, **self._options())
+        except _MISUNDERSTOOD as error:
+            raise self._translated(error) from None
 
     def _options(self) -> Document:
         """What the driver is told where the URL does not say it."""

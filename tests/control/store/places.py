@@ -1,0 +1,93 @@
+"""Where the stores of the tests are, and short ways to what is put into them."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dlcontrol.opening import open_store
+from dlcontrol.store import USUAL_BOUNDS, Bounds, Store, StoreAway
+from dlcontrol.tables import HistoryEntry
+from dlcore.model import JobId, NodeName, Placement
+from dlcore.profiles import (
+    AccuracySeen,
+    CostSeen,
+    CostTerm,
+    JobType,
+    Observation,
+    SpeedSeen,
+)
+from dlwire.messages import Shape
+from tests.control.store.memory import MemoryStore
+
+KIND = JobType("resnet50", "imagenet", 256)
+OTHER = JobType("bert", "", 32)
+SHAPE = Shape(4, 1, "V100")
+AWAY = StoreAway("memory", "does not answer", "wait")
+
+
+class Place:
+    """A place for a store, which can be opened several times."""
+
+    address = "memory"
+    """What other processes can open it by."""
+
+    def __init__(self) -> None:
+        self._opened: list[Store] = []
+
+    def open(self, bounds: Bounds = USUAL_BOUNDS) -> Store:
+        store = self._open(bounds)
+        self._opened.append(store)
+        return store
+
+    def _open(self, bounds: Bounds) -> Store:
+        return open_store(self.address, environment={}, bounds=bounds)
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+class MemoryPlace(Place):
+    """One store in memory, however often it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: MemoryStore | None = None
+
+    def _open(self, bounds: Bounds) -> Store:
+        self._store = self._store or MemoryStore(bounds)
+        return self._store
+
+
+class AddressPlace(Place):
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+
+
+def speed_seen(speed: float = 5.0, *, shape: Shape = SHAPE, at: float = 0.0) -> SpeedSeen:
+    return SpeedSeen(shape, speed, duration_s=60.0, at=at)
+
+
+def make_entry(job: str = "job", at: float = 0.0, **rest: Any) -> HistoryEntry:
+    rest.setdefault("kind", "start")
+    rest.setdefault("new", Placement.of({NodeName("n1"): [0, 1]}, "V100"))
+    return HistoryEntry(job=JobId(job), at=at, **rest)
+
+
+# --- what could be observed ---------------------------------------------------------------
+
+gpu_types = st.sampled_from(["", "V100", "NVIDIA H200", "P100+V100"])
+shapes = st.builds(Shape, st.integers(1, 64), st.integers(1, 8), gpu_types)
+observations: st.SearchStrategy[Observation] = st.one_of(
+    st.builds(
+        SpeedSeen,
+        shapes,
+        st.floats(1e-6, 1e6),
+        st.just(1e9),
+        st.floats(0.0, 2e9),
+        st.booleans(),
+    ),
+    st.builds(AccuracySeen, st.floats(0.0, 1e9), st.floats(-1e6, 1e6)),
+    st.builds(CostSeen, st.sampled_from(CostTerm), st.floats(0.0, 1e4), st.integers(0, 64)),
+)

@@ -1,0 +1,401 @@
+"""What holds for every store, whatever it keeps things in."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dlcontrol.store import MOST_TICKETS, Bounds, Stored, Ticket, fold_into
+from dlcontrol.tables import (
+    LONGEST_TEXT,
+    GpuRow,
+    GpuState,
+    HistoryEntry,
+    JobRow,
+)
+from dlcore import profiles
+from dlcore.model import JobId, NodeName, Phase, Placement
+from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
+from tests.control.store.places import (
+    KIND,
+    OTHER,
+    SHAPE,
+    Place,
+    make_entry,
+    observations,
+    speed_seen,
+)
+
+# The place is emptied of the type before each example.
+each_anew = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def knows(stored: Stored, profile: Profile) -> bool:
+    return stored.profile is not None and stored.profile.says_the_same_as(profile)
+
+
+def forget(_: Profile | None) -> None:
+    return None
+
+
+# --- profiles
+
+
+def test_an_empty_store_knows_nothing(place: Place):
+    store = place.open()
+    assert store.profiles() == {}
+    assert store.revisions() == {}
+    assert store.history() == ()
+    assert store.gpus() == ()
+    assert store.jobs() == ()
+
+
+@each_anew
+@given(st.lists(st.lists(observations, max_size=5), max_size=5))
+def test_folding_through_the_store_is_folding(place: Place, seen):
+    store = place.open()
+    store.change(KIND, forget)
+    for batch in seen:
+        fold_into(store, KIND, batch)
+    expected = reduce(profiles.fold, [each for batch in seen for each in batch], Profile(KIND))
+    found = store.profiles().get(KIND)
+    if found is None:
+        assert expected.says_the_same_as(Profile(KIND))
+    else:
+        assert knows(found, expected)
+    # Another one, who has nothing in memory, reads the same.
+    again = place.open().profiles([KIND]).get(KIND)
+    assert (again is None) == (found is None)
+    assert again is None or knows(again, expected)
+
+
+def test_types_are_kept_apart(place: Place):
+    store = place.open()
+    kinds = [
+        JobType("a", "b", 1),
+        JobType("a", "b", 2),
+        JobType("a", "", 1),
+        JobType("a/b", "", 1),
+        JobType('"a"', "$b.c", 1),
+    ]
+    for number, kind in enumerate(kinds, start=1):
+        fold_into(store, kind, [speed_seen(float(number))])
+    found = store.profiles()
+    assert found.keys() == set(kinds)
+    for number, kind in enumerate(kinds, start=1):
+        profile = found[kind].profile
+        assert profile is not None
+        assert profile.type == kind
+        assert profile.speeds[SHAPE].iterations_per_s == float(number)
+
+
+def test_only_the_types_that_are_asked_for_are_read(place: Place):
+    store = place.open()
+    for kind in (KIND, OTHER):
+        fold_into(store, kind, [speed_seen()])
+    assert store.profiles([OTHER]).keys() == {OTHER}
+    assert store.profiles([]) == {}
+    assert store.profiles([JobType("unheard of")]) == {}
+
+
+def test_defaults_stay_in_force_for_what_was_not_measured(place: Place):
+    defaults = Costs(checkpoint=60.0, pod_termination=30.0)
+    seen = CostSeen(CostTerm.CHECKPOINT, 5.0)
+    profile = fold_into(place.open(), KIND, [seen], defaults=defaults).profile
+    assert profile is not None
+    assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
+
+
+def test_what_teaches_nothing_changes_nothing(place: Place):
+    store = place.open()
+    nothing: list[Observation] = [speed_seen(0.0), AccuracySeen(-1.0, 0.5)]
+    assert fold_into(store, KIND, nothing).profile is None
+    assert store.revisions() == {}
+    before = fold_into(store, KIND, [speed_seen()])
+    assert fold_into(store, KIND, nothing).revision == before.revision
+
+
+def test_every_change_has_a_revision_of_its_own(place: Place):
+    store = place.open()
+    seen = [fold_into(store, KIND, [speed_seen(float(each))]).revision for each in range(1, 5)]
+    assert seen == sorted(set(seen))
+    assert store.revisions() == {KIND: seen[-1]}
+
+
+def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Place):
+    store = place.open()
+    before = fold_into(store, KIND, [speed_seen()]).revision
+    store.change(KIND, forget)
+    assert store.profiles() == {}
+    assert store.revisions() == {}
+    after = fold_into(store, KIND, [speed_seen(7.0)])
+    assert after.revision > before
+    assert after.profile is not None
+    assert after.profile.speeds[SHAPE].recent == (7.0,)
+
+
+def test_what_one_writes_the_other_reads(place: Place):
+    one, other = place.open(), place.open()
+    fold_into(one, KIND, [speed_seen(5.0)])
+    fold_into(other, KIND, [speed_seen(7.0)])
+    for store in (one, other):
+        profile = store.profiles()[KIND].profile
+        assert profile is not None
+        assert profile.speeds[SHAPE].recent == (5.0, 7.0)
+
+
+def test_what_was_kept_is_there_the_next_time(shared_place: Place):
+    store = shared_place.open()
+    profile = fold_into(store, KIND, [speed_seen(), AccuracySeen(3.0, 0.25)]).profile
+    store.record([make_entry("a", 1.0)])
+    store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
+    store.close()
+    again = shared_place.open()
+    assert profile is not None
+    assert knows(again.profiles()[KIND], profile)
+    assert [entry.job for entry in again.history()] == ["a"]
+    assert len(again.gpus()) == 1
+
+
+def test_what_cannot_be_kept_is_refused_and_leaves_the_rest(shared_place: Place):
+    store = shared_place.open()
+    fold_into(store, KIND, [speed_seen()])
+    with pytest.raises(Exception, match="holds characters that are not plain"):
+        fold_into(store, JobType("ein Modell für Bäume"), [speed_seen()])
+    assert store.profiles().keys() == {KIND}
+
+
+# --- tickets
+
+
+def test_a_change_is_made_once_however_often_it_is_asked_for(place: Place):
+    store = place.open()
+    ticket = Ticket("me", 1)
+    first = fold_into(store, KIND, [speed_seen(5.0)], ticket=ticket)
+    again = fold_into(place.open(), KIND, [speed_seen(5.0)], ticket=ticket)
+    assert again.revision == first.revision
+    assert again.profile is not None
+    assert again.profile.speeds[SHAPE].recent == (5.0,)
+
+
+def test_tickets_of_others_do_not_matter(place: Place):
+    store = place.open()
+    for writer in ("me", "you"):
+        for number in (1, 2):
+            ticket = Ticket(writer, number)
+            fold_into(store, KIND, [speed_seen(float(number))], ticket=ticket)
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == (1.0, 2.0, 1.0, 2.0)
+
+
+def test_a_ticket_counts_for_its_own_type(place: Place):
+    store = place.open()
+    for kind in (KIND, OTHER):
+        fold_into(store, kind, [speed_seen()], ticket=Ticket("me", 1))
+    assert store.profiles().keys() == {KIND, OTHER}
+
+
+def test_tickets_do_not_pile_up(place: Place):
+    store = place.open()
+    tickets = [Ticket(f"writer {number}", 1) for number in range(2 * MOST_TICKETS)]
+    for ticket in tickets:
+        fold_into(store, KIND, [speed_seen()], ticket=ticket)
+    assert store.profiles()[KIND].tickets == tuple(tickets[-MOST_TICKETS:])
+
+
+# --- the history
+
+
+def test_the_history_is_read_as_it_was_recorded(place: Place):
+    store = place.open()
+    entry = HistoryEntry(
+        job=JobId("team/resnet"),
+        at=1.7e9 + 0.123,
+        kind="reshape",
+        sentence="goes from 2 to 4 GPUs: „schneller“ 'so'",
+        cause="FasterWithMore",
+        for_job=JobId("other"),
+        old=Placement.of({NodeName("n1"): [0, 1]}),
+        new=Placement.of({NodeName("n1"): [0], NodeName("n2"): [3]}, "V100"),
+        epoch=3,
+        generation=17,
+        place=2,
+        cost_seconds=37.5,
+    )
+    store.record([entry, make_entry("bare", 1.0, new=None)])
+    assert store.history(JobId("team/resnet")) == (entry,)
+
+
+def test_the_newest_come_first(place: Place):
+    store = place.open()
+    store.record([make_entry("a", at, place=place_) for at in (1.0, 3.0, 2.0) for place_ in (0, 1)])
+    found = [(entry.at, entry.place) for entry in store.history()]
+    assert found == [(3.0, 1), (3.0, 0), (2.0, 1), (2.0, 0), (1.0, 1), (1.0, 0)]
+
+
+def test_one_job_is_told_from_another_and_no_more_than_asked(place: Place):
+    store = place.open()
+    store.record([make_entry(job, float(at)) for at in range(5) for job in ("a", "b")])
+    assert [entry.at for entry in store.history(JobId("a"), limit=2)] == [4.0, 3.0]
+    assert {entry.job for entry in store.history(JobId("a"))} == {"a"}
+    assert len(store.history(limit=3)) == 3
+    assert store.history(JobId("c")) == ()
+    assert store.history(limit=0) == ()
+
+
+def test_what_a_step_has_cost_is_added_when_it_is_known(place: Place):
+    store = place.open()
+    first = make_entry("a", 1.0, id="one")
+    store.record([first, make_entry("a", 2.0, id="two")])
+    store.record([make_entry("a", 1.0, id="one", cost_seconds=37.0), make_entry("a", 3.0, id="x")])
+    found = {entry.id: entry.cost_seconds for entry in store.history()}
+    assert found == {"one": 37.0, "two": None, "x": None}
+
+
+def test_of_two_entries_with_one_id_the_later_counts(place: Place):
+    store = place.open()
+    costs = (None, 1.0, 2.0)
+    store.record([make_entry("a", 1.0, id="one", cost_seconds=cost) for cost in costs])
+    assert [entry.cost_seconds for entry in store.history()] == [2.0]
+
+
+def test_the_history_of_a_job_is_bounded(place: Place):
+    store = place.open(Bounds(entries_per_job=20, entries=1000))
+    for at in range(50):
+        store.record([make_entry("a", float(at)), make_entry("b", float(at))])
+        assert len(store.history(JobId("a"), limit=1000)) <= 20
+    for job in ("a", "b"):
+        kept = [entry.at for entry in store.history(JobId(job), limit=1000)]
+        assert kept == [float(at) for at in range(49, 49 - len(kept), -1)]
+        assert len(kept) >= 18
+
+
+def test_the_history_of_all_jobs_is_bounded(place: Place):
+    store = place.open(Bounds(entries_per_job=20, entries=50))
+    for at in range(120):
+        store.record([make_entry(f"job-{at}", float(at))])
+        assert len(store.history(limit=1000)) <= 50
+    kept = [entry.at for entry in store.history(limit=1000)]
+    assert kept == [float(at) for at in range(119, 119 - len(kept), -1)]
+    assert len(kept) >= 45
+
+
+def test_long_texts_are_cut(place: Place):
+    store = place.open()
+    store.record([make_entry("a", 1.0, sentence="x" * 10_000)])
+    [entry] = store.history()
+    assert len(entry.sentence) == LONGEST_TEXT
+    assert entry.sentence.endswith("x…")
+
+
+def test_nothing_to_record_is_nothing(place: Place):
+    place.open().record([])
+
+
+# --- the tables
+
+
+def gpu_rows(count: int, **rest) -> list[GpuRow]:
+    return [GpuRow(node=NodeName("n1"), gpu=number, **rest) for number in range(count)]
+
+
+def test_the_table_of_gpus_is_read_as_it_was_written(place: Place):
+    rows = (
+        GpuRow(
+            node=NodeName("n1"),
+            gpu=0,
+            uuid="GPU-1",
+            gpu_type="V100",
+            state=GpuState.IN_USE,
+            job=JobId("a"),
+            worker=3,
+            since=12.5,
+        ),
+        GpuRow(node=NodeName("n1"), gpu=10, state=GpuState.UNAVAILABLE, reason="ECC"),
+        GpuRow(node=NodeName("n2"), gpu=2, state=GpuState.RESERVED, job=JobId("b")),
+    )
+    store = place.open()
+    store.replace_gpus(rows[::-1])
+    assert store.gpus() == rows
+
+
+def test_the_table_of_jobs_is_read_as_it_was_written(place: Place):
+    rows = (
+        JobRow(
+            job=JobId("a"),
+            phase=Phase.RUNNING,
+            gpus=3,
+            placement=Placement.of({NodeName("n1"): [0, 1], NodeName("n2"): [3]}, "V100"),
+            type=KIND,
+            options=(1, 2, 4),
+            priority=-5,
+            submitted_at=1.0,
+            started_at=2.0,
+            finished_at=None,
+            generation=4,
+            iteration=120.0,
+            iterations_total=1000.0,
+            iterations_per_second=5.5,
+            eta_seconds=160.0,
+            reshapes=2,
+            reason="goes from 2 to 3 GPUs",
+        ),
+        JobRow(job=JobId("team/b")),
+    )
+    store = place.open()
+    store.replace_jobs(rows)
+    assert store.jobs() == rows
+
+
+def test_what_is_gone_from_a_table_is_gone(place: Place):
+    store = place.open()
+    store.replace_gpus(gpu_rows(4))
+    store.replace_gpus(gpu_rows(2, state=GpuState.RESERVED))
+    assert store.gpus() == tuple(gpu_rows(2, state=GpuState.RESERVED))
+    store.replace_gpus([])
+    assert store.gpus() == ()
+
+
+def test_a_table_that_somebody_else_has_written_is_replaced_too(place: Place):
+    place.open().replace_gpus(gpu_rows(4, uuid="GPU-2"))
+    place.open().replace_gpus(gpu_rows(2))
+    assert place.open().gpus() == tuple(gpu_rows(2))
+
+
+@each_anew
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 2), max_size=7), max_size=6)
+)
+def test_a_table_is_what_was_written_last(place: Place, tables: Sequence[dict[str, int]]):
+    store = place.open()
+    for table in tables:
+        rows = [JobRow(job=JobId(job), generation=table[job]) for job in sorted(table)]
+        store.replace_jobs(rows)
+        assert store.jobs() == tuple(rows)
+
+
+# --- several at once
+
+
+def test_threads_may_share_a_store(place: Place):
+    from concurrent.futures import ThreadPoolExecutor
+
+    store = place.open()
+
+    def write(writer: int) -> None:
+        for number in range(10):
+            seen = AccuracySeen(float(10 * writer + number), 0.5)
+            fold_into(store, KIND, [seen], ticket=Ticket(str(writer), number))
+            store.record([make_entry(f"job-{writer}", float(number))])
+            store.history(limit=5)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(write, writer) for writer in range(4)]:
+            done.result()
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert {point.iteration for point in profile.accuracy} == {float(each) for each in range(40)}
+    assert len(store.history(limit=100)) == 40

@@ -1,0 +1,445 @@
+"""What holds for the store in a file alone: the file, its versions, and what can be wrong with it."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dlcontrol import sqlite_file
+from dlcontrol.sqlite_file import APPLICATION_ID, STEPS
+from dlcontrol.store import StoreAway, StoreError, StoreUnusable, fold_into
+from dlcontrol.store_sqlite import SqliteStore
+from dlcontrol.tables import GpuRow, JobRow
+from dlcore.model import JobId, NodeName, Phase, Placement
+from dlcore.profiles import AccuracyPoint, JobType
+from tests.control.store.places import KIND, OTHER, SHAPE, make_entry, speed_seen
+from tests.control.store.writers import ROOT
+
+VERSION_1 = ROOT / "tests" / "data" / "stores" / "version-1.sql"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@contextmanager
+def opened(path: Path, *, busy_seconds: float = 5.0) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(path, busy_seconds=busy_seconds)) as store:
+        yield store
+
+
+def query(path: Path, statement: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as db, db:
+        return db.execute(statement).fetchall()
+
+
+# --- the file
+
+
+def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
+    path = tmp_path / "a" / "b" / "store.db"
+    before = os.umask(0)
+    try:
+        with opened(path) as store:
+            fold_into(store, KIND, [speed_seen()])
+            modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"store.db": 0o600, "store.db-shm": 0o600, "store.db-wal": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_that_is_there_keeps_its_permissions(path: Path):
+    path.touch(mode=0o640)
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen()])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_one_file_is_left_when_it_is_closed(path: Path):
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen()])
+    assert [each.name for each in path.parent.iterdir()] == ["store.db"]
+
+
+def test_a_path_may_hold_any_sign(tmp_path: Path):
+    path = tmp_path / "a %20?b=c#d" / "käse.db"
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen()])
+    assert path.exists()
+    with opened(path) as store:
+        assert store.profiles().keys() == {KIND}
+
+
+def test_readers_do_not_wait_for_a_writer(path: Path):
+    with opened(path, busy_seconds=0.05) as store:
+        fold_into(store, KIND, [speed_seen()])
+        with locked(path):
+            assert store.profiles().keys() == {KIND}
+            assert store.history() == ()
+
+
+def test_a_file_that_was_removed_is_begun_anew(path: Path):
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen()])
+        for each in list(path.parent.iterdir()):
+            each.unlink()
+        fold_into(store, OTHER, [speed_seen()])
+        assert store.profiles().keys() == {OTHER}
+    with opened(path) as store:
+        assert store.profiles().keys() == {OTHER}
+
+
+def test_a_file_that_was_put_in_its_place_is_used(path: Path):
+    copy = path.with_name("copy.db")
+    with opened(copy) as store:
+        fold_into(store, OTHER, [speed_seen()])
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen()])
+        for each in path.parent.glob("store.db*"):
+            each.unlink()
+        copy.rename(path)
+        assert store.profiles().keys() == {OTHER}
+        fold_into(store, KIND, [speed_seen()])
+    with opened(path) as store:
+        assert store.profiles().keys() == {KIND, OTHER}
+
+
+# --- its versions
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path):
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(VERSION_1.read_text(encoding="utf-8"))
+    with opened(path) as store:
+        [(kind, stored)] = store.profiles().items()
+        assert kind == KIND
+        assert stored.profile is not None
+        assert stored.profile.speeds[SHAPE].iterations_per_s == 8.0
+        assert stored.profile.accuracy == (AccuracyPoint(10.0, 0.25),)
+        assert [ticket.number for ticket in stored.tickets] == [7]
+        [entry] = store.history()
+        placement = Placement.of({NodeName("n1"): [0, 1]}, "V100")
+        assert (entry.id, entry.new) == ("one", placement)
+        assert [row.job for row in store.gpus()] == ["a", None]
+        [job] = store.jobs()
+        assert (job.phase, job.placement, job.options) == (Phase.RUNNING, placement, (1, 2, 4))
+        # What was forgotten then is known to have been.
+        assert fold_into(store, JobType("bert"), [speed_seen()]).revision == 3
+    assert query(path, "PRAGMA user_version") == [(len(STEPS),)]
+    assert query(path, "SELECT count(*) FROM speed_profile") == [(3,)]
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(VERSION_1.read_text(encoding="utf-8"))
+    broken = (*STEPS, ("CREATE TABLE half_way (a)", "CREATE TABLE half_way (a)"))
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_file, "STEPS", broken)
+        with pytest.raises(StoreError, match="half_way already exists"), opened(path):
+            pass
+    assert query(path, "PRAGMA user_version") == [(1,)]
+    with opened(path) as store:
+        assert store.profiles().keys() == {KIND}
+
+
+def test_a_newer_version_is_refused_by_name(path: Path):
+    with opened(path):
+        pass
+    query(path, "PRAGMA user_version = 7")
+    wanted = (
+        rf"store\.db: has schema version 7, and this dljob knows none above {len(STEPS)};"
+        " upgrade dljob, or name another file"
+    )
+    with pytest.raises(StoreUnusable, match=wanted), opened(path):
+        pass
+    assert query(path, "PRAGMA user_version") == [(7,)]
+
+
+def test_the_database_of_another_program_is_left_alone(path: Path):
+    query(path, "CREATE TABLE bookmarks (url TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusable, match="is the database of another program"), opened(path):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_the_file_says_whose_it_is(path: Path):
+    with opened(path):
+        pass
+    assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert query(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+# --- what can be wrong with it
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process, which began to write and does not end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+
+
+def test_a_locked_file_is_away_until_it_is_not(path: Path):
+    with opened(path, busy_seconds=0.1) as store:
+        with (
+            locked(path),
+            pytest.raises(StoreAway, match=r"is locked by another process .* \(fuser .*\)"),
+        ):
+            fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, [speed_seen()])
+        assert store.revisions() == {KIND: 1}
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\7" * 5000]
+)
+def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
+    path.write_bytes(content)
+    with pytest.raises(StoreUnusable, match=r"store\.db: is damaged.*; put a copy"), opened(path):
+        pass
+    assert path.read_bytes() == content
+
+
+def damage(path: Path) -> None:
+    """Overwrite everything but the first page."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\x99" * (len(content) - 4096))
+
+
+def test_damage_inside_is_found_when_it_is_opened(path: Path):
+    with opened(path) as store:
+        store.record([make_entry("job", float(at)) for at in range(200)])
+    damage(path)
+    with pytest.raises(StoreUnusable, match="is damaged"), opened(path):
+        pass
+
+
+def test_a_damaged_file_can_be_replaced_while_it_is_used(path: Path):
+    copy = path.with_name("copy.db")
+    with opened(copy) as store:
+        fold_into(store, OTHER, [speed_seen()])
+    with opened(path) as store:
+        for each in path.parent.glob("store.db*"):
+            each.unlink()
+        path.write_bytes(b"\x99" * 8192)
+        for _ in range(2):
+            with pytest.raises(StoreUnusable, match="is damaged"):
+                store.history()
+        copy.rename(path)
+        assert store.profiles().keys() == {OTHER}
+
+
+def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
+    with opened(path) as store:
+        for kind in (KIND, OTHER):
+            fold_into(store, kind, [speed_seen()])
+    query(path, "UPDATE profiles SET document = '{\"kind\": 3}' WHERE model = 'bert'")
+    with opened(path) as store:
+        assert store.profiles().keys() == {KIND}
+        assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text
+        assert fold_into(store, OTHER, [speed_seen(9.0)]).revision == 2
+        assert store.profiles().keys() == {KIND, OTHER}
+
+
+def test_one_damaged_row_does_not_hide_the_others(path: Path, caplog):
+    with opened(path) as store:
+        store.replace_jobs([JobRow(job=JobId(each)) for each in "ab"])
+        query(path, "UPDATE jobs SET phase = 'Dreaming', type = '{' WHERE job = 'a'")
+        assert [row.job for row in store.jobs()] == ["b"]
+        assert "a JobRow cannot be read" in caplog.text
+        store.replace_jobs([JobRow(job=JobId(each)) for each in "ab"])
+        assert [row.job for row in store.jobs()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (".", r"is a folder; name a file in it, such as .*/dljob\.db"),
+        ("file/store.db", "cannot be opened"),
+        ("pipe", "is no file; name a file"),
+        ("dangling", "cannot be opened"),
+    ],
+)
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, told: str):
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "store.db")
+    with pytest.raises(StoreUnusable, match=told), opened(tmp_path / name):
+        pass
+
+
+NOBODY = 65534
+
+OPEN = f"""
+import os, sys
+from pathlib import Path
+from dlcontrol.store import StoreError
+from dlcontrol.store_sqlite import SqliteStore
+from tests.control.store.writers import write_piece
+if os.geteuid() == 0:
+    # Root may write anywhere.
+    os.setgroups([])
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+try:
+    store = SqliteStore(Path(sys.argv[1]), busy_seconds=0.1)
+    write_piece(store, "writer", 1)
+    sys.exit("it could be written")
+except StoreError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def told_another_user(path: Path) -> str:
+    """What somebody is told who is not root."""
+    ran = subprocess.run(
+        [sys.executable, "-c", OPEN, path],
+        cwd="/",
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}:{ROOT / 'sidecar'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@contextmanager
+def passable(path: Path) -> Iterator[None]:
+    """Let others pass through the folders above, which are their owner's alone."""
+    closed = [each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH]
+    modes = {each: each.stat().st_mode for each in closed}
+    for each, mode in modes.items():
+        each.chmod(mode | stat.S_IXOTH)
+    yield
+    for each, mode in modes.items():
+        each.chmod(mode)
+
+
+@pytest.mark.parametrize(("file", "folder"), [(0o444, 0o777), (0o666, 0o555), (0o000, 0o777)])
+def test_who_may_not_write_is_told_so(tmp_path: Path, file: int, folder: int):
+    path = tmp_path / "folder" / "store.db"
+    with opened(path):
+        pass
+    path.chmod(file)
+    path.parent.chmod(folder)
+    with passable(path.parent):
+        answer = told_another_user(path)
+    path.parent.chmod(0o700)
+    assert answer.startswith(f"StoreUnusable {path}: cannot be used (")
+    assert answer.rstrip().endswith("may be written, by the user that runs dljob")
+
+
+# --- a full disk
+
+
+def test_a_full_disk_is_told_and_gets_over_with(path: Path):
+    with opened(path) as store:
+        store.record([make_entry("job", 0.0)])
+        with store._writer.transaction(writes=False) as db:
+            [(pages,)] = db.execute("PRAGMA page_count")
+            db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StoreAway, match=r"because its disk is full; make room there"):
+            store.record([make_entry("job", float(at), sentence="x" * 900) for at in range(1, 100)])
+        assert len(store.history()) == 1
+        with store._writer.transaction(writes=False) as db:
+            db.execute("PRAGMA max_page_count = 1000000")
+        store.record([make_entry("job", float(at)) for at in range(1, 50)])
+        assert len(store.history()) == 50
+
+
+FILL = """
+import sys
+from pathlib import Path
+from dlcontrol.store import StoreAway
+from dlcontrol.store_sqlite import SqliteStore
+from tests.control.store.writers import count_pieces, write_piece
+folder = Path(sys.argv[1])
+ballast = folder / "ballast"
+ballast.write_bytes(bytes(400_000))
+store = SqliteStore(folder / "store.db")
+number = 1
+try:
+    while number < 10_000:
+        write_piece(store, "writer", number)
+        number += 1
+    sys.exit("the disk did not fill")
+except StoreAway as error:
+    print(error)
+assert number - 1 <= count_pieces(store, "writer")[1] <= number
+ballast.unlink()
+for each in range(number, number + 10):
+    write_piece(store, "writer", each)
+assert count_pieces(store, "writer")[0] == number + 9
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path):
+    inside = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "-m", "sh", "-c", inside, "sh", str(tmp_path), sys.executable, FILL]
+    ran = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}:{ROOT / 'sidecar'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in ran.stderr or "mount" in ran.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == (
+        f"{tmp_path}/store.db: cannot grow, because its disk is full; make room there"
+    )
+
+
+# --- for people and programs
+
+
+def test_the_tables_of_the_paper_can_be_queried(path: Path):
+    with opened(path) as store:
+        fold_into(store, KIND, [speed_seen(4.0), speed_seen(8.0, shape=SHAPE._replace(gpus=8))])
+        store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0, job=JobId("a"), worker=0)])
+        placement = Placement.of({NodeName("n1"): [0, 1], NodeName("n2"): [3]})
+        job = JobRow(job=JobId("a"), gpus=3, placement=placement, type=KIND, options=(1, 2, 4))
+        store.replace_jobs([job, JobRow(job=JobId("b"))])
+    assert query(path, "SELECT * FROM speed_profile ORDER BY gpus") == [
+        ("resnet50", "imagenet", 256, "V100", 4, 1, 0.25, 1.0),
+        ("resnet50", "imagenet", 256, "V100", 8, 1, 0.125, 1.0),
+    ]
+    assert query(path, "SELECT * FROM gpu_table") == [("n1/0", "free", "a", 0)]
+    assert query(path, "SELECT * FROM job_table ORDER BY job_id") == [
+        ("a", "Submitted", 3, "n1[0,1] n2[3]", "resnet50", "imagenet", 256, "1, 2, 4"),
+        ("b", "Submitted", 0, None, "", "", 0, ""),
+    ]
+
+
+def test_an_unchanged_table_is_not_written(path: Path):
+    rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(8)]
+    with opened(path) as store, closing(sqlite3.connect(path)) as other:
+        store.replace_gpus(rows)
+        before = other.execute("PRAGMA data_version").fetchone()
+        store.replace_gpus(list(rows))
+        assert other.execute("PRAGMA data_version").fetchone() == before
+        store.replace_gpus(rows[:-1])
+        assert other.execute("PRAGMA data_version").fetchone() != before
+
+
+def test_what_others_wrote_into_a_table_is_replaced_at_once(path: Path):
+    rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(8)]
+    with opened(path) as one, opened(path) as other:
+        one.replace_gpus(rows)
+        other.replace_gpus(rows[:3])
+        one.replace_gpus(rows)
+        assert len(other.gpus()) == 8

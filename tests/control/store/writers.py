@@ -1,0 +1,69 @@
+"""
+A process that writes into a store, one piece after the other, and says so after each.
+
+Run as ``python -m tests.control.store.writers ADDRESS NAME COUNT``. Piece n is an observation whose
+speed is n, and an entry of the history at n seconds, both under the name of the writer.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dlcontrol.opening import open_store
+from dlcontrol.store import Store, Ticket, fold_into
+from dlcore.model import JobId
+from tests.control.store.places import KIND, make_entry, speed_seen
+
+ROOT = Path(__file__).resolve().parents[3]
+BEGUN = "begun"
+
+
+def write_piece(store: Store, name: str, number: int) -> None:
+    """Write one piece; again, it does nothing."""
+    fold_into(store, KIND, [speed_seen(float(number))], ticket=Ticket(name, number))
+    store.record([make_entry(name, float(number), id=f"{name}/{number}")])
+
+
+def count_pieces(store: Store, name: str) -> tuple[int, int]:
+    """How many observations and how many entries of a writer are there."""
+    stored = store.profiles().get(KIND)
+    tickets = stored.tickets if stored is not None else ()
+    observations = max((each.number for each in tickets if each.writer == name), default=0)
+    return observations, len(store.history(JobId(name), limit=10_000))
+
+
+@contextmanager
+def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[str]]:
+    """Have a process write; it is killed at the end."""
+    command = [sys.executable, "-m", "tests.control.store.writers", address, name, str(count)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}:{ROOT / 'sidecar'}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def main(address: str, name: str, count: int) -> None:
+    sys.stdout.write(f"{BEGUN}\n")
+    sys.stdout.flush()
+    store = open_store(address, environment={})
+    for number in range(1, count + 1):
+        write_piece(store, name, number)
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+    store.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
