@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import math
 import os
 import socket
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from dlsidecar.settings import Serving
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 128
+CROWD_PAUSE_SECONDS = 60.0
 LARGEST_HEADERS = 16 * 1024
 CHUNK = 64 * 1024
 NO_LIMIT = 2**62
@@ -38,15 +41,42 @@ LAST_WORDS_STEP_SECONDS = 0.02
 
 
 class LimitedServer(HTTPServer):
-    """A server that does not let itself be drowned in connections."""
+    """
+    A server that does not let itself be drowned in connections.
+
+    When there are as many as there may be, a new one takes the place of the oldest of those that
+    have not yet shown who they are. So whoever only holds connections open keeps nobody out.
+    """
+
+    def initialize(self, *arguments: Any, **named: Any) -> None:
+        """Begin, as Tornado calls its constructors."""
+        super().initialize(*arguments, **named)
+        self._strangers: dict[IOStream, None] = {}
+        self._told_at = -math.inf
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         """Take a connection in, or close it."""
+        self._strangers = {one: None for one in self._strangers if not one.closed()}
         if len(self._connections) >= MOST_CONNECTIONS:
-            log.warning("closed a connection from %s: there are too many", address)
-            stream.close()
-            return
+            self._tell_crowd(address)
+            if not self._strangers:
+                stream.close()
+                return
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        self._strangers[stream] = None
         super().handle_stream(stream, address)
+
+    def welcome(self, stream: IOStream) -> None:
+        """Keep a connection that has shown who it is."""
+        self._strangers.pop(stream, None)
+
+    def _tell_crowd(self, address: Any) -> None:
+        now = time.monotonic()
+        if now - self._told_at > CROWD_PAUSE_SECONDS:
+            self._told_at = now
+            log.warning("there are too many connections, one more of them from %s", address)
 
     def use(self, context: ssl.SSLContext) -> None:
         """Meet whoever comes from now on with these certificates."""
@@ -60,7 +90,7 @@ class Servers:
         self._agent = agent
         self._settings = settings
         self._certificates: trust.Certificates | None = None
-        self._door = trust.Door()
+        self._doors: list[trust.Door] = []
         self._network: LimitedServer | None = None
         self._servers: list[LimitedServer] = []
         self._paths: list[Path] = []
@@ -76,8 +106,7 @@ class Servers:
         if settings.tls_folder:
             self._open_network()
         if settings.socket:
-            app = serving.controller_app(self._agent, settings, self._door)
-            self._serve(app, [self._unix_socket(settings.socket)])
+            self._serve_control(trust.Door(), [self._unix_socket(settings.socket)])
         if settings.inner_socket:
             app = serving.inner_app(self._agent, settings)
             self._serve(app, [self._unix_socket(settings.inner_socket)])
@@ -90,13 +119,22 @@ class Servers:
         settings = self._settings
         self._certificates = trust.Certificates(Path(settings.tls_folder))
         context = self._certificates.load()
-        self._door = trust.NamedDoor(
-            controller_name=settings.controller_name, job_uid=settings.job_uid
-        )
+        door = trust.NamedDoor(controller_name=settings.controller_name, job_uid=settings.job_uid)
         sockets = bind_sockets(settings.port, settings.address or None)
         self.port = port_of(sockets)
-        app = serving.controller_app(self._agent, settings, self._door)
-        self._network = self._serve(app, sockets, context)
+        self._network = self._serve_control(door, sockets, context)
+
+    def _serve_control(
+        self,
+        door: trust.Door,
+        sockets: list[socket.socket],
+        context: ssl.SSLContext | None = None,
+    ) -> LimitedServer:
+        app = serving.controller_app(self._agent, self._settings, door)
+        server = self._serve(app, sockets, context)
+        door.on_welcome = server.welcome
+        self._doors.append(door)
+        return server
 
     def _serve(
         self, app: Application, sockets: list[socket.socket], context: ssl.SSLContext | None = None
@@ -106,7 +144,8 @@ class Servers:
             app,
             ssl_options=context,
             idle_connection_timeout=seconds,
-            body_timeout=seconds,
+            # Ours comes first, with an answer; this one closes the connection.
+            body_timeout=seconds + LAST_WORDS_SECONDS,
             max_header_size=LARGEST_HEADERS,
             max_body_size=NO_LIMIT,
             chunk_size=CHUNK,
@@ -151,13 +190,19 @@ class Servers:
     def has_readable_certificates(self) -> bool:
         return self._certificates is None or self._certificates.is_readable
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a change."""
+        return sum(len(door.waiting) for door in self._doors)
+
     async def close(self) -> None:
         """Stop listening at once, and give those who wait time to read the last state."""
         for server in self._servers:
             server.stop()
-        self._door.close()
+        for door in self._doors:
+            door.close()
         left = LAST_WORDS_SECONDS
-        while self._door.waiting and left > 0:
+        while self.waiting and left > 0:
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:

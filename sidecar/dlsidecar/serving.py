@@ -21,6 +21,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
@@ -45,6 +46,7 @@ STATUS = {
     Refused.NOT_AUTHORIZED: HTTPStatus.FORBIDDEN,
     Refused.NOT_FOUND: HTTPStatus.NOT_FOUND,
     Refused.NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
+    Refused.TOO_SLOW: HTTPStatus.REQUEST_TIMEOUT,
     Refused.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Refused.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refused.BROKEN: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -105,18 +107,46 @@ class Handler(RequestHandler):
         self.serving = serving
         self.door = door
         self._received = bytearray()
+        self._limit: asyncio.TimerHandle | None = None
 
     def prepare(self) -> None:
         may_declare = self.request.method not in {"GET", "HEAD"}
         reason = self.door.why_not(self.request, may_declare=may_declare)
         if reason:
             raise Refusing(Refused.NOT_AUTHORIZED, reason, remedy=trust.REMEDY)
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        self.door.on_welcome(connection.stream)
+        self._limit_body()
+
+    def _limit_body(self) -> None:
         # Before it is read, because whoever sends too much should not be listened to.
         length = self.request.headers.get("Content-Length", "")
         # Not all that Python calls digits are; what is none is refused with the body.
         is_number = length.isascii() and length.isdigit()
         if is_number and int(length[:20]) > self.serving.largest_body:
             raise self._too_large()
+        if length or "Transfer-Encoding" in self.request.headers:
+            seconds = self.serving.header_seconds
+            self._limit = asyncio.get_running_loop().call_later(seconds, self._be_late)
+
+    def _be_late(self) -> None:
+        """The body has not come in time."""
+        self.set_header("Connection", "close")
+        message = f"the body has not come within {self.serving.header_seconds:g} s"
+        self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
+
+    def _lift_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def on_finish(self) -> None:
+        self._lift_limit()
+
+    def on_connection_close(self) -> None:
+        self._lift_limit()
+        super().on_connection_close()
 
     def data_received(self, chunk: bytes) -> None:
         if self._finished:
@@ -210,6 +240,7 @@ class StateHandler(Handler):
     change: asyncio.Future[None] | None = None
 
     async def get(self) -> None:
+        self._lift_limit()
         after = self._whole("after")
         incarnation = self.get_query_argument("incarnation", self.agent.incarnation)
         is_known = (after, incarnation) == (self.agent.version, self.agent.incarnation)

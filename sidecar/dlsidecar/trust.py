@@ -17,11 +17,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class Door:
         """The requests that wait here for a change."""
         self.is_closing = False
         """Whether nothing will change any more, so that whoever asks is answered a last time."""
+        self.on_welcome: Callable[[IOStream], None] = lambda _: None
+        """Hears of each connection over which somebody came in who may."""
 
     def close(self) -> None:
         """Answer all who wait: there will be no more news."""

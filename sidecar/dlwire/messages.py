@@ -388,6 +388,7 @@ class Refused(str, Enum):
     """Whoever asks may not do this."""
     NOT_FOUND = "NotFound"
     NOT_ALLOWED = "MethodNotAllowed"
+    TOO_SLOW = "TooSlow"
     TOO_LARGE = "TooLarge"
     TOO_MANY = "TooManyWaiting"
     BROKEN = "InternalError"

@@ -12,7 +12,9 @@ import yaml
 from tornado.routing import PathMatches
 
 from dlsidecar import serving
-from dlsidecar.machine import draw
+from dlsidecar.living import CERTIFICATES
+from dlsidecar.machine import STUCK, TOO_SLOW, UNCONFIRMED, draw
+from dlsidecar.remedies import REMEDIES
 from dlsidecar.serving import STATUS, controller_app, health_app, inner_app
 from dlsidecar.settings import Serving
 from dlsidecar.trust import Door
@@ -97,9 +99,17 @@ def test_every_status_that_may_be_answered_is_described(path):
     may_be = {"/v1/target": {400, 403, 409}, "/v1/state": {400, 403, 503}, "/v1/progress": {400}}
     success = {"/v1/progress": 204}.get(path, 200)
     [operation] = OPENAPI["paths"][path].values()
-    # Too large or a fault of ours may be anything.
-    expected = {success, 413, 500} | may_be.get(path, set())
+    # Too slow, too large or a fault of ours may be anything.
+    expected = {success, 408, 413, 500} | may_be.get(path, set())
     assert {int(status) for status in operation["responses"]} == expected
+
+
+def test_every_problem_is_told_of():
+    [section] = re.findall(r"## What can be wrong\n(.*?)\n## ", PROTOCOL, flags=re.DOTALL)
+    rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    known = {*REMEDIES, STUCK.name, UNCONFIRMED.name, TOO_SLOW.name, CERTIFICATES.name}
+    assert sorted(told) == sorted({*known, "TrainingFailed"})
 
 
 def test_the_picture_is_drawn_from_the_table():

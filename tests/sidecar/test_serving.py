@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.listening import LONGEST_SOCKET_PATH, Servers
+from dlsidecar.listening import LONGEST_SOCKET_PATH, MOST_CONNECTIONS, Servers
 from dlsidecar.settings import Serving
+from dlsidecar.trust import job_name
 from dlwire import codec
 from dlwire.messages import Phase, Post, Problem, Refusal, Refused
-from tests.sidecar.clients import Client, live_through
+from tests.sidecar.certificates import Authority
+from tests.sidecar.clients import Client, live_through, parse_answer
 from tests.sidecar.fakes import Container
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
 from tests.sidecar.targets import INCARNATION, run, stop
@@ -45,7 +47,7 @@ class ServedContainer(Container):
 
     async def waits(self, how_many: int = 1) -> None:
         """Wait until so many requests wait for a change."""
-        while len(self.servers._door.waiting) != how_many:
+        while self.servers.waiting != how_many:
             await asyncio.sleep(0)
 
 
@@ -205,7 +207,7 @@ def test_who_is_patient_is_told_of_progress_later_and_of_all_else_at_once(tmp_pa
             for iteration in (5, 6):
                 await progress(container, iteration)
             assert not poll.done()
-            assert len(container.servers._door.waiting) == 1
+            assert container.servers.waiting == 1
             container.agent.complain(Problem("Something", "is not as it should be"))
             state = (await poll).state()
             assert (state.progress.iteration, state.problems[0].name) == (6, "Something")
@@ -313,6 +315,22 @@ def test_metrics_are_what_prometheus_can_read(tmp_path):
             assert "dljob_sidecar_gpus_held 2\n" in text
             values = [line for line in text.splitlines() if not line.startswith("#")]
             assert all(line.startswith("dljob_sidecar_") for line in values)
+
+    live_through(story())
+
+
+def test_a_socket_and_a_network_door_each_have_their_own_rule(tmp_path):
+    async def story():
+        certificates = Authority().issue(tmp_path / "certificates", job_name("some-job"))
+        both = replace(
+            USUAL,
+            address="127.0.0.1",
+            tls_folder=str(certificates),
+            job_uid="some-job",
+            controller_name="controller.dljob",
+        )
+        async with serving(tmp_path, both) as container:
+            assert (await container.control.get("/v1/state")).status == 200
 
     live_through(story())
 
@@ -433,7 +451,6 @@ def test_a_length_that_is_no_number_is_refused(tmp_path, length):
     [
         b"",
         b"GET /v1/state HTTP/1.1\r\nHo",
-        b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 10\r\n\r\n{",
     ],
 )
 def test_who_takes_for_ever_is_hung_up_on(tmp_path, beginning):
@@ -443,6 +460,45 @@ def test_who_takes_for_ever_is_hung_up_on(tmp_path, beginning):
             # Nobody else has to wait for it.
             assert (await container.control.get("/v1/state")).status == 200
             assert await slow == b""
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 10", b"Transfer-Encoding: chunked"])
+def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, length):
+    async def story():
+        async with serving(tmp_path, HURRIED) as container:
+            head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\n" + length + b"\r\n\r\n"
+            answer = parse_answer(await container.control.send(head + b"5\r\n{"))
+            assert (answer.status, refusal(answer).error) == (408, Refused.TOO_SLOW)
+            assert container.supervisor.demanded == []
+            # A poll has no body, and may last longer than one.
+            waits = HURRIED.header_seconds * 2
+            assert (await container.control.get(f"/v1/state?after=1&wait={waits}")).status == 200
+
+    live_through(story())
+
+
+@pytest.mark.parametrize("door", ["control", "inner", "health"])
+def test_who_only_holds_connections_open_keeps_nobody_out(tmp_path, door):
+    async def story():
+        async with serving(tmp_path) as container:
+            client = getattr(container, door)
+            poll = None
+            if door == "control":
+                poll = asyncio.ensure_future(client.get("/v1/state?after=1&wait=20"))
+                await container.waits()
+            held = [await client.connect() for _ in range(MOST_CONNECTIONS + 20)]
+            # The oldest have been closed, and these are not.
+            assert await held[0][0].read() == b""
+            status = (await client.get("/v1/state")).status
+            assert status == (200 if door == "control" else 404)
+            for _, writer in held:
+                writer.close()
+            if poll is not None:
+                # It had shown who it was, and so it was left in peace.
+                await container.control.put(run(1))
+                assert (await poll).state().generation == 1
 
     live_through(story())
 
