@@ -12,7 +12,7 @@ from dlctl.backends import Backend, JobList, Json
 from dlctl.choosing import name_argument, output_option, with_backend
 from dlctl.forms import to_json, to_json_line, to_yaml
 from dlctl.jobviews import JobView, full_name
-from dlctl.messages import say
+from dlctl.messages import complain, say
 
 HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE")
 WIDE = ("PRIORITY", "ALLOCATION", "REASON")
@@ -48,7 +48,7 @@ def command(
     listed = backend.list_jobs(selector)
     found, missing = _choose(listed.items, names)
     for name in missing:
-        say(f"dljob get: {name}: there is no such job; dljob get lists those that are")
+        complain(f"{name}: there is no such job; dljob get lists those that are")
     if watch:
         _Watch(output, found).go_on(backend, selector, names, listed.version)
     elif output in (None, "wide") and not found:

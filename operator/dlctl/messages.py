@@ -6,3 +6,9 @@ import click
 def say(line: str) -> None:
     """Tell the user something that is not data."""
     click.echo(line, err=True)
+
+
+def complain(line: str) -> None:
+    """Tell the user what went wrong, as everything is told that went wrong."""
+    program = click.get_current_context().find_root().info_name
+    say(f"{program}: {line}")

@@ -10,7 +10,7 @@ import click
 from dlctl.backends import Backend, Conflict, Json, NotThere
 from dlctl.choosing import name_argument, with_backend
 from dlctl.jobviews import JobView
-from dlctl.messages import say
+from dlctl.messages import complain
 
 ATTEMPTS = 5
 """So often a change is tried again that somebody else got in the way of."""
@@ -59,7 +59,7 @@ def _for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
         try:
             click.echo(f"{name} {change(name)}")
         except (NotThere, Conflict) as error:
-            say(f"dljob: {error}")
+            complain(str(error))
             status = 1
     return status
 

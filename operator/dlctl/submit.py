@@ -14,7 +14,7 @@ from dlctl.backends import Backend, BackendError, Json
 from dlctl.choosing import output_option, with_backend
 from dlctl.forms import to_json, to_yaml
 from dlctl.jobviews import full_name
-from dlctl.messages import say
+from dlctl.messages import complain, say
 
 STDIN = "-"
 
@@ -70,7 +70,7 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
 
 def _tell(lines: Sequence[str]) -> int:
     for line in lines:
-        say(f"dljob submit: {line}")
+        complain(line)
     return 1
 
 

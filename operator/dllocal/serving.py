@@ -28,6 +28,7 @@ class Server:
 
     def __init__(self, backstage: Backstage, *, metrics: str = "") -> None:
         self._path = backstage.folders.socket
+        self._is_open = False
         present = Present(backstage)
         machine = MachineApi(backstage, present)
         self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()))
@@ -39,7 +40,9 @@ class Server:
         if self._metrics_at:
             await self._open_metrics(self._metrics_at)
         await self._api.setup()
-        await web.SockSite(self._api, _listen(self._path)).start()
+        door = _listen(self._path)
+        self._is_open = True
+        await web.SockSite(self._api, door).start()
 
     async def _open_metrics(self, address: str) -> None:
         """Serve the metrics, and nothing else, where Prometheus reaches them."""
@@ -60,7 +63,8 @@ class Server:
         """Answer no longer, and leave no socket behind."""
         await self._metrics.cleanup()
         await self._api.cleanup()
-        self._path.unlink(missing_ok=True)
+        if self._is_open:
+            self._path.unlink(missing_ok=True)
 
 
 def _runner(routes: Iterable[web.RouteDef]) -> web.AppRunner:
@@ -77,9 +81,9 @@ def _listen(path: Path) -> socket.socket:
 
     One that is there is left from a crash: who holds the lock of the folder is the only one here.
     """
-    path.unlink(missing_ok=True)
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        path.unlink(missing_ok=True)
         ours.bind(str(path))
         path.chmod(0o600)
         ours.listen(128)

@@ -59,9 +59,7 @@ def job_document(name: str = "resnet", **spec: Any) -> dict[str, Any]:
             "training": {"iterations": 1000},
             "profile": {"model": "resnet"},
             "progress": {"log": r"step (?P<iteration>\d+)"},
-            "template": {
-                "spec": {"containers": [{"name": "trainer", "command": ["sleep", "60"]}]}
-            },
+            "template": {"spec": {"containers": [{"name": "trainer", "command": ["sleep", "60"]}]}},
             **spec,
         },
     }
@@ -111,7 +109,11 @@ class Stage:
         key = (self.registry.changes.version, tuple(cordons.items()), len(self.seats))
         if self._scene is None or self._scene_of != key:
             self._scene = Scene(
-                now=time.time(), epoch=1, entries=self.registry.entries, seats=self.seats, nodes=nodes
+                now=time.time(),
+                epoch=1,
+                entries=self.registry.entries,
+                seats=self.seats,
+                nodes=nodes,
             )
             self._scene_of = key
         return self._scene
@@ -194,9 +196,12 @@ def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:
 class Staged:
     """A stage whose server runs in a thread."""
 
-    def __init__(self, root: Path, sizes: Mapping[str, int], policy: str) -> None:
+    def __init__(
+        self, root: Path, sizes: Mapping[str, int], *, policy: str, metrics: str = ""
+    ) -> None:
         self.root = root
         self._make = lambda: Stage(root, sizes, policy)
+        self._metrics = metrics
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -236,18 +241,20 @@ class Staged:
     async def _live(self) -> None:
         self._ending = asyncio.Event()
         self.stage = self._make()
-        server = Server(self.stage.backstage)
-        await server.open()
-        self._ready.set()
-        await self._ending.wait()
-        await server.close()
-        self.stage.registry.close()
+        server = Server(self.stage.backstage, metrics=self._metrics)
+        try:
+            await server.open()
+            self._ready.set()
+            await self._ending.wait()
+        finally:
+            await server.close()
+            self.stage.registry.close()
 
 
 @contextmanager
-def staged(root: Path, *, policy: str = "adaptive", **sizes: int):
+def staged(root: Path, *, policy: str = "adaptive", metrics: str = "", **sizes: int):
     """Play a ``dljob up`` with nodes of these sizes: ``staged(tmp_path, n1=4)``."""
-    played = Staged(root, sizes or {"n1": 4}, policy)
+    played = Staged(root, sizes or {"n1": 4}, policy=policy, metrics=metrics)
     played.start()
     try:
         yield played

@@ -1,0 +1,47 @@
+"""HTTP on a Unix socket, as plainly as it can be had."""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Asker:
+    """``ask("GET", "/v1/jobs")``; a body that is not bytes is sent as JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, method: str, target: str, body: Any = None) -> Answer:
+        connection = http.client.HTTPConnection("localhost", timeout=30.0)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(30.0)
+        connection.sock.connect(str(self._path))
+        try:
+            payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
+            connection.request(method, target, payload)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, target: str) -> Any:
+        answer = self("GET", target)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def submit(self, *documents: Any) -> Any:
+        body = {"kind": "DLJobList", "items": list(documents)}
+        answer = self("POST", "/v1/jobs", body)
+        assert answer.status == 201, answer
+        return answer.json

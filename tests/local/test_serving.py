@@ -1,0 +1,556 @@
+"""
+What ``dljob up`` answers at its socket: the real server, the real list of jobs, a played controller.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dlcontrol.tables import HistoryEntry
+from dlcore.model import CauseCode, JobId, Phase
+from dllocal.folders import StateError
+from dllocal.registry import Registry
+from tests.local.asking import Asker
+from tests.local.stages import job_document, staged
+
+
+def names(answer):
+    return [item["metadata"]["name"] for item in answer["items"]]
+
+
+# --- the door -----------------------------------------------------------------------------
+
+
+def test_only_its_owner_may_open_the_door(up):
+    path = up.stage.folders.socket
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_door_that_a_crash_has_left_is_no_hindrance(root):
+    with staged(root) as first:
+        path = first.stage.folders.socket
+    assert not path.exists()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with staged(root):
+        assert Asker(path).get("/v1/jobs")["items"] == []
+
+
+def test_who_waits_for_news_does_not_keep_it_from_ending(root):
+    with staged(root) as up:
+        asker = Asker(up.stage.folders.socket)
+        version = asker.get("/v1/jobs")["metadata"]["resourceVersion"]
+        waiting = threading.Thread(target=_watch_until_cut, args=(asker, version), daemon=True)
+        waiting.start()
+        until = time.monotonic() + 30.0
+        while not up.do(lambda stage: stage.registry.changes._news._waiters):
+            assert time.monotonic() < until, "it does not wait"
+        began = time.monotonic()
+    # Far less than the minute for which it asked.
+    assert time.monotonic() - began < 30.0
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def _watch_until_cut(asker, version):
+    with contextlib.suppress(OSError):
+        asker("GET", f"/v1/jobs?watch={version}&seconds=60")
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+def test_a_job_is_shown_as_it_was_written_with_its_status(ask, up):
+    document = job_document("a", priority=3)
+    document["metadata"]["labels"] = {"team": "vision"}
+    ask.submit(document)
+    shown = ask.get("/v1/jobs/a")
+    assert shown["spec"] == document["spec"]
+    assert shown["metadata"]["labels"] == {"team": "vision"}
+    assert shown["metadata"]["generation"] == 1
+    assert shown["status"]["phase"] == "Submitted"
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}, speed=2.0, iteration=400))
+    status = ask.get("/v1/jobs/a")["status"]
+    assert status["phase"] == "Running"
+    assert status["allocation"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
+    # 600 iterations are left, of which 2 are done in a second.
+    assert status["progress"]["etaSeconds"] == pytest.approx(300, abs=5)
+
+
+def test_a_job_in_a_namespace_is_found_by_both_names(ask):
+    document = job_document("a")
+    document["metadata"]["namespace"] = "team"
+    ask.submit(document)
+    assert ask.get("/v1/jobs/team%2Fa")["metadata"]["namespace"] == "team"
+    assert ask("GET", "/v1/jobs/a").status == 404
+
+
+def test_jobs_are_listed_in_their_order_and_by_their_labels(ask):
+    for number, team in enumerate(("vision", "speech", "vision")):
+        document = job_document(f"job-{number}")
+        document["metadata"]["labels"] = {"team": team}
+        ask.submit(document)
+    assert names(ask.get("/v1/jobs")) == ["job-0", "job-1", "job-2"]
+    assert names(ask.get("/v1/jobs?selector=team%3Dvision")) == ["job-0", "job-2"]
+    wrong = ask("GET", "/v1/jobs?selector=team%3D%3D%3Dvision")
+    assert wrong.status == 400
+    assert "no part of a selector; write such as" in wrong.json["error"]
+
+
+def test_many_jobs_are_taken_in_at_once_and_wake_the_controller_once(ask, up):
+    ask.submit(*(job_document(f"job-{number}") for number in range(100)))
+    assert len(ask.get("/v1/jobs")["items"]) == 100
+    assert up.do(lambda stage: stage.wakes) == 1
+
+
+def test_of_several_jobs_all_are_taken_in_or_none(ask, up):
+    ask.submit(job_document("there"))
+    wrong = job_document("wrong", gpus={"options": [0]})
+    items = [job_document("right"), wrong, job_document("there"), job_document("right")]
+    answer = ask("POST", "/v1/jobs", {"kind": "DLJobList", "items": items})
+    assert answer.status == 422
+    told = [(each["document"], each["path"], each["message"]) for each in answer.json["problems"]]
+    assert told == [
+        (1, "spec.gpus.options[0]", "0 is not a positive number"),
+        (2, "metadata.name", '"there" is a job already (Submitted)'),
+        (3, "metadata.name", '"right" is submitted twice'),
+    ]
+    assert all(each["remedy"] for each in answer.json["problems"])
+    assert names(ask.get("/v1/jobs")) == ["there"]
+    assert up.do(lambda stage: stage.wakes) == 1
+
+
+def test_what_needs_a_cluster_is_refused_by_name_and_what_has_no_effect_is_told(ask):
+    document = job_document("a")
+    pod = document["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "data"}]
+    answer = ask("POST", "/v1/jobs", document)
+    (problem,) = answer.json["problems"]
+    assert problem["path"] == "spec.template.spec.volumes"
+    assert (problem["message"], problem["remedy"]) == (
+        "needs a cluster",
+        "remove it, or run the job on a cluster",
+    )
+    del pod["volumes"]
+    pod["containers"][0]["image"] = "python:3.11"
+    notices = ask.submit(document)["notices"]
+    assert notices == ["spec.template.spec.containers[0].image has no effect on one machine"]
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(ask, up):
+    wrong = job_document("a", gpus={"options": [0]})
+    assert ask("POST", "/v1/jobs?dryRun=true", wrong).json == ask("POST", "/v1/jobs", wrong).json
+    answer = ask("POST", "/v1/jobs?dryRun=true", job_document("a"))
+    assert (answer.status, names(answer.json)) == (200, ["a"])
+    assert ask.get("/v1/jobs")["items"] == []
+    assert up.do(lambda stage: stage.wakes) == 0
+
+
+def test_a_job_survives_its_server_with_all_that_its_user_wrote(root):
+    document = job_document("a", priority=3)
+    with staged(root) as up:
+        Asker(up.stage.folders.socket).submit(document)
+    with staged(root) as up:
+        shown = Asker(up.stage.folders.socket).get("/v1/jobs/a")
+        assert shown["spec"] == document["spec"]
+
+
+# --- changing -----------------------------------------------------------------------------
+
+
+def test_what_may_change_while_a_job_runs_is_changed(ask, up):
+    ask.submit(job_document("a"))
+    document = ask.get("/v1/jobs/a")
+    document["spec"] |= {"suspend": True, "priority": 5, "activeDeadlineSeconds": 60}
+    document["spec"]["gpus"] = {"options": [1, 2]}
+    changed = ask("PUT", "/v1/jobs/a", document)
+    assert changed.status == 200
+    assert changed.json["metadata"]["generation"] == 2
+    job = up.do(lambda stage: stage.registry.entries[JobId("a")].job)
+    assert (job.suspend, job.priority, job.gpus.options) == (True, 5, (1, 2))
+    assert job.limits.active_deadline_seconds == 60
+    assert up.do(lambda stage: stage.wakes) == 2
+
+
+def test_what_may_not_change_is_refused_with_the_reason(ask):
+    ask.submit(job_document("a"))
+    document = ask.get("/v1/jobs/a")
+    document["spec"]["training"] = {"iterations": 5}
+    answer = ask("PUT", "/v1/jobs/a", document)
+    assert answer.status == 422
+    assert answer.json["problems"][0]["path"] == "spec.training.iterations"
+    assert "it cannot change while the job runs, because" in answer.json["error"]
+    document = job_document("b")
+    assert ask("PUT", "/v1/jobs/a", document).json["problems"][0]["path"] == "metadata.name"
+
+
+def test_of_two_who_change_a_job_at_once_the_second_is_told(ask):
+    ask.submit(job_document("a"))
+    first, second = ask.get("/v1/jobs/a"), ask.get("/v1/jobs/a")
+    first["spec"]["priority"] = 1
+    second["spec"]["priority"] = 2
+    assert ask("PUT", "/v1/jobs/a", first).status == 200
+    answer = ask("PUT", "/v1/jobs/a", second)
+    assert answer.status == 409
+    assert answer.json["error"].endswith("by somebody else meanwhile; read it and try again")
+    assert ask.get("/v1/jobs/a")["spec"]["priority"] == 1
+
+
+def test_a_cancelled_job_is_on_its_way_out_and_not_changed_any_more(ask, up):
+    ask.submit(job_document("a"))
+    assert ask("DELETE", "/v1/jobs/a").status == 202
+    assert ask("DELETE", "/v1/jobs/a").status == 202
+    shown = ask.get("/v1/jobs/a")
+    assert shown["status"]["cancelled"] is True
+    shown["spec"]["priority"] = 5
+    assert ask("PUT", "/v1/jobs/a", shown).status == 409
+    again = ask("POST", "/v1/jobs", job_document("a")).json
+    assert again["problems"][0]["message"] == '"a" is a job already (being cancelled)'
+    up.do(lambda stage: stage.registry.forget(JobId("a")))
+    assert ask("GET", "/v1/jobs/a").status == 404
+    ask.submit(job_document("a"))
+
+
+# --- watching -----------------------------------------------------------------------------
+
+
+def watch(ask, version, seconds=20):
+    answer = ask.get(f"/v1/jobs?watch={version}&seconds={seconds}")
+    return answer, answer["metadata"]["resourceVersion"]
+
+
+def test_who_watches_hears_of_every_change_and_of_nothing_else(ask, up):
+    ask.submit(job_document("a"), job_document("b"))
+    version = ask.get("/v1/jobs")["metadata"]["resourceVersion"]
+    later = threading.Timer(
+        0.2, up.do, [lambda stage: stage.record("b", phase=Phase.QUEUED, message="waits")]
+    )
+    later.start()
+    news, version = watch(ask, version)
+    later.join()
+    assert (names(news), news["removed"], news["complete"]) == (["b"], [], False)
+    assert news["items"][0]["status"]["phase"] == "Queued"
+    up.do(lambda stage: stage.registry.forget(JobId("a")))
+    news, version = watch(ask, version)
+    assert (names(news), news["removed"]) == ([], ["a"])
+    news, _ = watch(ask, version, seconds=0)
+    assert (names(news), news["removed"]) == ([], [])
+
+
+def test_who_watched_another_controller_is_sent_everything_anew(root):
+    with staged(root) as up:
+        asker = Asker(up.stage.folders.socket)
+        asker.submit(job_document("a"))
+        version = asker.get("/v1/jobs")["metadata"]["resourceVersion"]
+    with staged(root) as up:
+        news, _ = watch(asker, version)
+        assert (names(news), news["complete"]) == (["a"], True)
+
+
+@pytest.mark.parametrize("version", ["", "x", "1.-1", "1.²", "1.99999999999999999999", "9.0"])
+def test_a_version_that_nobody_gave_out_counts_for_nothing(ask, version):
+    ask.submit(job_document("a"))
+    news, _ = watch(ask, version.replace("²", "%C2%B2"))
+    assert (names(news), news["complete"]) == (["a"], True)
+
+
+# --- why, and what if ---------------------------------------------------------------------
+
+
+def test_why_tells_the_numbers_of_now(ask, up):
+    ask.submit(job_document("runs"), job_document("waits", gpus={"options": [4]}))
+    up.do(lambda stage: stage.give("runs", {"n1": (0, 1)}, speed=2.0, iteration=500))
+    up.do(lambda stage: stage.take("waits", CauseCode.NO_ROOM, message="as it was decided"))
+    told = ask.get("/v1/jobs/waits/why")["message"]
+    assert told == (
+        "waits: needs 4 GPUs on one node; the most free on one node is 2,"
+        " runs releases 2 more in about 4 min"
+    )
+    told = ask.get("/v1/jobs/runs/why")["message"]
+    assert told.startswith(
+        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 min"
+    )
+
+
+def test_why_of_a_job_that_the_loop_has_not_seen_yet_is_told_all_the_same(ask, up):
+    up.do(lambda stage: setattr(stage, "has_looked", False))
+    ask.submit(job_document("a"))
+    assert "nothing is decided" in ask.get("/v1/jobs/a/why")["message"]
+
+
+def test_a_plan_says_what_would_become_of_a_newcomer_and_at_whose_expense(ask, up):
+    ask.submit(job_document("a", gpus={"options": [2, 4]}))
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1, 2, 3)}, speed=3.0, iteration=10))
+    answer = ask("POST", "/v1/plan", job_document("b", gpus={"options": [2]}))
+    new, old = answer.json["items"]
+    assert (new["job"], new["submitted"], new["step"]) == ("b", True, "start")
+    assert new["new"]["gpus"] == 2
+    assert new["confidence"] == 1.0
+    assert (old["job"], old["submitted"], old["step"]) == ("a", False, "reshape")
+    assert (old["old"]["gpus"], old["new"]["gpus"]) == (4, 2)
+    assert 0 < old["secondsBefore"] < old["secondsAfter"]
+    # It was only asked about.
+    assert names(ask.get("/v1/jobs")) == ["a"]
+    assert ask.get("/v1/jobs/a")["status"]["allocation"]["gpus"] == 4
+
+
+def test_a_plan_checks_as_submitting_does(ask):
+    wrong = job_document("a", gpus={"options": [0]})
+    assert ask("POST", "/v1/plan", wrong).json == ask("POST", "/v1/jobs", wrong).json
+
+
+# --- GPUs ---------------------------------------------------------------------------------
+
+
+def gpus(ask):
+    (node,) = ask.get("/v1/nodes")["items"]
+    return {gpu["index"]: gpu for gpu in node["gpus"]}
+
+
+def test_every_gpu_is_shown_with_who_has_it_and_why_nobody_may(ask, up):
+    ask.submit(job_document("a"), job_document("b"))
+    up.do(lambda stage: stage.give("a", {"n1": (1, 2)}))
+    assert ask("PUT", "/v1/nodes/n1/gpus/0/cordon", {"reason": "too hot"}).status == 200
+    there = gpus(ask)
+    assert [there[index]["state"] for index in range(4)] == [
+        "unavailable",
+        "in use",
+        "in use",
+        "free",
+    ]
+    assert there[0]["reason"] == "too hot"
+    assert (there[2]["job"], there[2]["worker"], there[2]["uuid"]) == ("a", 1, "GPU-n1-2")
+    assert "since" in there[1]
+    assert "job" not in there[3]
+
+
+def test_a_cordon_is_kept_and_taken_back(ask, up):
+    assert ask("PUT", "/v1/nodes/n1/gpus/2/cordon", {}).json["reason"] == "cordoned by hand"
+    assert up.do(lambda stage: stage.registry.cordons()) == {("n1", 2): "cordoned by hand"}
+    assert ask("DELETE", "/v1/nodes/n1/gpus/2/cordon").json["wasCordoned"] is True
+    assert ask("DELETE", "/v1/nodes/n1/gpus/2/cordon").json["wasCordoned"] is False
+    assert gpus(ask)[2]["state"] == "free"
+    assert up.do(lambda stage: stage.wakes) == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        ("n2/gpus/0", "n2: there is no such node; there are n1"),
+        ("n1/gpus/4", "n1/4: there is no such GPU; n1 has 0, 1, 2, 3"),
+        ("n1/gpus/x", "n1/x: there is no such GPU; n1 has 0, 1, 2, 3"),
+    ],
+)
+def test_a_gpu_that_there_is_not_cannot_be_cordoned(ask, target, error):
+    answer = ask("PUT", f"/v1/nodes/{target}/cordon", {})
+    assert (answer.status, answer.json["error"]) == (404, error)
+
+
+# --- what happened ------------------------------------------------------------------------
+
+
+def test_events_are_told_from_where_one_was_and_waited_for(ask, up):
+    def add(job, reason, **more):
+        up.do(lambda stage: stage.events.add(JobId(job), reason, "so it was", **more))
+
+    add("a", "Running")
+    add("b", "Crashed", warning=True)
+    first, second = ask.get("/v1/events")["items"]
+    assert (first["job"], first["reason"], first["type"]) == ("a", "Running", "Normal")
+    assert (second["job"], second["type"]) == ("b", "Warning")
+    assert ask.get(f"/v1/events?since={second['number']}")["items"] == []
+    later = threading.Timer(0.2, add, ["a", "Finished"])
+    later.start()
+    (news,) = ask.get(f"/v1/events?since={second['number']}&job=a&seconds=20")["items"]
+    later.join()
+    assert news["reason"] == "Finished"
+
+
+def test_the_history_is_read_from_the_store_oldest_first(ask, up):
+    ask.submit(job_document("a"))
+    entries = [
+        HistoryEntry(job=JobId("a"), at=float(at), kind=kind, sentence=kind, cost_seconds=cost)
+        for at, kind, cost in ((10, "start", None), (20, "reshape", 1.5), (30, "stop", None))
+    ]
+    up.do(lambda stage: stage.history.extend(entries))
+    told = ask.get("/v1/jobs/a/history")["items"]
+    assert [each["kind"] for each in told] == ["start", "reshape", "stop"]
+    assert told[1]["costSeconds"] == 1.5
+    assert [each["kind"] for each in ask.get("/v1/jobs/a/history?limit=1")["items"]] == ["stop"]
+
+
+def test_the_history_of_a_job_outlives_it(ask, up):
+    entry = HistoryEntry(job=JobId("gone"), at=1.0, kind="start")
+    up.do(lambda stage: stage.history.append(entry))
+    assert len(ask.get("/v1/jobs/gone/history")["items"]) == 1
+    assert ask("GET", "/v1/jobs/unheard-of/history").status == 404
+
+
+def test_a_store_that_is_away_is_told_and_nothing_else_suffers(ask, up):
+    ask.submit(job_document("a"))
+    up.do(lambda stage: setattr(stage, "store_is_away", True))
+    answer = ask("GET", "/v1/jobs/a/history")
+    assert (answer.status, answer.json["error"]) == (503, "mongodb://db: does not answer; start it")
+    assert names(ask.get("/v1/jobs")) == ["a"]
+
+
+def test_logs_are_named_by_their_nodes(ask, up):
+    ask.submit(job_document("a"))
+    assert ask.get("/v1/jobs/a/logs") == {"items": [], "ended": False}
+    folder = up.stage.folders.root / "jobs" / "a"
+    folder.mkdir()
+    (folder / "n1.log").write_text("step 1\n", encoding="utf-8")
+    (node,) = ask.get("/v1/jobs/a/logs")["items"]
+    assert node == {"node": "n1", "path": str(folder / "n1.log")}
+
+
+def test_the_surroundings_of_a_job_are_those_of_its_processes(ask, up):
+    document = job_document("a")
+    document["metadata"]["annotations"] = {"dljob.io/working-directory": "/usr"}
+    trainer = document["spec"]["template"]["spec"]["containers"][0]
+    trainer["env"] = [{"name": "LEVEL", "value": "3"}]
+    ask.submit(document)
+    refused = ask("GET", "/v1/jobs/a/surroundings")
+    assert refused.status == 409
+    assert refused.json["error"].startswith("a has no GPUs now (Submitted); try again")
+    up.do(lambda stage: stage.give("a", {"n1": (1, 3)}))
+    (place,) = ask.get("/v1/jobs/a/surroundings")["items"]
+    assert Path(place["folder"]) == Path("/usr")
+    assert place["environment"]["LEVEL"] == "3"
+    assert place["environment"]["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert place["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_gpus_are_named_by_uuid_where_the_job_wants_that(ask, up):
+    ask.submit(job_document("a", gpus={"options": [1, 2], "ids": "uuid"}))
+    up.do(lambda stage: stage.give("a", {"n1": (1, 3)}))
+    (place,) = ask.get("/v1/jobs/a/surroundings")["items"]
+    assert place["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-n1-1,GPU-n1-3"
+
+
+def test_settings_are_told_with_their_origin(ask):
+    settings = {each["name"]: each for each in ask.get("/v1/config")["items"]}
+    assert (settings["seed"]["value"], settings["seed"]["origin"]) == (3, "settings.yaml")
+    assert settings["policy"]["origin"] == "default"
+    assert settings["pace.periodSeconds"]["description"]
+
+
+def test_metrics_are_text(ask):
+    assert ask("GET", "/metrics").body == b"dljob_jobs 1\n"
+
+
+# --- what is wrong ------------------------------------------------------------------------
+
+WRONG = {
+    "no such place": (("GET", "/v2/jobs"), 404, "there is nothing at /v2/jobs"),
+    "no such job": (("GET", "/v1/jobs/x"), 404, "x: there is no such job; dljob get lists"),
+    "another method": (("PATCH", "/v1/jobs"), 405, "/v1/jobs can only be asked with GET, HEAD"),
+    "no JSON": (("POST", "/v1/jobs", b"{"), 400, "the request is not JSON"),
+    "too deep": (("POST", "/v1/jobs", b"[" * 100_000), 400, "the request is not JSON"),
+    "no text": (("POST", "/v1/jobs", b"\xff"), 400, "the request is not JSON"),
+    "no object": (("POST", "/v1/jobs", b"[]"), 400, "the request is not a JSON object"),
+    "no items": (("POST", "/v1/jobs", b'{"kind": "DLJobList"}'), 400, "items: there are none"),
+    "an item of nothing": (
+        ("POST", "/v1/jobs", b'{"kind": "DLJobList", "items": [1]}'),
+        422,
+        "the document is a number, not a DLJob",
+    ),
+    "too much": (("POST", "/v1/jobs", b" " * (17 << 20)), 413, "the request is too large"),
+    "no number": (("GET", "/v1/events?since=x"), 400, 'since: "x" is not a number'),
+    "less than nothing": (("GET", "/v1/events?since=-1"), 400, 'since: "-1" is not a number of'),
+    "not a number": (("GET", "/v1/events?seconds=nan"), 400, 'seconds: "nan" is not a number of'),
+}
+
+
+@pytest.mark.parametrize(("request_", "status", "error"), WRONG.values(), ids=WRONG)
+def test_whatever_is_wrong_is_told_in_one_form(ask, request_, status, error):
+    answer = ask(*request_)
+    assert answer.status == status
+    told = json.loads(answer.body)
+    assert set(told) == {"error", "problems"}
+    assert told["error"].startswith(error)
+    assert "\n" not in told["error"]
+
+
+def test_before_the_first_look_it_says_so(ask, up):
+    up.do(lambda stage: setattr(stage, "has_looked", False))
+    for request_ in (("GET", "/v1/nodes"), ("POST", "/v1/plan", job_document("a"))):
+        answer = ask(*request_)
+        assert (answer.status, "try again in a moment" in answer.json["error"]) == (503, True)
+
+
+def test_who_does_not_lead_any_longer_takes_nothing_in(ask, up):
+    other = Registry.open(up.stage.folders.registry)
+    other.close()
+    answer = ask("POST", "/v1/jobs", job_document("a"))
+    assert answer.status == 503
+    assert "another controller has begun" in answer.json["error"]
+    assert ask.get("/v1/jobs")["items"] == []
+
+
+def test_a_list_of_jobs_that_cannot_be_written_is_told_and_nothing_is_lost(ask, up):
+    ask.submit(job_document("a"))
+    up.do(lambda stage: stage.registry._db.execute("PRAGMA query_only = 1"))
+    answer = ask("POST", "/v1/jobs", job_document("b"))
+    assert answer.status == 507
+    assert answer.json["error"].startswith("the list of jobs cannot be written (")
+    up.do(lambda stage: stage.registry._db.execute("PRAGMA query_only = 0"))
+    assert names(ask.get("/v1/jobs")) == ["a"]
+    ask.submit(job_document("b"))
+
+
+def test_a_mistake_of_ours_is_told_and_the_server_goes_on(ask, up, caplog):
+    def break_it(stage):
+        stage.registry._entries = None
+
+    ask.submit(job_document("a"))
+    entries = up.do(lambda stage: stage.registry.entries)
+    up.do(break_it)
+    answer = ask("GET", "/v1/jobs")
+    assert (answer.status, "please report it" in answer.json["error"]) == (500, True)
+    assert "GET /v1/jobs went wrong" in caplog.text
+    up.do(lambda stage: setattr(stage.registry, "_entries", entries))
+    assert names(ask.get("/v1/jobs")) == ["a"]
+
+
+def test_a_door_that_cannot_be_made_is_told(root):
+    door = root / "run" / "dljob.sock"
+    door.mkdir(parents=True)
+    (root / "run").chmod(0o700)
+    remedy = r"dljob\.sock: cannot be made \(.*\); name another folder with --state"
+    with pytest.raises(StateError, match=remedy), staged(root):
+        pass
+
+
+@pytest.mark.parametrize("address", ["9400x", "localhost", "localhost:0", ":99999", "localhost:"])
+def test_an_address_for_metrics_that_is_none_is_told(root, address):
+    remedy = r"is no address with a port; write \[ADDRESS\]:PORT"
+    with pytest.raises(StateError, match=remedy), staged(root, metrics=address):
+        pass
+
+
+def test_metrics_are_served_where_prometheus_reaches_them_and_nothing_else_is(root):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        remedy = r"cannot be opened \(.*\); choose another port, or end who has it"
+        with pytest.raises(StateError, match=remedy), staged(root, metrics=f":{port}"):
+            pass
+    with staged(root, metrics=f"127.0.0.1:{port}"):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30.0)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().read() == b"dljob_jobs 1\n"
+        connection.request("GET", "/v1/jobs")
+        answer = connection.getresponse()
+        assert (answer.status, "there is nothing at /v1/jobs" in answer.read().decode()) == (
+            404,
+            True,
+        )
+        connection.close()
