@@ -137,9 +137,8 @@ class Outlook:
 
     def _iter_unready(self, entry: Entry, placement: Placement) -> Iterator[str]:
         scene = self._scene
-        former = entry.status.run_generation
         for node, seat in scene.seats_of(entry.job.id).items():
-            if seat.is_living and not seat.has_begun(former):
+            if _runs_former(seat, entry.status.run_generation):
                 yield f"its former processes on {node} are saving and ending"
             elif node in placement.nodes and not seat.is_warm(scene.warm_seconds, scene.now):
                 yield f"its interpreters on {node} are getting ready{_warmth(seat)}"
@@ -154,6 +153,12 @@ def _aside(entry: Entry) -> Condition | None:
 
 def _find(entry: Entry, kind: ConditionType) -> Condition | None:
     return next((each for each in entry.status.conditions if each.type is kind), None)
+
+
+def _runs_former(seat: Seat, generation: int) -> bool:
+    """Whether processes of an earlier start live there yet."""
+    state = seat.state
+    return state is not None and not state.released and state.held_generation < generation
 
 
 def _named(refs: Sequence[GpuRef]) -> str:

@@ -1,10 +1,16 @@
 """The sentences that people read: true numbers of the moment, and one for every cause there is."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dlcore.explaining import sentence_for_step, sentence_for_wait
+from dlcore.explaining import (
+    sentence_for_step,
+    sentence_for_training,
+    sentence_for_wait,
+    sentences_for,
+)
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -373,3 +379,64 @@ def test_a_wait_in_a_plan_reads_as_the_wait_of_the_job():
     assert sentence_for_step(world, Wait(JobId("new"), cause)) == sentence_for_wait(
         world, state, cause
     )
+
+
+# --- who waits, waits for what the others leave -------------------------------------------
+
+
+def test_who_waits_is_told_what_is_left_when_the_others_have_what_was_decided():
+    turn = Cause(CauseCode.ITS_TURN)
+    first, second = pending("first", 4), pending("second", 4)
+    second = replace(second, order=101)
+    world = snapshot(first, second, cluster=Cluster([Node.of(N1, 4)]))
+    start = Start(first.id, Placement.of({N1: (0, 1, 2, 3)}), turn)
+    wait = Wait(second.id, Cause(CauseCode.NO_ROOM))
+    told = sentences_for(world, (start, wait))
+    assert told[first.id] == "starts on 4 GPUs on n1: it is its turn"
+    assert told[second.id].startswith("waits: needs 4 GPUs; none is free, ")
+
+
+def test_what_a_plan_releases_is_free_for_who_waits():
+    old = running("old-0", {N1: [0, 1]}, minutes=10)
+    new = pending("new", 4)
+    stop = Stop(old.id, old.placement, Cause(CauseCode.OUTRANKED))
+    world = snapshot(old, new, cluster=Cluster([Node.of(N1, 2)]))
+    told = sentences_for(world, (stop, Wait(new.id, Cause(CauseCode.NO_ROOM, gpus=2))))
+    assert told[new.id] == "waits: needs 2 GPUs; 2 are free by now"
+
+
+def test_a_plan_of_waiting_alone_is_told_of_the_snapshot_as_it_is():
+    old = running("old-0", {N1: [0, 1]}, minutes=10)
+    new = pending("new", 2)
+    world = snapshot(old, new, cluster=Cluster([Node.of(N1, 2)]))
+    wait = Wait(new.id, Cause(CauseCode.NO_ROOM))
+    assert sentences_for(world, (wait,))[new.id] == sentence_for_step(world, wait)
+
+
+# --- who trains ---------------------------------------------------------------------------
+
+
+def test_who_trains_is_told_how_fast_how_far_and_for_how_long():
+    state = running("job-0", {N1: [0, 1]}, minutes=10)
+    state = replace(state, iterations_done=150.0)
+    assert sentence_for_training(snapshot(state), state) == (
+        "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done, and about 8 min is left"
+    )
+
+
+def test_nothing_is_all_done_while_it_trains():
+    state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_done=599.99)
+    assert "; 99.9 % is done, and about" in sentence_for_training(snapshot(state), state)
+
+
+def test_of_a_job_of_unknown_length_only_the_speed_is_told():
+    state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_total=float("inf"))
+    assert sentence_for_training(snapshot(state), state) == (
+        "trains on 1 GPU on n1 at 1 iterations/s; nobody can say yet how many iterations it needs"
+    )
+
+
+def test_of_a_job_whose_speed_nobody_knows_no_end_is_told():
+    state = replace(running("job-0", {N1: [0]}, minutes=10), speed=0.0)
+    told = sentence_for_training(snapshot(state, profiles={}), state)
+    assert told == "trains on 1 GPU on n1; 0 % is done"

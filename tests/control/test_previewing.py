@@ -1,0 +1,108 @@
+"""What a newcomer would change is what the decision with it has and the one without it has not."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.platforms import Entry
+from dlcontrol.previewing import joined, preview
+from dlcontrol.records import Status
+from dlcontrol.scene import Scene
+from dlcore import policies
+from dlcore.model import NodeName
+from dlcore.planning import Reshape, Start, Wait
+from tests.builders import (
+    make_cluster,
+    make_job,
+    make_node,
+    make_profile,
+    make_snapshot,
+    make_state,
+)
+
+FLAT = make_profile({1: 1.0, 2: 1.1, 4: 1.2}, model="flat")
+STEEP = make_profile(model="steep")
+
+
+def effects(old, new, *, policy="adaptive", **nodes):
+    """What a newcomer would change about these jobs on nodes of these sizes."""
+    cluster = make_cluster(**(nodes or {"n1": 4}))
+    states = [replace(state, order=order) for order, state in enumerate((*old, new))]
+    known = (FLAT, STEEP)
+    before = make_snapshot(cluster, *states[:-1], profiles=known)
+    after = make_snapshot(cluster, *states, profiles=known)
+    return preview(before, after, policies.make(policy))
+
+
+def test_where_there_is_room_nobody_else_is_touched():
+    old = make_state("old", options=(2,), holds={"n1": (0, 1)}, model="flat")
+    (own,) = effects([old], make_state("new", options=(2,), model="steep"))
+    assert (own.job, own.is_new, type(own.step)) == ("new", True, Start)
+    assert own.new is not None
+    assert own.new.gpus == 2
+    assert own.speed is not None
+    assert own.speed.confidence == 1.0
+    assert own.seconds_before is None
+    assert own.seconds_after == pytest.approx(1000 / own.speed.value)
+
+
+def test_who_makes_room_is_told_with_what_it_costs():
+    old = make_state("old", options=(2, 4), holds={"n1": (0, 1, 2, 3)}, model="flat")
+    own, other = effects([old], make_state("new", options=(2,), model="steep"))
+    assert own.is_new
+    assert (other.job, other.is_new, type(other.step)) == ("old", False, Reshape)
+    assert other.old is not None
+    assert other.new is not None
+    assert (other.old.gpus, other.new.gpus) == (4, 2)
+    assert other.seconds_before is not None
+    assert other.seconds_after is not None
+    assert other.seconds_before < other.seconds_after
+    assert other.speed is None
+
+
+def test_who_would_have_started_and_does_not_is_told_with_what_it_loses():
+    waits = make_state("waits", options=(4,), model="flat")
+    found = effects([waits], make_state("new", options=(1,), model="steep"), policy="srsf")
+    by_job = {effect.job: effect for effect in found}
+    assert isinstance(by_job["new"].step, Start)
+    assert isinstance(by_job["waits"].step, Wait)
+    assert by_job["waits"].seconds_before == pytest.approx(1000 / 1.2)
+    assert by_job["waits"].seconds_after is None
+    # It waits for what is left once the newcomer has started.
+    assert by_job["waits"].sentence.endswith(
+        "needs 4 GPUs; 3 are free, new releases 1 more in about 17 min"
+    )
+
+
+def test_what_happens_without_the_newcomer_as_well_is_not_its_fault():
+    grows = make_state("grows", options=(1, 2), holds={"n1": (0,)}, model="steep")
+    (own,) = effects([grows], make_state("new", options=(1,), model="flat"), n1=4)
+    assert own.job == "new"
+
+
+def test_a_newcomer_that_has_to_wait_is_told_why():
+    old = make_state("old", options=(4,), holds={"n1": (0, 1, 2, 3)}, model="flat")
+    (own,) = effects([old], make_state("new", options=(1,), model="steep"))
+    assert isinstance(own.step, Wait)
+    assert "old releases" in own.sentence
+    assert own.seconds_after is None
+
+
+def test_who_keeps_its_turn_is_not_touched():
+    first = make_state("first", options=(4,), model="flat")
+    found = effects([first], make_state("new", options=(4,), model="steep"), policy="fifo")
+    assert [(effect.job, type(effect.step)) for effect in found] == [("new", Wait)]
+
+
+def test_newcomers_come_after_all_who_are_there():
+    there = Entry(make_job("there"), 7, Status())
+    scene = Scene(5.0, 1, {there.job.id: there}, {}, {NodeName("n1"): make_node("n1")})
+    names = [make_job("first"), make_job("second")]
+    after = joined(scene, names)
+    assert [(entry.job.id, entry.order) for entry in after.entries.values()] == [
+        ("there", 7),
+        ("first", 8),
+        ("second", 9),
+    ]
+    assert after.entries[names[0].id].status.submitted_at == 5.0
+    assert list(scene.entries) == ["there"]

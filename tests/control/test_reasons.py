@@ -1,0 +1,265 @@
+"""There is one true sentence, with numbers, for every job in every state."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlcontrol import observing
+from dlcontrol.inventory import gpu_rows
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
+from dlcontrol.reasons import Outlook
+from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcontrol.scene import Contact, Scene, Seat
+from dlcontrol.tables import GpuState
+from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
+from dlcore.profiles import Costs
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import State, Warmth
+from tests.builders import make_job, make_profile
+
+NOW = 1000.0
+N1, N2 = NodeName("n1"), NodeName("n2")
+NODES = {name: Node(name, tuple(Gpu(index) for index in range(4))) for name in (N1, N2)}
+HERE = Placement.of({N1: (0, 1)})
+BECAUSE = "starts on 2 GPUs on n1: these GPUs would be idle"
+
+
+def status(phase: Phase, placement: Placement | None = None, **more: Any) -> Status:
+    pods = tuple(Booking(node, 1) for node in (placement.nodes if placement is not None else ()))
+    more = {"message": BECAUSE, "generation": 1, "pods": pods, **more}
+    return Status(phase=phase, placement=placement, submitted_at=NOW - 60, **more)
+
+
+def entry(name: str, status: Status, *, order: int = 0, **job: Any) -> Entry:
+    more = {key: job.pop(key) for key in ("cancelled", "problem") if key in job}
+    return Entry(make_job(name, **job), order, status, **more)
+
+
+def sidecar(**more: Any) -> State:
+    more = {"epoch": 1, "generation": 3, "held_generation": 3, **more}
+    return State("first", 1, **{"phase": SideCarPhase.RUNNING, "released": False, **more})
+
+
+READY = {"phase": SideCarPhase.READY, "released": True, "generation": 0, "held_generation": 0}
+
+
+def seat(job: str, node: NodeName = N1, state: State | None = None, **pod: Any) -> Seat:
+    key = PodKey(JobId(job), node)
+    phase = pod.pop("phase", PodPhase.UP)
+    reachable = pod.pop("reachable", phase is PodPhase.UP)
+    contact = Contact(
+        state, reachable, since=NOW, first_seen=NOW, problem=pod.pop("contact_problem", "")
+    )
+    return Seat(key, Booking(node, 1), Pod(key, phase, **pod), contact)
+
+
+def scene(*entries: Entry, seats: tuple[Seat, ...] = ()) -> Scene:
+    by_job: dict[JobId, dict[NodeName, Seat]] = {}
+    for each in seats:
+        by_job.setdefault(each.key.job, {})[each.key.node] = each
+    return Scene(NOW, 1, {each.job.id: each for each in entries}, by_job, NODES)
+
+
+def tell(world: Scene, name: str = "job") -> str:
+    profile = make_profile()
+    snapshot = observing.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
+    return Outlook(world, snapshot).sentence(world.entries[JobId(name)])
+
+
+TRAINS = entry(
+    "job", status(Phase.RUNNING, HERE, speed=2.0, iteration=500, iterated_at=NOW, started_at=NOW)
+)
+RUNS = (seat("job", state=sidecar(held=("0", "1"))),)
+
+
+def test_a_job_that_trains():
+    assert tell(scene(TRAINS, seats=RUNS)) == (
+        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 min is left."
+        f" Lately: {BECAUSE}"
+    )
+
+
+def test_a_job_that_stands_still():
+    stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 700 s")
+    still = replace(TRAINS, status=TRAINS.status.with_condition(stalled, NOW))
+    assert "It stands still: no iteration for 700 s. Lately" in tell(scene(still, seats=RUNS))
+
+
+def test_a_job_that_waits_for_gpus_is_told_who_has_them():
+    waits = entry(
+        "new", status(Phase.QUEUED, cause=Cause(CauseCode.NO_ROOM)), order=1, options=(8,)
+    )
+    holders = replace(TRAINS, job=replace(TRAINS.job, id=JobId("old")))
+    seats = (seat("old", state=sidecar(held=("0", "1"))),)
+    assert tell(scene(holders, waits, seats=seats), "new") == (
+        "waits: needs 8 GPUs; 6 are free, old releases 2 more in about 4 min"
+    )
+
+
+def test_a_job_that_nobody_has_looked_at():
+    assert tell(scene(entry("job", Status(submitted_at=NOW)))) == (
+        "was submitted just now, and nothing is decided about it yet"
+    )
+
+
+def test_a_suspended_job():
+    told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED))
+    assert tell(scene(entry("job", told, suspend=True))) == (
+        "waits: it is suspended, until spec.suspend is false again"
+    )
+
+
+def test_a_job_that_was_suspended_a_moment_ago_still_ends_somewhere():
+    told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED), pods=(Booking(N1, 1),))
+    assert tell(scene(entry("job", told, suspend=True), seats=RUNS)).endswith(
+        "spec.suspend is false again; on n1 its pod is ending"
+    )
+
+
+CRASHED = "rank 0 exited with status 1; attempt 2 of 4 in 40 s"
+
+
+def test_a_job_that_crashed_and_lost_its_gpus():
+    told = status(Phase.QUEUED, retry_at=NOW + 30, message=CRASHED)
+    assert tell(scene(entry("job", told))) == f"is tried again in about 30 s: {CRASHED}"
+
+
+def test_a_job_that_crashed_and_keeps_its_gpus():
+    told = status(Phase.INITIALIZED, HERE, retry_at=NOW + 8, message=CRASHED)
+    assert tell(scene(entry("job", told), seats=RUNS)) == (
+        f"{CRASHED}. Now it waits about 8 s before it is started again"
+    )
+
+
+OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
+    "no pod yet": ((), "its pod on n1 is about to be asked for"),
+    "a pod that comes": (
+        (seat("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
+        "its pod on n1 is pending (Pulling: an image)",
+    ),
+    "a pod that is lost": (
+        (seat("job", phase=PodPhase.LOST),),
+        "its pod on n1 is lost",
+    ),
+    "a SideCar that is silent": (
+        (seat("job", reachable=False, contact_problem="connection refused"),),
+        "its SideCar on n1 does not answer (connection refused)",
+    ),
+    "somebody who has it yet": (
+        (
+            seat("job", state=sidecar(**READY)),
+            seat("old", state=sidecar(held=("0", "1"))),
+        ),
+        "it waits for old to release n1/0, n1/1",
+    ),
+    "itself, as it was": (
+        (seat("job", state=sidecar(generation=1, held_generation=1, held=("0",))),),
+        "its former processes on n1 are saving and ending",
+    ),
+    "spare interpreters": (
+        (seat("job", state=sidecar(**READY, warmth=Warmth(wanted=2, ready=1))),),
+        "its interpreters on n1 are getting ready (1 of 2)",
+    ),
+    "nothing": (
+        (seat("job", state=sidecar(phase=SideCarPhase.STARTING, held=("0", "1"))),),
+        "its processes are being started",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seats", "expected"), OBSTACLES.values(), ids=OBSTACLES)
+def test_what_keeps_a_job_from_training(seats, expected):
+    starts = entry("job", status(Phase.INITIALIZED, HERE))
+    ending = entry("old", status(Phase.QUEUED, pods=(Booking(N1, 1),)), order=1)
+    assert tell(scene(starts, ending, seats=seats)) == f"{BECAUSE}. Now {expected}"
+
+
+def test_a_job_that_has_ended_says_how():
+    for phase in (Phase.COMPLETED, Phase.FAILED):
+        assert tell(scene(entry("job", status(phase, message="so it ended")))) == "so it ended"
+
+
+def test_a_job_that_is_cancelled_says_where_it_ends():
+    gone = replace(TRAINS, cancelled=True)
+    assert tell(scene(gone, seats=RUNS)) == "is cancelled; on n1 its pod is ending"
+    assert tell(scene(gone)) == "is cancelled"
+
+
+def test_a_job_that_is_set_aside_says_why():
+    aside = Condition(ConditionType.SET_ASIDE, True, "BrokenLaw", "no sound decision can be made")
+    told = status(Phase.QUEUED).with_condition(aside, NOW)
+    assert tell(scene(entry("job", told))) == "is set aside: no sound decision can be made"
+    wrong = entry("job", status(Phase.QUEUED), problem="its spec cannot be read")
+    assert tell(scene(wrong)) == "its spec cannot be read"
+
+
+def remaining(world: Scene, job: str = "job") -> float | None:
+    profile = make_profile()
+    snapshot = observing.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
+    return Outlook(world, snapshot).remaining(JobId(job))
+
+
+def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
+    assert remaining(scene(TRAINS, seats=RUNS)) == pytest.approx(250.0)
+    assert remaining(scene(entry("job", status(Phase.QUEUED)))) is None
+    endless = replace(TRAINS.job, training=replace(TRAINS.job.training, iterations=None))
+    assert remaining(scene(replace(TRAINS, job=endless), seats=RUNS)) is None
+    half = replace(TRAINS, status=replace(TRAINS.status, gang=4))
+    assert remaining(scene(half, seats=RUNS)) is None
+    assert remaining(scene(TRAINS, seats=RUNS), "unheard-of") is None
+
+
+# --- the table of GPUs --------------------------------------------------------------------
+
+
+def rows(world: Scene):
+    snapshot = observing.take_snapshot(world, profiles={}, costs=Costs())
+    return {f"{row.node}/{row.gpu}": row for row in gpu_rows(world, snapshot.cluster)}
+
+
+def test_every_gpu_is_free_reserved_in_use_or_unavailable():
+    coming = entry("new", status(Phase.INITIALIZED, Placement.of({N2: (0, 1)})), order=1)
+    lost = entry("lost", status(Phase.QUEUED, pods=(Booking(N2, 1),)), order=2)
+    lost = replace(
+        lost, status=replace(lost.status, leftover=frozenset(Placement.of({N2: (3,)}).refs()))
+    )
+    world = scene(
+        TRAINS,
+        coming,
+        lost,
+        seats=(
+            *RUNS,
+            seat("new", N2, state=sidecar(**READY)),
+            seat("lost", N2, phase=PodPhase.LOST),
+        ),
+    )
+    found = rows(world)
+    assert [found[f"n1/{index}"].state for index in range(4)] == [
+        GpuState.IN_USE,
+        GpuState.IN_USE,
+        GpuState.FREE,
+        GpuState.FREE,
+    ]
+    assert (found["n1/1"].job, found["n1/1"].worker) == ("job", 1)
+    assert (found["n2/0"].state, found["n2/0"].job) == (GpuState.RESERVED, "new")
+    assert found["n2/0"].worker is None
+    # Nobody knows whether the lost pod still uses it; it is told whose it may be.
+    assert (found["n2/3"].state, found["n2/3"].job) == (GpuState.IN_USE, "lost")
+    assert "does not answer" in found["n2/3"].reason
+
+
+def test_a_gpu_that_is_decided_for_one_job_and_held_by_another_is_shown_with_its_holder():
+    old = entry("old", status(Phase.ADJUSTING, Placement.of({N1: (0,)})))
+    new = entry("new", status(Phase.INITIALIZED, Placement.of({N1: (1,)})), order=1)
+    seats = (
+        seat("old", state=sidecar(generation=1, held_generation=1, held=("0", "1"))),
+        seat("new", state=sidecar(**READY)),
+    )
+    assert rows(scene(old, new, seats=seats))["n1/1"].job == "old"
+
+
+def test_gpus_of_a_cordoned_node_are_unavailable():
+    world = scene()
+    cordoned = replace(world, nodes={N1: replace(NODES[N1], schedulable=False)})
+    assert rows(cordoned)["n1/0"].reason == "its node is cordoned"

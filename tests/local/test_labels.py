@@ -1,0 +1,58 @@
+"""Which jobs a label selector selects, as kubectl has it."""
+
+import pytest
+
+from dllocal.labels import WrongSelector, parse
+
+JOBS = {
+    "vision": {"team": "vision", "tier": "prod"},
+    "batch": {"team": "vision", "tier": "batch"},
+    "speech": {"team": "speech"},
+    "bare": {},
+}
+
+SELECTORS = {
+    "": {"vision", "batch", "speech", "bare"},
+    "team=vision": {"vision", "batch"},
+    "team==vision": {"vision", "batch"},
+    " team = vision ": {"vision", "batch"},
+    "team=vision,tier=batch": {"batch"},
+    "team=vision, tier!=batch": {"vision"},
+    # What has no such label has not that value.
+    "tier!=batch": {"vision", "speech", "bare"},
+    "tier": {"vision", "batch"},
+    "!tier": {"speech", "bare"},
+    "! tier": {"speech", "bare"},
+    "team in (vision,speech)": {"vision", "batch", "speech"},
+    "team in ( vision , speech ),!tier": {"speech"},
+    "tier notin (batch)": {"vision", "speech", "bare"},
+    "team=": set(),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), SELECTORS.items(), ids=repr)
+def test_a_selector_selects(text, expected):
+    selector = parse(text)
+    assert {name for name, labels in JOBS.items() if selector.selects(labels)} == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ",",
+        "a,,b",
+        "a=b=c",
+        "=b",
+        "a in b",
+        "a in (b",
+        "in (b)",
+        "a b",
+        "!",
+        "a!b",
+        "a/b/c=d",
+        "-a=b",
+    ],
+)
+def test_what_is_no_selector_is_refused_with_an_example(text):
+    with pytest.raises(WrongSelector, match=r"; write such as team=vision,tier!=batch"):
+        parse(text)
