@@ -21,7 +21,7 @@ BRANCHES := 95
 
 .PHONY: help
 help:  ## say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: setup
 setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to date)
@@ -63,7 +63,7 @@ test: lint  ## lint and all tests, with the floor on the branches of dlcore
 # Apart from the others until the SideCar is complete: they take minutes and use both cores.
 .PHONY: test-sidecar
 test-sidecar: setup  ## the SideCar with real processes
-	$(BIN)/pytest -m processes
+	$(BIN)/pytest -m "processes and not frameworks"
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
@@ -72,6 +72,14 @@ sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 .PHONY: test-long
 test-long: setup  ## what takes very long, such as every trace to its end; not in make test
 	$(BIN)/pytest -n $(JOBS) --long --timeout 3600
+
+.frameworks/.installed: scripts/install-frameworks
+	@scripts/install-frameworks .frameworks
+	@touch $@
+
+.PHONY: test-frameworks
+test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.5 GB)
+	$(BIN)/pytest -v -m frameworks
 
 .PHONY: bench
 bench: setup  ## every benchmark in its quick form, which is the one without options
@@ -89,6 +97,6 @@ lock:  ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean:  ## remove what was made here, .venv too
-	rm -rf $(VENV) build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .frameworks build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

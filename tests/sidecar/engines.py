@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -152,7 +152,7 @@ class Buildah:
         self._run("rmi", "--all", "--force")
 
 
-def harden(config: dict, rootfs: str, user: int) -> None:
+def harden(config: dict[str, Any], rootfs: str, user: int) -> None:
     """Change what runc proposes into what a careful cluster would ask for."""
     config["root"] = {"path": rootfs, "readonly": True}
     process = config["process"]

@@ -1,0 +1,156 @@
+"""
+The examples train with the real PyTorch and TensorFlow, on any number of processes or devices.
+
+Run by `make test-frameworks`, which installs both for the processor alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from dlcore import jobfile
+from dlwire.messages import Phase, Saving
+from tests.sidecar.archives import build
+from tests.sidecar.drivers import ROOT, wait_until
+from tests.sidecar.sidecars import SideCar
+
+EXAMPLES = ROOT / "examples"
+INSTALLED = ROOT / ".frameworks"
+STEP = re.compile(r"^step (\d+) loss=([\d.]+)$", re.MULTILINE)
+ITERATIONS = {"pytorch": 400, "tensorflow": 2000}
+"""Both take some ten seconds."""
+BETWEEN = 60
+"""So many iterations are made on each number of GPUs before it changes."""
+TOLERANCE = 0.05
+"""Sums in another order differ in their last digits, and training makes more of that."""
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
+def test_the_job_files_are_right_and_the_code_does_not_know_us(name):
+    job = jobfile.parse(
+        yaml.safe_load((EXAMPLES / name / "job.yaml").read_text()), require_template=True
+    )
+    code = (EXAMPLES / name / "train.py").read_text()
+    assert job.id == name
+    assert "dljob" not in code.lower()
+    # What a user copies is a page and not more.
+    assert code.count("\n") <= 110
+
+
+def make_command(name, folder):
+    python = INSTALLED / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{name} is not installed; `make test-frameworks` does it")
+    script = str(EXAMPLES / name / "train.py")
+    return [str(python), script, f"--iterations={ITERATIONS[name]}", f"--checkpoints={folder}"]
+
+
+def read_steps(text):
+    return [(int(step), float(loss)) for step, loss in STEP.findall(text)]
+
+
+def train_undisturbed(name, folder):
+    """Return the losses of a training that nobody disturbs, on one GPU."""
+    done = subprocess.run(
+        make_command(name, folder),
+        env={**os.environ, **QUIET, "CUDA_VISIBLE_DEVICES": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(read_steps(done.stdout))
+
+
+OPTIONS = {
+    "pytorch": ("--framework=pytorch", "--processes=perGpu", "--preload=torch"),
+    "tensorflow": ("--framework=tensorflow", "--processes=perNode", "--preload=tensorflow"),
+}
+
+
+@pytest.fixture
+def sidecar_of(tmp_path, token):
+    """Start the SideCar that users get, around an example."""
+    archive = tmp_path / "dljob-sidecar.pyz"
+    assert build(archive).returncode == 0
+    started = []
+
+    def begin(name):
+        folder = tmp_path / token
+        saving = ["--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file"]
+        saving += [f"--checkpoint-path={folder}", "--checkpoint-seconds=60"]
+        progress = r"--progress-log=step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
+        started.append(
+            SideCar(
+                tmp_path,
+                token,
+                *make_command(name, folder),
+                options=(*OPTIONS[name], *saving, progress, "--poll-seconds=0.5"),
+                python=(sys.executable, "-I", "-S"),
+                program=(str(archive),),
+                environment=QUIET,
+            )
+        )
+        return started[-1]
+
+    yield begin
+    for sidecar in started:
+        sidecar.close()
+
+
+def wait_for(sidecar, is_reached, what):
+    """Wait by looking, because what frameworks import takes longer than a poll for news may."""
+
+    def look():
+        state = sidecar.state()
+        return state if is_reached(state) else None
+
+    return wait_until(look, what=what)
+
+
+def train_on(sidecar, generation, gpus, processes):
+    """Bring the training there, and let it go on for a while."""
+    reached = sidecar.state().progress.iteration
+    sidecar.run(generation, *gpus, processes=processes)
+    running = wait_for(
+        sidecar,
+        lambda s: s.phase is Phase.RUNNING and s.held_generation == generation,
+        f"generation {generation}",
+    )
+    assert len(running.processes) == processes
+    assert generation == 1 or running.change.saving is Saving.CONFIRMED
+    wait_for(sidecar, lambda s: s.progress.iteration >= reached + BETWEEN, "iterations")
+
+
+@pytest.mark.processes
+@pytest.mark.frameworks
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
+def test_training_goes_on_from_one_to_two_and_back(sidecar_of, tmp_path, name):
+    expected = train_undisturbed(name, tmp_path / "undisturbed")
+    sidecar = sidecar_of(name)
+    sidecar.wait_ready()
+    # The first start is a warm one; the others are, if there was time to import it all again.
+    wait_for(sidecar, lambda s: s.warmth.ready >= 1, "a spare interpreter")
+    for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
+        train_on(sidecar, generation, gpus, len(gpus) if name == "pytorch" else 1)
+    wait_for(sidecar, lambda s: s.phase is Phase.EXITED, "the end")
+
+    log = sidecar.told()
+    seen = read_steps(log)
+    assert {step for step, _ in seen} == set(range(1, ITERATIONS[name] + 1))
+    # The curve is that of one GPU, whatever it was trained on.
+    assert max(abs(loss - expected[step]) for step, loss in seen) < TOLERANCE
+    # Whatever was done after a checkpoint is done again, at most once a start.
+    assert sum(later <= earlier for (earlier, _), (later, _) in pairwise(seen)) <= 2
+    if name == "tensorflow":
+        assert re.findall(r"^(\d) copies", log, re.MULTILINE) == ["1", "2", "1"]
