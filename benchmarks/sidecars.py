@@ -167,12 +167,16 @@ def serve_peers(
 
 @contextmanager
 def start_real(folder: Path, count: int) -> Iterator[None]:
+    sidecars: list[SideCar] = []
     with ExitStack() as stack:
         for number in range(count):
             own = folder / str(number)
             own.mkdir()
-            stack.enter_context(SideCar(own, SLEEP))
+            sidecars.append(stack.enter_context(SideCar(own, SLEEP)))
         yield
+        for sidecar in sidecars:
+            # All at once; on the way out each is waited for.
+            sidecar.process.terminate()
 
 
 @click.command(help=__doc__)
