@@ -9,6 +9,7 @@ of the latest few observations (:mod:`dlcore.profiles`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dlcontrol.platforms import Entry, PodKey
 from dlcore.model import JobId
@@ -30,6 +31,15 @@ FEWEST_STEPS = 10
 
 MOST_POINTS = 512
 """So many points of a job's own learning curve are kept."""
+
+
+class Resumption(NamedTuple):
+    """A job has taken its first step after a start of its processes."""
+
+    generation: int
+    """Of its status: which decision has come true."""
+    lost_seconds: float
+    """For how long it did not train: saving, stopping, starting, and the first step."""
 
 
 @dataclass(slots=True)
@@ -57,6 +67,14 @@ class _Pupil:
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
 
+class Lesson(NamedTuple):
+    """What one state has taught."""
+
+    observations: tuple[Observation, ...] = ()
+    resumed: Resumption | None = None
+    """Set once a start: the job trains again."""
+
+
 class Lessons:
     """One for the life of a controller."""
 
@@ -73,13 +91,20 @@ class Lessons:
         """The job is over."""
         self._pupils.pop(job, None)
 
-    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[Observation]:
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Lesson:
         """Learn from a state of one of the job's SideCars."""
         pupil = self._pupils.setdefault(key.job, _Pupil())
-        return [
+        had_stepped = pupil.stretch is not None and pupil.stretch.first_at is not None
+        before = pupil.stretch
+        observations = (
             *_costs(pupil, entry, state),
             *self._progress(pupil, entry, key, state, now),
-        ]
+        )
+        stretch = pupil.stretch
+        if stretch is None or stretch.first_at is None or (had_stepped and stretch is before):
+            return Lesson(observations)
+        lost = stretch.first_at - stretch.ordered_at + _stopping_seconds(state)
+        return Lesson(observations, Resumption(entry.status.generation, lost))
 
     def _progress(
         self, pupil: _Pupil, entry: Entry, key: PodKey, state: State, now: float
@@ -142,6 +167,14 @@ def _costs(pupil: _Pupil, entry: Entry, state: State) -> Iterator[Observation]:
         return  # It is under way yet.
     pupil.changes_seen.add((state.incarnation, change.generation))
     yield from _costs_of(change, entry)
+
+
+def _stopping_seconds(state: State) -> float:
+    """How long it took to end the start before this one, where there was one."""
+    change = state.change
+    if change is None or change.generation != state.held_generation:
+        return 0.0
+    return change.checkpoint_seconds + change.stop_seconds
 
 
 def _costs_of(change: Change, entry: Entry) -> Iterator[Observation]:

@@ -1,37 +1,50 @@
 """
 The controller's memory: profiles in front of the store, forecasts, and the history.
 
-The loop and the SideCars' words come in here; everything that is learnt is folded into the profiles
-at once, and reaches the store when that is there. Nobody waits for it.
+The loop and the SideCars' words come in here. What is learnt counts at once; it reaches the store,
+by a :class:`~dlcontrol.notebook.Notebook`, when that is there. Nobody waits for it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dlcontrol import observing
+from dlcontrol.inventory import gpu_rows
 from dlcontrol.judging import News
 from dlcontrol.learning import Lessons
+from dlcontrol.notebook import Notebook
 from dlcontrol.platforms import Entry, PodKey
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
-from dlcore import profiles as folding
-from dlcore.model import JobId, Snapshot
-from dlcore.planning import Plan
-from dlcore.profiles import Costs, JobType, Profile
+from dlcontrol.tables import HistoryEntry, JobRow
+from dlcore import explaining
+from dlcore.model import Cluster, JobId, Snapshot
+from dlcore.planning import Plan, Wait
+from dlcore.profiles import JobType, Profile
 from dlwire.messages import State
+
+SHOW_SECONDS = 5.0
+"""The tables follow the truth so closely; each time may cost a write."""
+
+CLOSE_SECONDS = 3.0
+"""So long the store may take for what it does not have yet."""
 
 
 class Remembrance:
     """One for the life of a controller."""
 
-    def __init__(self, store: str, lessons: Lessons, *, costs: Costs) -> None:
+    def __init__(self, notebook: Notebook, lessons: Lessons, *, epoch: int) -> None:
+        self.notebook = notebook
         self._lessons = lessons
-        self._costs = costs
-        self._profiles: Mapping[JobType, Profile] = {}
+        self._epoch = epoch
         self._forecasts: dict[JobId, float] = {}
+        self._shown_at = 0.0
+        self._changes: dict[JobId, HistoryEntry] = {}
+        """The latest change of each job, until it is known what it has cost."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """All that is known of types of jobs; another object whenever something was learnt."""
-        return self._profiles
+        return self.notebook.profiles()
 
     def forecasts(self) -> Mapping[JobId, float]:
         """How many iterations jobs with a target are expected to need."""
@@ -39,31 +52,82 @@ class Remembrance:
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
         """Learn from what a SideCar says."""
-        kind = entry.job.type
-        for observation in self._lessons.hear(entry, key, state, now):
-            if not kind.model:
-                continue  # Jobs of no type have nothing in common.
-            old = self._profiles.get(kind) or Profile(kind)
-            new = folding.fold(old, observation, defaults=self._costs)
-            if new is not old:
-                self._profiles = {**self._profiles, kind: new}
+        lesson = self._lessons.hear(entry, key, state, now)
+        if lesson.observations and entry.job.type.model:
+            self.notebook.observe(entry.job.type, lesson.observations)
+        change = self._changes.get(key.job)
+        resumed = lesson.resumed
+        if change is not None and resumed is not None and change.generation == resumed.generation:
+            del self._changes[key.job]
+            self.notebook.record((replace(change, cost_seconds=resumed.lost_seconds),))
 
     def look(self, scene: Scene) -> None:
-        """Predict anew where a job's learning curve has gone on."""
+        """Predict anew where a job's learning curve has gone on, and forget who is over."""
+        if scene.now >= self._shown_at + SHOW_SECONDS:
+            self._shown_at = scene.now
+            self._show(scene)
         for job, entry in scene.entries.items():
             if entry.status.is_final:
                 self._lessons.forget(job)
                 self._forecasts.pop(job, None)
+                self._changes.pop(job, None)
             elif entry.job.training.target is not None:
-                profile = self._profiles.get(entry.job.type)
+                profile = self.profiles().get(entry.job.type)
                 points = self._lessons.points(job)
                 self._forecasts[job] = observing.forecast(entry, profile, points).iterations
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
+        entries = []
+        for place, step in enumerate(plan.steps):
+            entry = HistoryEntry.of_step(
+                step,
+                at=snapshot.now,
+                sentence=explaining.sentence_for_step(snapshot, step),
+                epoch=self._epoch,
+                generation=statuses[step.job].generation,
+                place=place,
+            )
+            entries.append(entry)
+            if not isinstance(step, Wait):
+                self._changes[step.job] = entry
+        if entries:
+            self.notebook.record(entries)
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
+        kind = news.reason[:1].lower() + news.reason[1:]
+        entry = HistoryEntry(job=job, at=now, kind=kind, sentence=news.message, epoch=self._epoch)
+        self.notebook.record((entry,))
+
+    def _show(self, scene: Scene) -> None:
+        """Let the paper's tables be what is seen."""
+        self.notebook.show_gpus(gpu_rows(scene, Cluster(scene.nodes.values())))
+        self.notebook.show_jobs([_job_row(entry) for entry in scene.entries.values()])
 
     def close(self) -> None:
         """Let the store have what it does not have yet, within reason."""
+        self.notebook.close(CLOSE_SECONDS)
+
+
+def _job_row(entry: Entry) -> JobRow:
+    """The paper's Table III; without what changes at every look, which would be written as often."""
+    job, status = entry.job, entry.status
+    return JobRow(
+        job=job.id,
+        phase=status.phase,
+        gpus=status.placement.gpus if status.placement is not None else 0,
+        placement=status.placement,
+        type=job.type,
+        options=job.gpus.options,
+        priority=job.priority,
+        submitted_at=status.submitted_at,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        generation=status.generation,
+        iteration=float(status.iteration),
+        iterations_total=float(job.training.iterations) if job.training.iterations else None,
+        iterations_per_second=status.speed,
+        reshapes=status.reshapes,
+        reason=status.message,
+    )

@@ -17,10 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dlcontrol.availability import Notice
 from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
+from dlcontrol.notebook import Notebook
+from dlcontrol.opening import open_store
 from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
@@ -39,6 +42,9 @@ from dlwire.messages import Refusal
 log = logging.getLogger(__name__)
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+
+STORE_SECONDS = 2.0
+"""So long is waited for what the store knows, before it is done without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +88,9 @@ class Running:
         )
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
-            setup.store or str(self.folders.store),
+            self._open_notebook(),
             Lessons(sample_seconds=setup.sample_seconds),
-            costs=setup.options.costs,
+            epoch=self.registry.epoch,
         )
         self.sidecars = SideCars(
             Surroundings(heard=self._hear, fenced=self._be_fenced, meter=self.metrics),
@@ -135,6 +141,12 @@ class Running:
         self.registry.close()
         os.close(self._lock)
 
+    def _open_notebook(self) -> Notebook:
+        store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)
+        notebook = Notebook(store, tell=_tell_of_store, defaults=self.setup.options.costs)
+        notebook.open(wait_seconds=STORE_SECONDS)
+        return notebook
+
     def _backstage(self) -> Backstage:
         return Backstage(
             folders=self.folders,
@@ -144,7 +156,7 @@ class Running:
             scene=lambda: self.controller.scene,
             snapshot=self.controller.snapshot,
             wake=lambda: self.controller.wake(burst=True),
-            history=lambda _job, _limit: (),
+            history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
             settings=lambda: self.setup.settings,
             metrics=self.metrics.text,
             about=self._about,
@@ -177,3 +189,8 @@ class Running:
         if not self._fenced.done():
             message = f"the SideCar of {key} obeys another controller: {refusal.message}"
             self._fenced.set_exception(Fenced(message))
+
+
+def _tell_of_store(notice: Notice) -> None:
+    """Told once when the store goes away, and once when it is back."""
+    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)
