@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import json
 import os
-import pkgutil
 import sys
 from collections import deque
 from collections.abc import Callable
 
 from dlsidecar.descendants import read_file
-from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
 LARGEST_BLOCK = 65536
 MOST_OPEN = 8
@@ -49,6 +48,7 @@ class Matcher:
         self._on_match = on_match
         self._on_problem = on_problem
         self._expressions = [progress, confirm]
+        self._source = read_helper("matching.py")
         self._loop = asyncio.get_running_loop()
         self._restarts = 0
         self._is_invalid = False
@@ -81,11 +81,9 @@ class Matcher:
             self._start()
 
     def _start(self) -> None:
-        source = pkgutil.get_data("dlsidecar", "matching.py")
-        assert source is not None
         to_helper, self._requests = os.pipe()
         self._answers, from_helper = os.pipe()
-        command = [sys.executable, "-I", "-S", "-c", source.decode(), *self._expressions]
+        command = [sys.executable, "-I", "-S", "-c", self._source, *self._expressions]
         try:
             # As we were started: some interpreters do not find their own library without.
             pid = start(command, env=os.environ, stdin=to_helper, stdout=from_helper)

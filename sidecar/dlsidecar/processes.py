@@ -14,6 +14,7 @@ not for their children, nor for a set-uid program; for those see :mod:`dlsidecar
 from __future__ import annotations
 
 import os
+import pkgutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,17 @@ class CannotStart(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def read_helper(name: str) -> str:
+    """
+    Return the source of one of our modules that runs in a process of its own.
+
+    To be called at the beginning: what we were started from may be replaced by a newer one.
+    """
+    source = pkgutil.get_data("dlsidecar", name)
+    assert source is not None
+    return source.decode()
 
 
 def start(

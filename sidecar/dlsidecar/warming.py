@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pkgutil
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 from dlsidecar.kernel import send
-from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 FLAGS = re.compile(r"-[bBdEiOsuv]+")
@@ -118,6 +117,7 @@ class Nursery:
     ) -> None:
         self._script = take_apart(command) if preload else None
         self._preload = tuple(preload)
+        self._source = read_helper("spare.py")
         self._environment = dict(environment)
         self._outputs = outputs
         self._reaper = reaper
@@ -166,13 +166,11 @@ class Nursery:
 
     def _make(self) -> bool:
         assert self._script is not None
-        source = pkgutil.get_data("dlsidecar", "spare.py")
-        assert source is not None
         from_us, orders = os.pipe()
         answers, to_us = os.pipe()
         passed = (from_us, to_us, *self._outputs)
         numbers = [str(one) for one in passed]
-        command = [*self._script.interpreter, "-c", source.decode(), *numbers, *self._preload]
+        command = [*self._script.interpreter, "-c", self._source, *numbers, *self._preload]
         try:
             pid = start(
                 command,

@@ -266,3 +266,33 @@ def test_a_killed_archive_takes_its_training_with_it(archive, tmp_path, token):
         wait_until(lambda: not find_processes(token), what="the end of all")
     finally:
         sidecar.close()
+
+
+@pytest.mark.processes
+def test_it_lives_on_when_its_file_is_replaced_by_a_newer_one(archive, tmp_path, token):
+    packed = tmp_path / "dljob-sidecar.pyz"
+    shutil.copyfile(archive, packed)
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    sidecar = SideCar(
+        tmp_path,
+        token,
+        *(sys.executable, str(script)),
+        python=(sys.executable, "-I", "-S"),
+        program=(str(packed),),
+        options=("--preload", "wave", "--progress-log", r"step (?P<iteration>\d+)"),
+    )
+    try:
+        sidecar.wait_ready()
+        sidecar.wait_for(lambda s: s.warmth.ready == 1)
+        newer = tmp_path / "newer"
+        newer.write_bytes(b"# of another length\n" + archive.read_bytes())
+        newer.replace(packed)
+        # The helper that reads the log, and the next spare, are started from here on.
+        sidecar.run(1)
+        wait_until(lambda: sidecar.state().progress.iteration == 7, what="progress")
+        sidecar.wait_for(lambda s: s.warmth.ready == 1)
+        assert sidecar.state().problems == ()
+        assert "Traceback" not in sidecar.told()
+    finally:
+        sidecar.close()
