@@ -201,8 +201,8 @@ class Notebook:
     # --- the thread that writes
 
     def _run(self) -> None:
-        while (task := self._next_task()) is not None:
-            self._do(task)
+        while (task := self._next_task()) is not None and self._do(task):
+            pass
         self._store.close()
 
     def _next_task(self) -> Callable[[], None] | None:
@@ -220,8 +220,8 @@ class Notebook:
                     return None
                 self._changed.wait(self._refresh_at - now)
 
-    def _do(self, task: Callable[[], None]) -> None:
-        """Do it again and again until the store has done it, or there is no time left."""
+    def _do(self, task: Callable[[], None]) -> bool:
+        """Try until the store has done it; tell whether there is time for more."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -235,12 +235,13 @@ class Notebook:
                 log.exception("something cannot be kept, and is given up")
                 with self._changed:
                     self._pending.give_up()
-                return
+                    self._changed.notify_all()
+                return True
             else:
                 self._note_success()
-                return
+                return True
             if not self._rest(failures):
-                return
+                return False
 
     def _rest(self, failures: int) -> bool:
         """Wait before the next try; tell whether there is time for one."""

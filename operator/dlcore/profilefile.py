@@ -55,10 +55,10 @@ _SPEED: Final = Number(
     required=True,
     whole=False,
     minimum=SLOWEST,
-    maximum=FASTEST,
+    maximum=int(FASTEST),
 )
 _SECONDS: Final = Number(
-    description="So many seconds.", whole=False, minimum=0, maximum=LONGEST_COST_S
+    description="So many seconds.", whole=False, minimum=0, maximum=int(LONGEST_COST_S)
 )
 
 _TYPE: Final = Record(

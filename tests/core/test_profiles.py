@@ -9,6 +9,7 @@ from dlcore.model import Cluster, GpuDemand, Job, JobId, Mechanism, Training
 from dlcore.predicting import Predictor
 from dlcore.profiles import (
     MOST_ACCURACY_POINTS,
+    MOST_SHAPES,
     RECENT,
     STALE_AFTER_S,
     AccuracyPoint,
@@ -245,3 +246,31 @@ def test_a_single_slow_checkpoint_changes_nothing():
 def test_the_memory_of_costs_is_bounded():
     profile = folded(EMPTY, [CostSeen(CostTerm.CHECKPOINT, 5.0)] * 50)
     assert len(profile.cost_samples[CostTerm.CHECKPOINT]) == RECENT
+
+
+# --- bounds
+
+
+def test_of_too_many_shapes_the_one_not_seen_for_longest_is_forgotten():
+    shapes = [Shape(gpus, 1, "V100") for gpus in range(1, MOST_SHAPES + 1)]
+    profile = folded(
+        EMPTY, [SpeedSeen(shape, 5.0, 60.0, at=1000.0 - shape.gpus) for shape in shapes]
+    )
+    assert len(profile.speeds) == MOST_SHAPES
+    # The new one is older than all of them, and is believed all the same.
+    new = Shape(1, 1, "P100")
+    profile = fold(profile, SpeedSeen(new, 5.0, 60.0, at=0.0))
+    assert profile.speeds.keys() == {*shapes[:-1], new}
+
+
+@pytest.mark.parametrize("speed", [1e-10, 1e10])
+def test_what_was_no_training_is_not_learnt(speed):
+    assert fold(EMPTY, SpeedSeen(SHAPE, speed, duration_s=1e12, at=0.0)) is EMPTY
+
+
+def test_two_profiles_may_say_the_same():
+    seen = [*speeds_seen(5.0), AccuracySeen(1.0, 0.5), CostSeen(CostTerm.CHECKPOINT, 3.0)]
+    one, other = folded(EMPTY, seen), folded(Profile(KIND), seen)
+    assert one.says_the_same_as(other)
+    assert not one.says_the_same_as(fold(other, AccuracySeen(2.0, 0.5)))
+    assert not Profile(KIND).says_the_same_as(Profile(JobType("another")))

@@ -322,9 +322,11 @@ def passable(path: Path) -> Iterator[None]:
     modes = {each: each.stat().st_mode for each in closed}
     for each, mode in modes.items():
         each.chmod(mode | stat.S_IXOTH)
-    yield
-    for each, mode in modes.items():
-        each.chmod(mode)
+    try:
+        yield
+    finally:
+        for each, mode in modes.items():
+            each.chmod(mode)
 
 
 @pytest.mark.parametrize(("file", "folder"), [(0o444, 0o777), (0o666, 0o555), (0o000, 0o777)])

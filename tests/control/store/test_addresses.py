@@ -1,0 +1,142 @@
+"""What an address means, and that nobody sees the secrets in one."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol.addresses import (
+    PASSWORD,
+    USERNAME,
+    Credentials,
+    MongoAddress,
+    read_address,
+    redact,
+)
+from dlcontrol.store import StoreUnusable
+
+NOBODY = Credentials()
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("dljob.db", "dljob.db"),
+        ("/var/lib/dljob/store.db", "/var/lib/dljob/store.db"),
+        ("~/store.db", str(Path("~/store.db").expanduser())),
+        ("a folder/what?#%20.db", "a folder/what?#%20.db"),
+        ("sqlite:///var/lib/store.db", "/var/lib/store.db"),
+        ("sqlite:////var/lib/store.db", "/var/lib/store.db"),
+        ("SQLite:///a%20b.db", "/a b.db"),
+        ("C:store.db", "C:store.db"),
+        (":memory:", ":memory:"),
+    ],
+)
+def test_a_path_is_a_file(text: str, path: str):
+    assert read_address(text, NOBODY) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "database"),
+    [
+        ("mongodb://h", "mongodb://h/dljob", "dljob"),
+        ("mongodb://h/", "mongodb://h/dljob", "dljob"),
+        ("mongodb://h:1,i:2/db", "mongodb://h:1,i:2/db", "db"),
+        ("MongoDB://h/db?tls=true", "mongodb://h/db", "db"),
+        ("mongodb://bob:x@h/db", "mongodb://h/db", "db"),
+        ("mongodb+srv://bob:x@h/db?w=1", "mongodb+srv://h/db", "db"),
+        ("mongodb://[::1]:27017/db", "mongodb://[::1]:27017/db", "db"),
+        ("mongodb://%2Ftmp%2Fmongo.sock/db", "mongodb://%2Ftmp%2Fmongo.sock/db", "db"),
+    ],
+)
+def test_a_server_is_shown_without_what_is_secret(text: str, shown: str, database: str):
+    address = read_address(text, NOBODY)
+    assert isinstance(address, MongoAddress)
+    assert (address.shown, address.database) == (shown, database)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "names no store"),
+        (" store.db", "names no store"),
+        ("store\n.db", "names no store"),
+        ("sqlite://store.db", "names no file; write sqlite:///ABSOLUTE/PATH"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///a?mode=ro", "names no file"),
+        ("sqlite:store.db", "after sqlite: there are no two slashes"),
+        ("mongodb:h", "after mongodb: there are no two slashes"),
+        ("mongodb:///db", "names no server"),
+        ("postgres://u:p@h/db", "postgres is no kind of store that dljob knows"),
+        ("https://u:p@h/db", "https is no kind of store that dljob knows"),
+        ("mongodb://u:p@ss@h/db", "have to be quoted; write %40 for @"),
+        ("mongodb://u:p/w@h/db", "have to be quoted"),
+        ("mongodb://u:p:w@h/db", "have to be quoted"),
+        ("mongodb://u:p?w=1@h/db", "have to be quoted"),
+    ],
+)
+def test_what_cannot_be_an_address_is_refused_with_a_remedy(text: str, told: str):
+    with pytest.raises(StoreUnusable, match=told) as raised:
+        read_address(text, NOBODY)
+    line = str(raised.value)
+    assert "\n" not in line
+    assert "; " in line
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "username", "password"),
+    [
+        ("mongodb://h", {}, "", ""),
+        ("mongodb://h", {USERNAME: "eve", PASSWORD: "y"}, "eve", "y"),
+        ("mongodb://bob@h", {PASSWORD: "y"}, "bob", "y"),
+        ("mongodb://bob:x@h", {USERNAME: "eve", PASSWORD: "y"}, "bob", "x"),
+        ("mongodb://b%40b:%2Fx@h", {}, "b@b", "/x"),
+    ],
+)
+def test_the_environment_says_what_the_url_does_not(
+    url: str, environment: dict[str, str], username: str, password: str
+):
+    address = read_address(url, Credentials.of(environment))
+    assert isinstance(address, MongoAddress)
+    assert address.credentials == Credentials(username, password)
+
+
+passwords = st.text(min_size=4, max_size=20).filter(str.strip)
+
+
+@given(passwords, st.booleans())
+def test_no_password_is_shown(password: str, quoted: bool):
+    # Only what cannot stand there by chance proves anything.
+    secret = f"QQ{password}ZZ"
+    written = quote(secret, safe="") if quoted else secret
+    url = f"mongodb://bob:{written}@localhost:27017/db"
+    assert "QQ" not in redact(url)
+    assert "ZZ" not in redact(url)
+    told = f"connecting to {url} as bob with {secret} ({written}) failed"
+    assert "QQ" not in everything_told(url, told)
+    assert "ZZ" not in everything_told(url, "nothing")
+
+
+def everything_told(url: str, text: str) -> str:
+    """All that anybody is told about an address, this text among it."""
+    try:
+        address = read_address(url, NOBODY)
+    except StoreUnusable as error:
+        return str(error)
+    assert isinstance(address, MongoAddress)
+    return f"{address.scrub(text)} {address} {address.shown}"
+
+
+@given(st.sampled_from(["tlsCertificateKeyFilePassword", "authMechanismProperties"]))
+def test_secret_options_are_shown_to_nobody(name: str):
+    address = read_address(f"mongodb://h/db?{name}=QQsecret", NOBODY)
+    assert isinstance(address, MongoAddress)
+    assert "QQ" not in address.scrub(f"option {name}: QQsecret is wrong")
+    assert "QQ" not in repr(address)
+    assert "QQ" not in address.shown
+
+
+def test_credentials_are_not_shown():
+    assert "secret" not in repr(Credentials("bob", "secret"))

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from dlcontrol.exchanging import Imported, export_profiles, forget_profile, import_profiles
+from dlcontrol.store import fold_into
+from dlcore import profilefile
+from dlcore.profiles import (
+    MOST_SHAPES,
+    AccuracyPoint,
+    Costs,
+    CostSeen,
+    CostTerm,
+    JobType,
+    Profile,
+    Speed,
+)
+from dlsim.shipped import load_shipped
+from dlwire.messages import Shape
+from tests.control.store.memory import MemoryStore
+from tests.control.store.places import KIND, OTHER, SHAPE, Place, speed_seen
+
+OFFLINE = Profile(
+    KIND,
+    speeds={SHAPE: Speed(100.0), Shape(8, 1, "V100"): Speed(180.0)},
+    accuracy=(AccuracyPoint(10.0, 0.5),),
+    costs=Costs(checkpoint=60.0),
+)
+
+
+def test_what_was_exported_can_be_imported_elsewhere(place: Place):
+    store = place.open()
+    for kind in (KIND, OTHER):
+        fold_into(store, kind, [speed_seen(5.0), CostSeen(CostTerm.CHECKPOINT, 3.0)])
+    text = json.dumps(export_profiles(store))
+    elsewhere = MemoryStore()
+    done = import_profiles(elsewhere, profilefile.parse_all(json.loads(text)))
+    assert done == Imported(added=(OTHER, KIND))
+    for kind, stored in elsewhere.profiles().items():
+        known = store.profiles()[kind].profile
+        assert stored.profile is not None
+        assert known is not None
+        assert stored.profile.says_the_same_as(known)
+
+
+def test_only_the_types_that_are_asked_for_are_exported():
+    store = MemoryStore()
+    for kind in (KIND, OTHER):
+        fold_into(store, kind, [speed_seen()])
+    assert [item["type"]["model"] for item in export_profiles(store, [OTHER])["items"]] == ["bert"]
+
+
+def test_an_import_fills_gaps_and_leaves_what_was_measured():
+    store = MemoryStore()
+    fold_into(store, KIND, [speed_seen(5.0)])
+    assert import_profiles(store, [OFFLINE]) == Imported(changed=(KIND,))
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == (5.0,)
+    assert profile.speeds[Shape(8, 1, "V100")] == Speed(180.0)
+    assert profile.accuracy == OFFLINE.accuracy
+    assert profile.costs == OFFLINE.costs
+    assert import_profiles(store, [OFFLINE]) == Imported(kept=(KIND,))
+
+
+def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
+    store = MemoryStore()
+    fold_into(store, KIND, [CostSeen(CostTerm.POD_TERMINATION, 7.0)])
+    import_profiles(store, [OFFLINE])
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.costs == Costs(pod_termination=7.0)
+    assert profile.cost_samples == {"pod_termination": (7.0,)}
+
+
+def test_an_import_may_take_the_place_of_what_was_known():
+    store = MemoryStore()
+    fold_into(store, KIND, [speed_seen(5.0)])
+    assert import_profiles(store, [OFFLINE], instead=True) == Imported(changed=(KIND,))
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.says_the_same_as(OFFLINE)
+    assert import_profiles(store, [OFFLINE], instead=True) == Imported(kept=(KIND,))
+
+
+def test_an_import_keeps_the_bounds():
+    store = MemoryStore()
+    fold_into(store, KIND, [speed_seen(5.0)])
+    many = {Shape(gpus, 1, "P100"): Speed(1.0) for gpus in range(1, MOST_SHAPES + 1)}
+    import_profiles(store, [Profile(KIND, many)])
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert len(profile.speeds) == MOST_SHAPES
+    assert SHAPE in profile.speeds
+
+
+def test_what_was_imported_goes_on_learning():
+    store = MemoryStore()
+    import_profiles(store, [OFFLINE])
+    profile = fold_into(store, KIND, [speed_seen(50.0)]).profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].iterations_per_s == 75.0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mongo", marks=pytest.mark.timeout(1800))])
+def test_the_shipped_profiles_can_be_taken_in(make_place, kind: str):
+    shipped = load_shipped()
+    store = make_place(kind).open()
+    some = dict(list(shipped.items())[::10]) if kind == "mongo" else shipped
+    assert import_profiles(store, some.values()) == Imported(added=tuple(some))
+    for job_type, stored in store.profiles().items():
+        assert stored.profile is not None
+        assert stored.profile.says_the_same_as(shipped[job_type])
+
+
+def test_forgetting_tells_whether_there_was_something(place: Place):
+    store = place.open()
+    fold_into(store, KIND, [speed_seen()])
+    assert forget_profile(store, KIND)
+    assert not forget_profile(store, KIND)
+    assert not forget_profile(store, JobType("unheard of"))
+    assert store.profiles() == {}

@@ -1,0 +1,132 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol.knowledge import MOST_FOLDED_AGAIN, Knowledge
+from dlcontrol.store import FREE, Stored, fold_all
+from dlcore.profiles import JobType, Observation, Profile
+from tests.control.store.places import KIND, OTHER, SHAPE, observations, speed_seen
+
+NOTHING = Stored(None)
+
+
+class Desk:
+    """Knowledge between a loop that observes and a store that is filled from here."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[JobType, list[Observation]] = {}
+        self.stored: dict[JobType, Stored] = {}
+        self.knowledge = Knowledge(FREE, lambda kind: tuple(self.waiting.get(kind, ())))
+
+    def observe(self, *seen: Observation, kind: JobType = KIND) -> None:
+        for each in seen:
+            if self.knowledge.learn(kind, each):
+                self.waiting.setdefault(kind, []).append(each)
+
+    def write(self, count: int = 1000, kind: JobType = KIND) -> None:
+        """Let the store have so many of those that wait."""
+        waiting = self.waiting.setdefault(kind, [])
+        batch, self.waiting[kind] = waiting[:count], waiting[count:]
+        expected = self.knowledge.expect(kind, batch)
+        self.others(*batch, kind=kind)
+        self.knowledge.confirm(kind, expected, self.stored[kind])
+
+    def others(self, *seen: Observation, kind: JobType = KIND) -> None:
+        """Somebody writes into the store."""
+        old = self.stored.get(kind, NOTHING)
+        profile = fold_all(old.profile or Profile(kind), seen, FREE)
+        self.stored[kind] = Stored(profile, old.revision + 1)
+
+    def speeds(self, kind: JobType = KIND) -> Sequence[float]:
+        return self.knowledge.profiles()[kind].speeds[SHAPE].recent
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_what_is_observed_is_known_at_once(desk: Desk):
+    desk.observe(speed_seen(5.0), speed_seen(7.0))
+    assert desk.speeds() == (5.0, 7.0)
+
+
+def test_what_teaches_nothing_is_not_kept(desk: Desk):
+    assert not desk.knowledge.learn(KIND, speed_seen(0.0))
+    assert desk.knowledge.profiles() == {}
+
+
+def test_the_mapping_is_another_one_when_something_was_learnt_and_only_then(desk: Desk):
+    first = desk.knowledge.profiles()
+    assert desk.knowledge.profiles() is first
+    desk.observe(speed_seen())
+    assert first == {}
+    assert desk.knowledge.profiles() is not first
+
+
+def test_what_was_written_as_expected_changes_nothing(desk: Desk):
+    desk.observe(speed_seen(5.0), speed_seen(7.0))
+    before = desk.knowledge.profiles()
+    desk.write()
+    assert desk.knowledge.profiles() is before
+
+
+def test_what_others_learnt_comes_back_with_a_write(desk: Desk):
+    desk.others(speed_seen(1.0))
+    desk.observe(speed_seen(5.0), speed_seen(7.0))
+    desk.write(1)
+    assert desk.speeds() == (1.0, 5.0, 7.0)
+    desk.write()
+    assert desk.speeds() == (1.0, 5.0, 7.0)
+
+
+def test_what_was_known_in_the_store_comes_before_what_was_seen_without_it(desk: Desk):
+    desk.observe(speed_seen(5.0))
+    desk.others(speed_seen(1.0))
+    desk.knowledge.reload(KIND, desk.stored[KIND])
+    assert desk.speeds() == (1.0, 5.0)
+    assert desk.knowledge.revisions() == {KIND: 1}
+
+
+def test_what_was_forgotten_elsewhere_is_forgotten(desk: Desk):
+    for kind in (KIND, OTHER):
+        desk.observe(speed_seen(5.0), kind=kind)
+        desk.write(kind=kind)
+    desk.observe(speed_seen(7.0), kind=OTHER)
+    desk.knowledge.forget_all_but({})
+    # What was not written yet is news.
+    assert desk.knowledge.profiles().keys() == {OTHER}
+    assert desk.speeds(OTHER) == (7.0,)
+
+
+def test_with_much_waiting_others_are_heard_when_it_is_written(desk: Desk):
+    desk.others(speed_seen(1.0, shape=SHAPE._replace(gpus=8)))
+    desk.observe(*(speed_seen(5.0) for _ in range(3 * MOST_FOLDED_AGAIN)))
+    desk.write(MOST_FOLDED_AGAIN)
+    assert len(desk.knowledge.profiles()[KIND].speeds) == 1
+    desk.write(MOST_FOLDED_AGAIN)
+    assert len(desk.knowledge.profiles()[KIND].speeds) == 2
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("observe"), st.lists(observations, max_size=4)),
+            st.tuples(st.just("others"), st.lists(observations, max_size=4)),
+            st.tuples(st.just("write"), st.integers(1, 3)),
+        ),
+        max_size=12,
+    )
+)
+def test_what_is_known_is_what_the_store_had_and_what_waits(steps):
+    desk = Desk()
+    for word, argument in steps:
+        if word == "write":
+            desk.write(argument)
+        else:
+            getattr(desk, word)(*argument)
+    desk.write()
+    known = desk.knowledge.profiles().get(KIND, Profile(KIND))
+    assert known.says_the_same_as(desk.stored[KIND].profile or Profile(KIND))

@@ -1,0 +1,448 @@
+"""The law of the notebook: nobody waits for the store, nothing is lost, and it is told once."""
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dlcontrol.availability import Notice
+from dlcontrol.notebook import Notebook, NotebookSettings
+from dlcontrol.opening import open_store
+from dlcontrol.pending import Dropped
+from dlcontrol.store import Store, StoreError, StoreUnusable, fold_into
+from dlcontrol.store_sqlite import SqliteStore
+from dlcontrol.tables import GpuRow, JobRow
+from dlcore.model import JobId, NodeName
+from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile
+from tests.control.store.conftest import WITH_SERVER
+from tests.control.store.memory import MemoryStore
+from tests.control.store.places import AWAY, KIND, OTHER, SHAPE, Place, make_entry, speed_seen
+from tests.servers.mongo import MongoServer
+
+LIMIT_SECONDS = 60.0
+QUICK = NotebookSettings(
+    first_retry_seconds=0.01, longest_retry_seconds=0.05, refresh_seconds=0.02, most_waiting=50
+)
+UNUSABLE = StoreUnusable("memory", "is damaged", "mend it")
+
+
+class Desk:
+    """A notebook, and everything that it has told."""
+
+    def __init__(self, store: Store, settings: NotebookSettings = QUICK, **rest) -> None:
+        self.notices: list[Notice] = []
+        self.told = threading.Condition()
+        self.notebook = Notebook(
+            store, tell=self._hear, settings=settings, chance=random.Random(0), **rest
+        )
+
+    def _hear(self, notice: Notice) -> None:
+        with self.told:
+            self.notices.append(notice)
+            self.told.notify_all()
+
+    def wait_for_notice(self, *, is_there: bool) -> str:
+        def found() -> str:
+            return next((n.message for n in self.notices if n.is_there is is_there), "")
+
+        with self.told:
+            assert self.told.wait_for(found, LIMIT_SECONDS)
+            return found()
+
+    def flush(self) -> None:
+        assert self.notebook.flush(LIMIT_SECONDS)
+
+
+@pytest.fixture
+def desks() -> Iterator[Callable[..., Desk]]:
+    """Make desks with open notebooks; they are closed after the test."""
+    made: list[Desk] = []
+
+    def make(store: Store, settings: NotebookSettings = QUICK, **rest) -> Desk:
+        made.append(Desk(store, settings, **rest))
+        made[-1].notebook.open(wait_seconds=LIMIT_SECONDS if is_up(store) else 0.0)
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.notebook.close(LIMIT_SECONDS if is_up(desk.notebook._store) else 0.0)
+
+
+def is_up(store: Store) -> bool:
+    return not isinstance(store, MemoryStore) or store.failing("") is None
+
+
+def once(error: StoreError) -> Callable[[str], StoreError | None]:
+    """Fail the next time, and never again."""
+    errors = [error]
+    return lambda _: errors.pop() if errors else None
+
+
+def knows(desk: Desk, profile: Profile) -> bool:
+    known = desk.notebook.profiles().get(profile.type)
+    return known is not None and known.says_the_same_as(profile)
+
+
+def wait_until(ask: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + LIMIT_SECONDS
+    while not ask():
+        assert time.monotonic() < end, f"{what} has not come"
+        time.sleep(0.005)
+
+
+# --- while the store is there
+
+
+def test_what_is_written_arrives(place: Place, desks):
+    desk = desks(place.open())
+    desk.notebook.observe(KIND, [speed_seen(5.0), speed_seen(7.0)])
+    desk.notebook.record([make_entry("a", 1.0)])
+    desk.notebook.show_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
+    desk.notebook.show_jobs([JobRow(job=JobId("a"))])
+    desk.flush()
+    store = place.open()
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.says_the_same_as(desk.notebook.profiles()[KIND])
+    assert [entry.job for entry in store.history()] == ["a"]
+    assert len(store.gpus()) == len(store.jobs()) == 1
+    assert desk.notices == []
+    state = desk.notebook.state()
+    assert (state.connected, state.waiting, state.dropped, state.error) == (True, 0, Dropped(), "")
+
+
+def test_what_the_store_knows_is_known_from_the_beginning(place: Place, desks):
+    fold_into(place.open(), KIND, [speed_seen(5.0)])
+    desk = desks(place.open())
+    assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (5.0,)
+
+
+def test_what_others_learn_is_taken_in(place: Place, desks):
+    desk = desks(place.open())
+    fold_into(place.open(), KIND, [speed_seen(5.0)])
+    wait_until(lambda: KIND in desk.notebook.profiles(), "what the other has learnt")
+    place.open().change(KIND, lambda _: None)
+    wait_until(lambda: KIND not in desk.notebook.profiles(), "that it was forgotten")
+
+
+def test_two_notebooks_learn_from_each_other(place: Place, desks):
+    one, other = desks(place.open()), desks(place.open())
+    for number in range(4):
+        one.notebook.observe(KIND, [speed_seen(5.0 + number)])
+        other.notebook.observe(KIND, [speed_seen(50.0 + number)])
+    for desk in (one, other):
+        desk.flush()
+    stored = place.open().profiles()[KIND].profile
+    assert stored is not None
+    assert sorted(stored.speeds[SHAPE].recent) == [5.0, 6.0, 7.0, 8.0, 50.0, 51.0, 52.0, 53.0]
+    for desk in (one, other):
+        wait_until(partial(knows, desk, stored), "what the other has learnt")
+
+
+def test_defaults_are_in_force_in_memory_and_in_the_store(desks):
+    store = MemoryStore()
+    desk = desks(store, defaults=Costs(checkpoint=60.0, pod_termination=30.0))
+    desk.notebook.observe(KIND, [CostSeen(CostTerm.CHECKPOINT, 5.0)])
+    desk.flush()
+    for profile in (desk.notebook.profiles()[KIND], store.profiles()[KIND].profile):
+        assert profile is not None
+        assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
+
+
+def test_what_teaches_nothing_is_not_written(desks):
+    store = MemoryStore()
+    desk = desks(store)
+    desk.notebook.observe(KIND, [speed_seen(0.0)])
+    assert desk.notebook.state().waiting == 0
+    desk.flush()
+    assert "change" not in store.calls
+
+
+def test_an_unchanged_table_is_not_written_again(desks):
+    store = MemoryStore()
+    desk = desks(store)
+    rows = [GpuRow(node=NodeName("n1"), gpu=0)]
+    for _ in range(3):
+        desk.notebook.show_gpus(list(rows))
+        desk.flush()
+    assert store.calls.count("replace_gpus") == 1
+
+
+def test_jobs_without_a_model_share_nothing(desks):
+    with pytest.raises(ValueError, match="have no profile to share"):
+        desks(MemoryStore()).notebook.observe(JobType(""), [speed_seen()])
+
+
+# --- while it is away
+
+
+def test_nobody_waits_for_a_store_that_is_away(desks):
+    """The store hangs until the end; everything else is done meanwhile."""
+    store = MemoryStore()
+    hanging, end = threading.Event(), threading.Event()
+
+    def hang(_: str) -> StoreError | None:
+        hanging.set()
+        end.wait(LIMIT_SECONDS)
+        return None
+
+    store.failing = hang
+    desk = Desk(store)
+    desk.notebook.open(wait_seconds=0.0)
+    assert hanging.wait(LIMIT_SECONDS)
+    for number in range(1, 20):
+        desk.notebook.observe(KIND, [speed_seen(float(number))])
+        desk.notebook.record([make_entry("a", float(number))])
+        desk.notebook.show_gpus([GpuRow(node=NodeName("n1"), gpu=number)])
+    assert desk.notebook.profiles()[KIND].speeds[SHAPE].iterations_per_s == 15.0
+    assert len(desk.notebook.history(JobId("a"))) == 19
+    assert desk.notebook.state().waiting == 38
+    assert not desk.notebook.flush(0.01)
+    assert not end.is_set()
+    end.set()
+    desk.flush()
+    assert len(store.history()) == 19
+    assert desk.notebook.close(LIMIT_SECONDS) == 0
+
+
+@pytest.mark.parametrize("error", [AWAY, UNUSABLE])
+def test_it_is_told_once_that_it_went_and_once_that_it_is_back(desks, error: StoreError):
+    store = MemoryStore()
+    desk = desks(store)
+    store.failing = lambda _: error
+    for number in range(10):
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.notebook.record([make_entry("a", float(number))])
+    away = desk.wait_for_notice(is_there=False)
+    failures = desk.notebook.state().failures
+    wait_until(lambda: desk.notebook.state().failures > failures + 5, "more failures")
+    state = desk.notebook.state()
+    assert (state.connected, state.waiting, state.error) == (False, 20, str(error))
+    store.failing = lambda _: None
+    desk.flush()
+    back = desk.wait_for_notice(is_there=True)
+    assert [notice.is_there for notice in desk.notices] == [False, True]
+    assert away.startswith(f"the store is away: {error} (scheduling goes on")
+    assert back.startswith("the store memory is back after ")
+    assert back.endswith("and 0 were given up")
+    assert desk.notebook.state()[:3] == (True, 0, Dropped())
+    assert len(store.history()) == 10
+
+
+def test_a_hiccup_is_not_told(desks):
+    store = MemoryStore()
+    desk = desks(store)
+    for number in range(5):
+        failures = desk.notebook.state().failures
+        store.failing = once(AWAY)
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.flush()
+        assert desk.notebook.state().failures == failures + 1
+    wait_until(lambda: desk.notebook.state().error == "", "the end of the hiccup")
+    assert desk.notices == []
+    assert desk.notebook.state().failures == 5
+
+
+def test_a_store_that_is_away_at_the_beginning_is_taken_in_when_it_comes(desks):
+    store = MemoryStore()
+    fold_into(store, KIND, [speed_seen(1.0)])
+    store.failing = lambda _: AWAY
+    desk = desks(store)
+    desk.notebook.observe(KIND, [speed_seen(5.0)])
+    desk.wait_for_notice(is_there=False)
+    assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (5.0,)
+    store.failing = lambda _: None
+    desk.flush()
+    assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (1.0, 5.0)
+    assert len(desk.notices) == 2
+
+
+def test_an_answer_that_was_lost_does_not_count_twice(desks):
+    store = MemoryStore()
+    desk = desks(store)
+    lost = [AWAY] * 5
+    store.failing_after = lambda _: lost.pop() if lost else None
+    for number in range(5):
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.notebook.record([make_entry("a", float(number))])
+    desk.flush()
+    assert lost == []
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert len(store.history()) == 5
+
+
+def test_what_finds_no_room_is_given_up_and_counted(desks):
+    store = MemoryStore()
+    desk = desks(store)
+    store.failing = lambda _: AWAY
+    for number in range(40):
+        desk.notebook.record([make_entry("a", float(number))])
+    for number in range(70):
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+    desk.wait_for_notice(is_there=False)
+    state = desk.notebook.state()
+    assert state.waiting == 50
+    # Some were already under way when there was no room any longer.
+    assert sum(state.dropped) == 60
+    assert state.dropped.entries >= state.dropped.observations
+    store.failing = lambda _: None
+    desk.flush()
+    desk.wait_for_notice(is_there=True)
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == tuple(float(each) for each in range(62, 71))
+
+
+def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog):
+    store = SqliteStore(tmp_path / "store.db")
+    desk = desks(store)
+    desk.notebook.observe(JobType("Modell für Bäume"), [speed_seen()])
+    desk.notebook.observe(KIND, [speed_seen()])
+    desk.flush()
+    wait_until(lambda: KIND in store.profiles(), "the other profile")
+    assert desk.notebook.state().dropped == Dropped(observations=1)
+    assert "cannot be kept" in caplog.text
+    assert desk.notices == []
+
+
+def test_a_listener_that_fails_stops_nothing(caplog):
+    store = MemoryStore()
+    store.failing = lambda _: UNUSABLE
+
+    def fail(_: Notice) -> None:
+        raise RuntimeError("nobody listens")
+
+    notebook = Notebook(store, tell=fail, settings=QUICK)
+    notebook.open(wait_seconds=0.0)
+    notebook.observe(KIND, [speed_seen()])
+    wait_until(lambda: "nobody could be told" in caplog.text, "the complaint")
+    store.failing = lambda _: None
+    assert notebook.flush(LIMIT_SECONDS)
+    assert notebook.close(LIMIT_SECONDS) == 0
+
+
+# --- the history
+
+
+def test_the_history_is_told_from_both(desks):
+    store = MemoryStore()
+    store.record([make_entry("a", 1.0, id="old"), make_entry("b", 1.5)])
+    desk = desks(store)
+    desk.notebook.record([make_entry("a", 2.0, id="new")])
+    desk.flush()
+    desk.notebook.record([make_entry("a", 2.0, id="new", cost_seconds=3.0)])
+    found = desk.notebook.history(JobId("a"))
+    assert [(entry.id, entry.cost_seconds) for entry in found] == [("new", 3.0), ("old", None)]
+    assert len(desk.notebook.history()) == 3
+    assert [entry.id for entry in desk.notebook.history(JobId("a"), limit=1)] == ["new"]
+
+
+def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
+    store = MemoryStore()
+    store.record([make_entry("a", 1.0, id="old")])
+    desk = desks(store)
+    desk.notebook.record([make_entry("a", 2.0, id="new")])
+    desk.flush()
+    store.failing = lambda _: AWAY
+    assert [entry.id for entry in desk.notebook.history(JobId("a"))] == ["new"]
+    desk.wait_for_notice(is_there=False)
+    calls = store.calls.count("history")
+    assert [entry.id for entry in desk.notebook.history(JobId("a"))] == ["new"]
+    assert store.calls.count("history") == calls
+
+
+# --- the end
+
+
+def test_closing_writes_what_waits_and_closes_the_store():
+    store = MemoryStore()
+    desk = Desk(store)
+    desk.notebook.open(wait_seconds=LIMIT_SECONDS)
+    desk.notebook.observe(KIND, [speed_seen()])
+    desk.notebook.observe(OTHER, [speed_seen()])
+    assert desk.notebook.close(LIMIT_SECONDS) == 0
+    assert store.profiles().keys() == {KIND, OTHER}
+    assert store.is_closed
+
+
+def test_closing_does_not_wait_for_a_store_that_is_away():
+    store = MemoryStore()
+    store.failing = lambda _: AWAY
+    settings = NotebookSettings(first_retry_seconds=1000.0, longest_retry_seconds=1000.0)
+    desk = Desk(store, settings)
+    desk.notebook.open(wait_seconds=0.0)
+    desk.notebook.observe(KIND, [speed_seen()])
+    desk.notebook.record([make_entry()])
+    wait_until(lambda: desk.notebook.state().failures, "the first failure")
+    assert desk.notebook.close(0.05) == 2
+
+
+# --- real stores that go and come back
+
+
+def learn(desk: Desk, numbers: range) -> None:
+    for number in numbers:
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.notebook.record([make_entry("a", float(number), id=str(number))])
+
+
+def check_nothing_was_lost(store: Store, count: int) -> None:
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == tuple(1.0 + each for each in range(count - 9, count))
+    assert len(store.history(JobId("a"), limit=1000)) == count
+
+
+ROOMY = NotebookSettings(first_retry_seconds=0.02, longest_retry_seconds=0.2, refresh_seconds=0.1)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+
+
+def test_a_file_that_is_locked_for_a_while_loses_nothing(desks, tmp_path: Path):
+    path = tmp_path / "store.db"
+    desk = desks(SqliteStore(path, busy_seconds=0.05), ROOMY)
+    learn(desk, range(20))
+    desk.flush()
+    with locked(path):
+        learn(desk, range(20, 60))
+        assert "is locked by another process" in desk.wait_for_notice(is_there=False)
+        assert not desk.notebook.flush(0.0)
+    learn(desk, range(60, 80))
+    desk.flush()
+    with closing(SqliteStore(path)) as store:
+        check_nothing_was_lost(store, 80)
+    assert [notice.is_there for notice in desk.notices] == [False, True]
+
+
+@WITH_SERVER
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_started_again_loses_nothing(desks, server: MongoServer):
+    desk = desks(open_store(server.url("dljob"), environment={}), ROOMY)
+    learn(desk, range(20))
+    # Killed while it writes.
+    server.kill()
+    learn(desk, range(20, 60))
+    assert "does not answer" in desk.wait_for_notice(is_there=False)
+    assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent[-1] == 60.0
+    server.start()
+    learn(desk, range(60, 80))
+    desk.flush()
+    desk.wait_for_notice(is_there=True)
+    with closing(open_store(server.url("dljob"), environment={})) as store:
+        check_nothing_was_lost(store, 80)
+    assert [notice.is_there for notice in desk.notices] == [False, True]
+    assert desk.notebook.state().dropped == Dropped()

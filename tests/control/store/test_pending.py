@@ -1,0 +1,128 @@
+from dlcontrol.pending import Dropped, Fold, PendingWrites, Record, ShowGpus, ShowJobs, Write
+from dlcontrol.store import Ticket
+from dlcontrol.tables import GpuRow, JobRow
+from dlcore.model import JobId, NodeName
+from tests.control.store.places import KIND, OTHER, make_entry, speed_seen
+
+ONE, TWO, THREE = (speed_seen(float(speed)) for speed in (1, 2, 3))
+
+
+def make_pending(*, most: int = 100, most_at_once: int = 10) -> PendingWrites:
+    return PendingWrites(writer="me", most=most, most_at_once=most_at_once)
+
+
+def drained(pending: PendingWrites) -> list[Write]:
+    """Write everything, in the order in which it is taken."""
+    writes = []
+    while (write := pending.take()) is not None:
+        writes.append(write)
+        pending.finish()
+    return writes
+
+
+def test_nothing_is_nothing():
+    pending = make_pending()
+    assert pending.take() is None
+    assert pending.is_empty
+    assert len(pending) == 0
+
+
+def test_observations_of_a_type_go_together_in_their_order():
+    pending = make_pending()
+    pending.observe(KIND, ONE)
+    pending.observe(OTHER, TWO)
+    pending.observe(KIND, THREE)
+    folds = drained(pending)
+    assert folds == [
+        Fold(KIND, (ONE, THREE), Ticket("me", 1)),
+        Fold(OTHER, (TWO,), Ticket("me", 2)),
+    ]
+
+
+def test_much_is_taken_in_pieces_under_tickets_of_their_own():
+    pending = make_pending(most_at_once=2)
+    for _ in range(5):
+        pending.observe(KIND, ONE)
+    folds = [write for write in drained(pending) if isinstance(write, Fold)]
+    assert [len(fold.observations) for fold in folds] == [2, 2, 1]
+    assert [fold.ticket.number for fold in folds] == [1, 2, 3]
+
+
+def test_each_kind_has_its_turn():
+    pending = make_pending(most_at_once=1)
+    for at in range(2):
+        pending.observe(KIND, ONE)
+        pending.record([make_entry("a", float(at))])
+    pending.show_gpus(())
+    pending.show_jobs(())
+    kinds = [type(write) for write in drained(pending)]
+    assert kinds == [Fold, Record, ShowGpus, ShowJobs, Fold, Record]
+
+
+def test_of_the_tables_only_the_latest_waits():
+    pending = make_pending()
+    gpus = [(GpuRow(node=NodeName("n1"), gpu=number),) for number in range(3)]
+    for rows in gpus:
+        pending.show_gpus(rows)
+    pending.show_jobs((JobRow(job=JobId("a")),))
+    assert drained(pending) == [ShowGpus(gpus[-1]), ShowJobs((JobRow(job=JobId("a")),))]
+
+
+def test_what_is_under_way_is_not_done_yet():
+    pending = make_pending()
+    pending.observe(KIND, ONE)
+    pending.take()
+    assert len(pending) == 1
+    assert not pending.is_empty
+    assert pending.waiting(KIND) == ()
+    pending.observe(KIND, TWO)
+    assert pending.waiting(KIND) == (TWO,)
+    pending.finish()
+    assert len(pending) == 1
+
+
+def test_for_want_of_room_the_oldest_history_goes_first():
+    pending = make_pending(most=4)
+    pending.record([make_entry("a", float(at)) for at in range(3)])
+    for seen in (ONE, TWO, THREE):
+        pending.observe(KIND, seen)
+    assert len(pending) == 4
+    assert pending.dropped == Dropped(entries=2)
+    fold, record = drained(pending)
+    assert isinstance(fold, Fold)
+    assert fold.observations == (ONE, TWO, THREE)
+    assert isinstance(record, Record)
+    assert [entry.at for entry in record.entries] == [2.0]
+
+
+def test_then_the_oldest_observations_of_whatever_type():
+    pending = make_pending(most=2)
+    pending.observe(OTHER, ONE)
+    pending.observe(KIND, ONE)
+    pending.observe(KIND, TWO)
+    pending.observe(KIND, THREE)
+    assert pending.dropped == Dropped(observations=2)
+    assert pending.waiting(OTHER) == ()
+    assert pending.waiting(KIND) == (TWO, THREE)
+
+
+def test_what_is_under_way_is_never_changed():
+    pending = make_pending(most=2)
+    pending.observe(KIND, ONE)
+    pending.observe(KIND, TWO)
+    under_way = pending.take()
+    pending.observe(KIND, THREE)
+    assert pending.under_way is under_way
+    assert len(pending) == 2
+    assert pending.dropped == Dropped(observations=1)
+
+
+def test_what_is_given_up_is_counted():
+    pending = make_pending()
+    pending.observe(KIND, ONE)
+    pending.record([make_entry(), make_entry()])
+    for _ in range(2):
+        pending.take()
+        pending.give_up()
+    assert pending.dropped == Dropped(entries=2, observations=1)
+    assert pending.is_empty

@@ -1,0 +1,276 @@
+"""What holds for the store on a server alone, against a real one."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from dlcontrol.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address
+from dlcontrol.opening import open_store
+from dlcontrol.store import StoreAway, StoreError, StoreUnusable, Ticket, fold_into
+from dlcontrol.store_mongo import SCHEMA, TRUST_SECONDS, MongoStore
+from dlcontrol.tables import GpuRow, JobRow
+from dlcore.model import JobId, NodeName
+from dlcore.profiles import Profile
+from tests.control.store.conftest import WITH_SERVER
+from tests.control.store.places import KIND, OTHER, Place, make_entry, speed_seen
+from tests.servers.mongo import MongoServer
+from tests.sidecar.certificates import Authority
+
+pytestmark = WITH_SERVER
+
+
+@pytest.fixture
+def mongo(make_place: Callable[[str], Place]) -> Place:
+    return make_place("mongo")
+
+
+def mongo_address(text: str) -> MongoAddress:
+    address = read_address(text, Credentials())
+    assert isinstance(address, MongoAddress)
+    return address
+
+
+@contextmanager
+def database(address: str) -> Iterator[Any]:
+    """The database as somebody else sees it, who came with a client of their own."""
+    client: MongoClient[dict[str, Any]] = MongoClient(address)
+    with closing(client):
+        yield client.get_default_database()
+
+
+# --- what others find
+
+
+def test_there_is_one_document_a_type(mongo: Place):
+    store = mongo.open()
+    for number in range(1, 6):
+        for kind in (KIND, OTHER):
+            fold_into(store, kind, [speed_seen(float(number))])
+    with database(mongo.address) as db:
+        found = {document["_id"]: document for document in db.profiles.find()}
+    assert found.keys() == {'["resnet50", "imagenet", 256]#5', '["bert", "", 32]#5'}
+    document = found['["resnet50", "imagenet", 256]#5']
+    assert document["type"] == {"model": "resnet50", "dataset": "imagenet", "batchSize": 256}
+    [speed] = document["speeds"]
+    assert (speed["gpus"], speed["gpuType"], speed["iterationsPerSecond"]) == (4, "V100", 3.0)
+
+
+def test_rows_have_the_names_of_kubernetes(mongo: Place):
+    store = mongo.open()
+    store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=3, gpu_type="V100")])
+    store.replace_jobs([JobRow(job=JobId("team/a"), submitted_at=5.0)])
+    store.record([make_entry("a", 1.0, id="one", cost_seconds=2.0)])
+    with database(mongo.address) as db:
+        [gpu], [job], [entry] = list(db.gpus.find()), list(db.jobs.find()), list(db.history.find())
+    assert (gpu["_id"], gpu["gpuType"], gpu["state"]) == ("n1/3", "V100", "free")
+    assert (job["_id"], job["submittedAt"]) == ("team/a", 5.0)
+    assert (entry["_id"], entry["costSeconds"]) == ("one", 2.0)
+    assert entry["new"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
+
+
+def test_what_is_asked_for_often_is_indexed(mongo: Place):
+    mongo.open().revisions()
+    with database(mongo.address) as db:
+        keys = [
+            index["key"] for name in ("profiles", "history") for index in db[name].list_indexes()
+        ]
+    assert {"key": 1, "revision": -1} in keys
+    assert {"job": 1, "at": -1, "place": -1} in keys
+
+
+# --- changes at the same time
+
+
+def test_whoever_comes_second_reads_anew(mongo: Place):
+    one, other = mongo.open(), mongo.open()
+    fold_into(one, KIND, [speed_seen(1.0)])
+    seen: list[Profile | None] = []
+
+    def change(known: Profile | None) -> Profile | None:
+        seen.append(known)
+        if len(seen) == 1:
+            fold_into(other, KIND, [speed_seen(2.0)])
+        return None
+
+    assert one.change(KIND, change).revision == 3
+    assert [profile is not None for profile in seen] == [True, True]
+    assert one.profiles() == {}
+
+
+def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo: Place):
+    one, other = mongo.open(), mongo.open()
+    fold_into(one, KIND, [speed_seen(1.0)])
+    calls = 0
+
+    def change(known: Profile | None) -> Profile | None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            # While we sleep, others come and go: revisions 2 to 4, of which only the last is left.
+            for speed in (2.0, 3.0, 4.0):
+                fold_into(other, KIND, [speed_seen(speed)])
+        assert known is not None
+        speeds = {shape: each._replace(weight=77.0) for shape, each in known.speeds.items()}
+        return Profile(KIND, speeds)
+
+    stored = one.change(KIND, change)
+    assert calls == 2
+    assert stored.revision == 5
+    profile = other.profiles()[KIND].profile
+    assert profile is not None
+    [speed] = profile.speeds.values()
+    assert (speed.recent, speed.weight) == ((1.0, 2.0, 3.0, 4.0), 77.0)
+    with database(mongo.address) as db:
+        assert [document["revision"] for document in db.profiles.find()] == [5]
+
+
+def test_a_change_that_was_overtaken_after_it_was_made_counts_once(mongo: Place):
+    one, other = mongo.open(), mongo.open()
+    ticket = Ticket("one", 1)
+    fold_into(one, KIND, [speed_seen(1.0)], ticket=ticket)
+    fold_into(other, KIND, [speed_seen(2.0)], ticket=Ticket("other", 1))
+    again = fold_into(one, KIND, [speed_seen(1.0)], ticket=ticket)
+    assert again.revision == 2
+
+
+def test_tables_are_looked_at_again_after_a_while(shared_server: MongoServer, mongo: Place):
+    now = 0.0
+    rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
+    address = mongo_address(mongo.address)
+    with closing(MongoStore(address, clock=lambda: now)) as store:
+        store.replace_gpus(rows)
+        mongo.open().replace_gpus(rows[:1])
+        store.replace_gpus(rows)
+        assert len(store.gpus()) == 1
+        now += TRUST_SECONDS + 1.0
+        store.replace_gpus(rows)
+        assert len(store.gpus()) == 4
+
+
+# --- what can be wrong
+
+
+def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
+    with database(mongo.address) as db:
+        db.schema.insert_one({"_id": "schema", "version": 9})
+        told = f"has schema version 9, and this dljob knows none above {SCHEMA}; upgrade dljob"
+        with pytest.raises(StoreUnusable, match=told):
+            mongo.open().revisions()
+        assert db.list_collection_names() == ["schema"]
+
+
+def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
+    store = mongo.open()
+    for kind in (KIND, OTHER):
+        fold_into(store, kind, [speed_seen()])
+    with database(mongo.address) as db:
+        db.profiles.update_one({"type.model": "bert"}, {"$set": {"speeds": "many"}})
+    again = mongo.open()
+    assert again.profiles().keys() == {KIND}
+    assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text
+    assert fold_into(again, OTHER, [speed_seen(9.0)]).revision == 2
+    assert again.profiles().keys() == {KIND, OTHER}
+
+
+def test_a_server_that_is_not_there_costs_a_bounded_time():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        address = mongo_address(f"mongodb://{place}/db")
+        with closing(MongoStore(address, patience_seconds=0.5)) as store:
+            began = time.monotonic()
+            told = rf"^mongodb://{place}/db: does not answer \(.*\); see that it runs"
+            with pytest.raises(StoreAway, match=told):
+                store.revisions()
+            # Generous: what matters is that it does not wait for ever.
+            assert time.monotonic() - began < 30.0
+
+
+def test_a_name_that_nobody_knows_is_away():
+    address = mongo_address("mongodb+srv://nowhere.invalid/db")
+    with (
+        closing(MongoStore(address, patience_seconds=2.0)) as store,
+        pytest.raises(StoreAway, match=r"nowhere\.invalid/db: does not answer"),
+    ):
+        store.revisions()
+
+
+def test_an_outage_in_between_is_over_when_the_server_is_back(server: MongoServer):
+    with closing(open_store(server.url("dljob"), environment={})) as store:
+        fold_into(store, KIND, [speed_seen()])
+        store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
+        server.kill()
+        with pytest.raises(StoreAway):
+            store.replace_gpus([])
+        server.start()
+        store.replace_gpus([])
+        assert store.gpus() == ()
+        assert store.profiles().keys() == {KIND}
+
+
+# --- secrets
+
+QUOTED = "s3cr3t-%C3%A4-of-ours"
+
+
+@pytest.mark.parametrize(
+    ("url", "environment"),
+    [
+        (f"mongodb://bob:{QUOTED}@PLACE/db", {}),
+        ("mongodb://bob@PLACE/db", {PASSWORD: "s3cr3t-ä-of-ours"}),
+        ("mongodb://PLACE/db", {USERNAME: "bob", PASSWORD: "s3cr3t-ä-of-ours"}),
+    ],
+)
+def test_who_is_refused_is_told_without_the_password(
+    shared_server: MongoServer, url: str, environment: dict[str, str], caplog
+):
+    caplog.set_level(0)
+    url = url.replace("PLACE", shared_server.place)
+    with closing(open_store(url, environment=environment)) as store:
+        # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
+        with pytest.raises(StoreUnusable, match="refuses these credentials") as raised:
+            store.revisions()
+        told = [str(raised.value), repr(raised.value), store.address, repr(store), caplog.text]
+    assert raised.value.__cause__ is None
+    assert f"in {USERNAME} and {PASSWORD}" in str(raised.value)
+    assert "of-ours" not in " ".join(told)
+
+
+def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path: Path):
+    ours = Authority().issue(tmp_path / "ours", "localhost")
+    theirs = Authority("somebody else").issue(tmp_path / "theirs", "localhost")
+    with MongoServer(ferretdb, tmp_path / "mongo", tls=ours) as server:
+        place = server.place.replace("127.0.0.1", "localhost")
+        url = f"mongodb://{place}/db?tls=true&tlsCAFile="
+        with closing(open_store(f"{url}{ours / 'ca.crt'}", environment={})) as store:
+            fold_into(store, KIND, [speed_seen()])
+            assert store.revisions() == {KIND: 1}
+        with (
+            closing(
+                MongoStore(mongo_address(f"{url}{theirs / 'ca.crt'}"), patience_seconds=1)
+            ) as s,
+            pytest.raises(StoreError, match="certificate verify failed"),
+        ):
+            s.revisions()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mongodb://h:99999/db", "Port must be an integer"),
+        ("mongodb://h/db?socks=1", "Unknown option: socks"),
+        ("mongodb://h/db?tls=true&tlsCAFile=/nowhere/ca.crt", "No such file or directory"),
+        ("mongodb://h/d b", "Bad database name"),
+        ("mongodb://h/db?w=0&journal=maybe", "journal"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_at_once(url: str, told: str):
+    with pytest.raises(StoreUnusable, match=told) as raised:
+        open_store(url, environment={})
+    assert str(raised.value).endswith("; correct its URL")

@@ -1,0 +1,259 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore import profilefile
+from dlcore.profilefile import ProfileFileError, parse, parse_all, render, render_all
+from dlcore.profiles import (
+    FASTEST,
+    LONGEST_COST_S,
+    MOST_ACCURACY_POINTS,
+    MOST_SHAPES,
+    RECENT,
+    SLOWEST,
+    AccuracyPoint,
+    AccuracySeen,
+    Costs,
+    CostSeen,
+    CostTerm,
+    JobType,
+    Profile,
+    Speed,
+    SpeedSeen,
+    fold,
+)
+from dlwire.messages import Shape
+
+KIND = JobType("resnet50", "imagenet", 256)
+
+names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+speeds = st.floats(SLOWEST, FASTEST)
+seconds = st.floats(0.0, LONGEST_COST_S)
+shapes = st.builds(Shape, st.integers(1, 10_000), st.integers(1, 1000), st.just("") | names)
+profiles = st.builds(
+    Profile,
+    st.builds(JobType, names, st.just("") | names, st.integers(0, 2**53)),
+    speeds=st.dictionaries(
+        shapes,
+        st.builds(
+            Speed,
+            speeds,
+            st.floats(0.0, 1e9),
+            st.lists(speeds, max_size=RECENT).map(tuple),
+            st.floats(0.0, 1e12),
+        ),
+        max_size=5,
+    ),
+    accuracy=st.dictionaries(st.floats(0.0, 1e17), st.floats(-1e99, 1e99), max_size=5).map(
+        lambda points: tuple(AccuracyPoint(k, points[k]) for k in sorted(points))
+    ),
+    costs=st.none() | st.builds(Costs, checkpoint=seconds, pod_initialization_per_gpu=seconds),
+    cost_samples=st.dictionaries(
+        st.sampled_from([term.value for term in CostTerm]),
+        st.lists(seconds, min_size=1, max_size=RECENT).map(tuple),
+    ),
+)
+
+
+def document(**changes) -> dict[str, object]:
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "Profile",
+        "type": {"model": "resnet50"},
+        **changes,
+    }
+
+
+def told(wrong: object) -> tuple[str, ...]:
+    with pytest.raises(ProfileFileError) as raised:
+        parse_all(wrong)
+    return raised.value.lines()
+
+
+@given(profiles)
+def test_what_was_written_is_read_to_the_last_bit(profile: Profile):
+    text = json.dumps(render(profile), allow_nan=False)
+    assert parse(json.loads(text)).says_the_same_as(profile)
+
+
+@given(st.lists(profiles, max_size=3, unique_by=lambda profile: profile.type))
+def test_several_are_written_as_one_list(several):
+    text = json.dumps(render_all(several), allow_nan=False)
+    read = parse_all(json.loads(text))
+    assert [each.type for each in read] == sorted(each.type for each in several)
+    by_type = {profile.type: profile for profile in several}
+    assert all(each.says_the_same_as(by_type[each.type]) for each in read)
+
+
+def test_a_profile_alone_is_a_list_of_one():
+    [profile] = parse_all(document())
+    assert profile.says_the_same_as(Profile(JobType("resnet50")))
+
+
+def test_what_is_left_out_has_its_default():
+    speed = {"gpus": 2, "iterationsPerSecond": 5}
+    profile = parse(document(speeds=[speed], costs={"checkpoint": 3}))
+    assert profile.speeds == {Shape(2): Speed(5.0)}
+    assert profile.costs == Costs(checkpoint=3.0)
+
+
+def test_points_may_stand_in_any_order():
+    points = [{"iteration": 20, "value": 0.5}, {"iteration": 10, "value": 0.25}]
+    assert parse(document(accuracy=points)).accuracy == (
+        AccuracyPoint(10.0, 0.25),
+        AccuracyPoint(20.0, 0.5),
+    )
+
+
+FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (
+            [],
+            (
+                "the document is a list, not a Profile;"
+                " begin with apiVersion: dljob.io/v1alpha1 and kind: Profile"
+            ),
+        ),
+        (
+            document(apiVersion="v1"),
+            'apiVersion: "v1" is not known here; write dljob.io/v1alpha1',
+        ),
+        (
+            document(speeds=[{"gpus": 0, "iterationsPerSecond": 5.0}]),
+            "speeds[0].gpus: 0 is not a positive number; give a whole number from 1 to 1,000,000",
+        ),
+        (
+            document(speeds=[{"gpus": 1, "iterationsPerSecond": float("nan")}]),
+            (
+                "speeds[0].iterationsPerSecond: nan is not a finite number;"
+                " give a number from 1e-09 to 1,000,000,000"
+            ),
+        ),
+        (
+            document(speeds=[{"gpus": 1, "iterationPerSecond": 5.0}]),
+            (
+                "speeds[0].iterationPerSecond: there is no such field;"
+                " did you mean iterationsPerSecond?"
+            ),
+        ),
+        (
+            document(speeds=[FOUR, {"gpus": 2, "iterationsPerSecond": 3.0}, FOUR]),
+            "speeds[2]: the speed of 4 GPUs stands in the list twice; remove one of them",
+        ),
+        (
+            document(accuracy=[{"iteration": 1, "value": 0.5}] * 2),
+            "accuracy[1]: iteration 1 stands in the list twice; remove one of them",
+        ),
+        (
+            document(costs={"checkpoint": -1}),
+            "costs.checkpoint: -1 is negative; give a number from 0 to 1,000,000,000",
+        ),
+        (
+            document(costSamples={"checkpoint": [1.0] * (RECENT + 1)}),
+            f"costSamples.checkpoint: it has {RECENT + 1} items; give from 0 to {RECENT} items",
+        ),
+        (
+            document(type={"model": "ä"}),
+            (
+                'type.model: "ä" holds characters that are not plain;'
+                " give letters, digits and signs of ASCII, without spaces around them"
+            ),
+        ),
+        (
+            {"apiVersion": "dljob.io/v1alpha1", "kind": "ProfileList", "items": [document()] * 2},
+            "items[1].type: resnet50 stands in the list twice; remove one of them",
+        ),
+        (
+            {
+                "apiVersion": "dljob.io/v1alpha1",
+                "kind": "ProfileList",
+                "items": [document(speeds=[FOUR, FOUR])],
+            },
+            "items[0].speeds[1]: the speed of 4 GPUs stands in the list twice; remove one of them",
+        ),
+        (
+            {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "items": []},
+            'kind: "DLJob" is not known here; write ProfileList',
+        ),
+    ],
+)
+def test_a_wrong_document_is_refused_in_one_line_that_says_what_to_do(wrong, line: str):
+    assert told(wrong) == (line,)
+
+
+def test_the_source_stands_first():
+    with pytest.raises(ProfileFileError, match=r"^mine\.json: type: it is missing; say of which"):
+        parse({"apiVersion": "dljob.io/v1alpha1", "kind": "Profile"}, source="mine.json")
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        Profile(JobType("")),
+        Profile(JobType("a" * 300)),
+        Profile(KIND, {Shape(1): Speed(0.0)}),
+        Profile(KIND, {Shape(1): Speed(float("inf"))}),
+        Profile(KIND, accuracy=(AccuracyPoint(0.0, float("nan")),)),
+        Profile(KIND, {Shape(gpus): Speed(1.0) for gpus in range(1, MOST_SHAPES + 2)}),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(profile: Profile):
+    with pytest.raises(ProfileFileError, match="the profile of"):
+        render(profile)
+
+
+observations = st.one_of(
+    st.builds(
+        SpeedSeen,
+        st.builds(Shape, st.integers(1, 10_000), st.integers(1, 999), st.just("V100" * 10)),
+        st.floats(),
+        st.floats(),
+        st.floats(0.0, 1e12),
+        st.booleans(),
+    ),
+    st.builds(AccuracySeen, st.floats(), st.floats()),
+    st.builds(CostSeen, st.sampled_from(CostTerm), st.floats(), st.integers(0, 64)),
+)
+
+
+@given(st.lists(observations, max_size=60))
+def test_whatever_is_observed_can_be_written(seen):
+    profile = Profile(KIND)
+    for each in seen:
+        profile = fold(profile, each)
+    assert parse(render(profile)).says_the_same_as(profile)
+
+
+def test_a_full_document_stays_small():
+    """Far below what a document of MongoDB may have, 16 MB, and good to read at every change."""
+    longest = 0.1234567890123456
+    profile = Profile(
+        JobType("m" * 128, "d" * 128, 2**53),
+        {
+            Shape(10_000 + n, 1000, "NVIDIA-H200-141GB-HBM3e"): Speed(
+                longest + n, 9.0, tuple(longest + n + i for i in range(RECENT)), 1.7e9 + longest
+            )
+            for n in range(MOST_SHAPES)
+        },
+        tuple(AccuracyPoint(1e6 + longest + n, -longest) for n in range(MOST_ACCURACY_POINTS)),
+        Costs(*()),
+        {term.value: (longest,) * RECENT for term in CostTerm},
+    )
+    assert len(json.dumps(render(profile))) < 64 * 1024
+
+
+def test_a_long_list_is_read():
+    several = [Profile(JobType(f"model-{n}"), {Shape(1): Speed(1.0)}) for n in range(300)]
+    assert len(parse_all(render_all(several))) == 300
+
+
+def test_the_schema_names_every_cost():
+    costs = profilefile._PROFILE.fields["costs"].keywords()["properties"]
+    assert set(costs) >= {"checkpoint", "podInitializationPerGpu"}
+    assert len(costs) == len(Costs.__slots__)
