@@ -78,7 +78,7 @@ test-long: setup  ## what takes very long, such as every trace to its end; not i
 	@touch $@
 
 .PHONY: test-frameworks
-test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.5 GB)
+test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.3 GB)
 	$(BIN)/pytest -v -m frameworks
 
 .PHONY: bench
