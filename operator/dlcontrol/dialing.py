@@ -64,6 +64,12 @@ class DialSettings:
     largest_answer: int = 4 * 1024 * 1024
     """In bytes; nothing a SideCar says is nearly as long."""
 
+    def __post_init__(self) -> None:
+        """Refuse what would ask no SideCar ever, or all the time."""
+        for name in ("wait_seconds", "silence_seconds", "dial_seconds", "polls_per_second"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name):g}; it has to be above 0")
+
 
 class Unreachable(Exception):
     """There was no answer, or none that can be understood; the text is one line that says why."""

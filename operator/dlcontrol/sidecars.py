@@ -109,6 +109,7 @@ class SideCars:
         follower = self._followers.pop(key, None)
         if follower is None:
             return
+        follower.cancel()
         ending = asyncio.get_running_loop().create_task(follower.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -172,9 +173,12 @@ class _Follower:
         if is_due:
             self._telling = self._begin(self._tell(target))
 
-    async def end(self) -> None:
+    def cancel(self) -> None:
+        """Do nothing more; to be ended afterwards."""
         for task in self._tasks:
             task.cancel()
+
+    async def end(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._line.close()
@@ -295,8 +299,11 @@ class _Follower:
     def _tell_others(self, before: Contact, heard: Heard) -> None:
         now = self.known.contact
         if now.reachable and not before.reachable:
+            log.info("the SideCar of %s answers", self._key)
             self._stir.set()
             self._stir.clear()
+        elif before.reachable and not now.reachable:
+            log.info("the SideCar of %s is silent: %s", self._key, now.problem)
         is_material = heard is Heard.MATERIAL or _aspects(now) != _aspects(before)
         if is_material or heard is Heard.PROGRESS:
             self._around.heard(self._key, is_material)

@@ -155,13 +155,9 @@ class Container:
         self.servers = Servers(self.agent, self._serving)
         self.servers.open()
 
-    @property
-    def connections(self) -> int:
-        return sum(len(server._connections) for server in self.servers._servers)
-
     async def polled(self) -> None:
         """Wait until somebody waits for news."""
-        while not self.servers._door.waiting:
+        while not self.agent._waiting:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ import shutil
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -183,6 +183,15 @@ def test_certificates_that_appear_later_are_found(people):
         ours.context()
     clock.time = 5.0
     assert ours.context().get_ca_certs()
+
+
+@pytest.mark.parametrize(
+    "name", ["wait_seconds", "silence_seconds", "dial_seconds", "polls_per_second"]
+)
+def test_a_setting_that_would_ask_nobody_or_for_ever_is_refused_by_name(name):
+    wrong: dict[str, Any] = {name: 0.0}
+    with pytest.raises(ValueError, match=f"{name} is 0; it has to be above 0"):
+        replace(HURRIED, **wrong)
 
 
 def test_a_port_at_which_nobody_listens_is_told_with_its_place(people):

@@ -353,18 +353,19 @@ def test_an_answer_of_an_earlier_start_of_the_container_comes_too_late(tmp_path)
 def test_another_address_is_another_sidecar(tmp_path):
     async def story():
         async with (
-            contained(tmp_path / "a") as first,
+            contained(tmp_path / "a"),
             contained(tmp_path / "b", incarnation="second-start"),
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
             calling() as caller,
         ):
-            await caller.meet(tmp_path / "a")
-            caller.follow(tmp_path / "a")
+            await caller.meet(proxy.path)
+            caller.follow(proxy.path)
             assert caller.contact().state is not None
             caller.follow(tmp_path / "b")
             assert caller.contact().state is None
             contact = await caller.until(lambda contact: contact.state)
             assert contact.state.incarnation == "second-start"
-            while first.connections:
+            while proxy.wires:
                 await asyncio.sleep(0.001)
 
     live_through(story())
@@ -502,11 +503,15 @@ def descriptors() -> int:
 
 def test_many_questions_and_answers_leave_nothing_behind(tmp_path):
     async def story():
-        async with contained(tmp_path / "a") as container, calling() as caller:
-            await caller.meet(tmp_path / "a")
-            await container.polled()
+        async with (
+            contained(tmp_path / "a") as container,
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling() as caller,
+        ):
+            await caller.meet(proxy.path)
             caller.run(1)
             await caller.until(has_begun(1))
+            await container.polled()
             before = (descriptors(), len(asyncio.all_tasks()))
             for number in range(2, 152):
                 caller.stop(number)
@@ -514,7 +519,7 @@ def test_many_questions_and_answers_leave_nothing_behind(tmp_path):
             await container.polled()
             assert caller.counts.polls > 100
             assert len(caller.counts.round_trips) == 151
-            assert container.connections == 2
+            assert len(proxy.wires) == 2
             now = (descriptors(), len(asyncio.all_tasks()))
             assert now[0] <= before[0]
             assert now[1] <= before[1]
@@ -524,10 +529,14 @@ def test_many_questions_and_answers_leave_nothing_behind(tmp_path):
 
 def test_who_is_forgotten_leaves_nothing_behind(tmp_path):
     async def story():
-        async with contained(tmp_path / "a") as container, calling() as caller:
+        async with (
+            contained(tmp_path / "a"),
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling() as caller,
+        ):
             tasks, files = asyncio.all_tasks(), descriptors()
             for _ in range(20):
-                await caller.meet(tmp_path / "a")
+                await caller.meet(proxy.path)
                 caller.run(3)
                 caller.follow(tmp_path / "nowhere", OTHER)
                 caller.sidecars.forget(POD)
@@ -535,7 +544,7 @@ def test_who_is_forgotten_leaves_nothing_behind(tmp_path):
                 assert caller.contact() is NO_CONTACT
             heard = len(caller.heard)
             await caller.sidecars.close()
-            while container.connections or asyncio.all_tasks() != tasks:
+            while proxy.wires or asyncio.all_tasks() != tasks:
                 await asyncio.sleep(0.001)
             assert descriptors() == files
             assert len(caller.heard) == heard
