@@ -229,6 +229,18 @@ def find_sidecar(keeper: int) -> int:
     return int(read_proc(keeper, f"task/{keeper}/children").split()[0])
 
 
+def find_child(parent: int, pid: int) -> int:
+    """Return the child that has this id in the namespace of its parent."""
+    children = map(int, read_proc(parent, f"task/{parent}/children").split())
+    return next(child for child in children if read_inner_pid(child) == pid)
+
+
+def read_inner_pid(pid: int) -> int:
+    """Return how a process is known in its own namespace, which the kernel tells last."""
+    line = read_proc(pid, "status").partition(b"NSpid:")[2].partition(b"\n")[0]
+    return int(line.split()[-1]) if line else 0
+
+
 @contextmanager
 def opened(folder: Path, token: str, manner: Manner) -> Iterator[Container]:
     container = Container(folder, token, manner)

@@ -2,75 +2,171 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import signal
+import socket
 import subprocess
 import sys
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import yaml
 
 from dlcore import jobfile
+from dlwire.messages import Peer, Phase, Run
+from tests.sidecar.containers import find_child, find_sidecar
 from tests.sidecar.drivers import ROOT, wait_until
 
 pytestmark = pytest.mark.processes
 
 EXAMPLES = ROOT / "examples"
-STEP = re.compile(r"step (\d+) loss=([\d.]+)")
-ITERATIONS = 1500
+STEP = re.compile(r"^step (\d+) loss=([\d.]+)$", re.MULTILINE)
+ACCURACY = re.compile(r"^done accuracy=([\d.]+)$", re.MULTILINE)
+ITERATIONS = 8000
+"""So many that none of the trainings below is over before it was disturbed as often as it shall."""
 
 
 def read_steps(log):
     return [(int(step), float(loss)) for step, loss in STEP.findall(log)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """What one process prints that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    command = digits(folder)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout
+def read_accuracy(log):
+    return float(ACCURACY.findall(log)[-1])
 
 
-def digits(folder):
+def digits(folder, iterations=ITERATIONS):
     script = str(EXAMPLES / "digits" / "train.py")
-    return [sys.executable, script, f"--iterations={ITERATIONS}", f"--checkpoints={folder}"]
+    return [sys.executable, script, f"--iterations={iterations}", f"--checkpoints={folder}"]
 
 
-def wait_for_steps(driver, count):
-    wait_until(lambda: driver.read_log().count("step") > count, what="steps")
+def find_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
-@pytest.mark.slow
-def test_digits_reshaped_and_killed_end_where_they_would_have_ended(
-    drive, token, tmp_path, undisturbed
-):
-    folder = tmp_path / token
-    folder.mkdir()
-    saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(folder)}
-    driver = drive(command=digits(folder), framework="pytorch", split="perGpu", saving=saving)
-    plan = [(1, True), (4, True), (2, False), (4, True), (1, True)]
-    for attempt, (processes, with_checkpoint) in enumerate(plan, start=1):
-        done = driver.read_log().count("step")
-        driver.start(attempt, gpus=processes, processes=processes)
-        wait_for_steps(driver, done + 50)
-        if with_checkpoint:
-            driver.call("checkpoint")
-            driver.wait_for("CheckpointDone", attempt=attempt)
-        driver.stop_all(attempt)
-    driver.start(9, gpus=2, processes=2)
-    driver.wait_for("Gone", attempt=9)
+def train_undisturbed(folder, iterations=ITERATIONS, processes=1):
+    """Return what the first of so many processes prints."""
+    where = {"WORLD_SIZE": str(processes), "MASTER_PORT": str(find_port())}
+    ranks = [
+        subprocess.Popen(
+            digits(folder / str(processes), iterations),
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **where, "RANK": str(rank)},
+        )
+        for rank in range(processes)
+    ]
+    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * processes
+    return printed[0]
 
-    log = driver.read_log()
-    expected = dict(read_steps(undisturbed))
-    seen = read_steps(log)
+
+def test_digits_have_one_loss_curve_on_one_two_and_four_processes(tmp_path):
+    one, two, four = (read_steps(train_undisturbed(tmp_path, 400, n)) for n in (1, 2, 4))
+    assert [step for step, _ in one] == list(range(1, 401))
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(four, one, rtol=0, atol=1e-6)
+
+
+class Disturbed:
+    """A training of digits in a SideCar, and what befalls it."""
+
+    def __init__(self, start, folder, chance):
+        self.chance = chance
+        self.folder = folder
+        self.log = folder.with_suffix(".log")
+        options = ["--framework", "pytorch", "--processes", "perGpu", "--preload", "numpy"]
+        options += ["--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "file"]
+        options += ["--checkpoint-path", str(folder), "--progress-log", r"step (?P<iteration>\d+)"]
+        options += ["--log-file", str(self.log)]
+        self.start = lambda: start(command=tuple(digits(folder)), options=tuple(options))
+        self.sidecar = self.start()
+        self.sidecar.wait_ready()
+        self.generation = 0
+        self.begun_from = []
+        """What was saved when a start could go on from there."""
+
+    def train(self):
+        """Wait for some more steps."""
+        wanted = len(self.steps()) + self.chance.randint(20, 60)
+        wait_until(lambda: len(self.steps()) >= wanted or self.is_over(), what="steps")
+        assert not self.is_over(), "it is over before all has happened; give it more to do"
+
+    def is_over(self):
+        return self.sidecar.state().phase is Phase.EXITED
+
+    def steps(self):
+        return read_steps(self.log.read_text()) if self.log.exists() else []
+
+    def reshape(self):
+        """Declare another number of processes, and wait until they run."""
+        self.generation += 1
+        processes = self.chance.choice([1, 2, 4])
+        target = Run(
+            epoch=1,
+            generation=self.generation,
+            incarnation=self.sidecar.incarnation,
+            gpus=tuple(str(gpu) for gpu in range(processes)),
+            rank_offset=0,
+            world_size=processes,
+            peers=(Peer("127.0.0.1", processes),),
+            rendezvous_port=find_port(),
+        )
+        assert self.sidecar.declare(target).status == 200
+        state = self.sidecar.wait_for(lambda state: state.held_generation == self.generation)
+        assert state.target == target
+        # Nobody saves so early, and so this is what the new start has found.
+        self.begun_from.append(self.saved())
+
+    def saved(self):
+        latest = self.folder / "latest.npz"
+        if not latest.exists():
+            return 0
+        with np.load(latest) as file:
+            return int(file["iteration"])
+
+    def kill_a_process(self):
+        keeper = self.sidecar.process.pid
+        process = self.chance.choice(self.sidecar.state().processes)
+        os.kill(find_child(find_sidecar(keeper), process.pid), signal.SIGKILL)
+        self.sidecar.wait_for(lambda state: state.phase is Phase.FAILED)
+        self.reshape()
+
+    def kill_the_sidecar(self):
+        self.sidecar.process.kill()
+        self.sidecar.wait_ended()
+        self.sidecar = self.start()
+        self.sidecar.wait_ready()
+        self.reshape()
+
+
+def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token, tmp_path):
+    training = Disturbed(start, tmp_path / token, random.Random(4))
+    fates = [training.reshape] * 10 + [training.kill_a_process] * 2 + [training.kill_the_sidecar]
+    training.chance.shuffle(fates)
+    training.reshape()
+    for fate in fates:
+        training.train()
+        fate()
+    training.sidecar.wait_for(lambda state: state.phase is Phase.EXITED)
+
+    seen, undisturbed = training.steps(), train_undisturbed(tmp_path)
+    expected = read_steps(undisturbed)
+    assert len(expected) == ITERATIONS
     assert {step for step, _ in seen} == set(range(1, ITERATIONS + 1))
-    assert all(loss == pytest.approx(expected[step], abs=1e-6) for step, loss in seen)
-    # Each step back is one to a checkpoint, and there was one start in between.
-    backs = [later for (earlier, _), (later, _) in pairwise(seen) if later <= earlier]
-    assert len(backs) <= len(plan)
-    assert log.splitlines()[-1] == undisturbed.splitlines()[-1]
+    same = [expected[step - 1] for step, _ in seen]
+    np.testing.assert_allclose(seen, same, rtol=0, atol=1e-6)
+    # Whoever began anew went on from what was saved, so that nothing before it was done again.
+    steps = [step for step, _ in seen]
+    begun_from = [later - 1 for earlier, later in pairwise([-1, *steps]) if later != earlier + 1]
+    assert len(begun_from) > 3
+    left = iter(training.begun_from)
+    assert all(step in left for step in begun_from), (begun_from, training.begun_from)
+    accuracy = read_accuracy(training.log.read_text())
+    assert accuracy == pytest.approx(read_accuracy(undisturbed), abs=0.005)
 
 
 def test_replay_goes_at_the_measured_pace_and_on_from_its_checkpoint(drive, token, tmp_path):
