@@ -2,6 +2,7 @@
 
 import datetime as dt
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -9,6 +10,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dlsidecar.trust import job_name
+
+JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
+CONTROLLER = "controller.dljob"
 DAY = dt.timedelta(days=1)
 PEM = serialization.Encoding.PEM
 
@@ -51,6 +56,32 @@ class Authority:
         (folder / "tls.key").write_bytes(private)
         (folder / "ca.crt").write_bytes(self.certificate.public_bytes(PEM))
         return folder
+
+
+@dataclass(frozen=True)
+class People:
+    """Everybody's folder with certificates."""
+
+    sidecar: Path
+    controller: Path
+    job: Path
+    other_job: Path
+    stranger: Path
+    expired: Path
+    forger: Path
+
+
+def make_people(folder: Path) -> People:
+    authority, other = Authority(), Authority("another authority")
+    return People(
+        sidecar=authority.issue(folder / "sidecar", job_name(JOB)),
+        controller=authority.issue(folder / "controller", CONTROLLER),
+        job=authority.issue(folder / "job", job_name(JOB)),
+        other_job=authority.issue(folder / "other", job_name("another-job")),
+        stranger=authority.issue(folder / "stranger", "www.example.org"),
+        expired=authority.issue(folder / "expired", CONTROLLER, days=-0.5),
+        forger=other.issue(folder / "forger", CONTROLLER),
+    )
 
 
 def client_context(folder: Path | None, authority: Path) -> ssl.SSLContext:

@@ -3,13 +3,11 @@
 import asyncio
 import os
 import random
-import re
 import select
 import signal
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ from dlsidecar.living import EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
-from tests.sidecar.sidecars import SideCar, read_children
+from tests.sidecar.sidecars import read_children, read_memory_kib
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -159,13 +157,6 @@ def test_there_is_one_sidecar_at_a_socket(start):
     assert first.state().phase is Phase.RUNNING
 
 
-def read_memory_kib(sidecar: SideCar) -> int:
-    """Return what the SideCar itself occupies, which is the child of its keeper."""
-    [pid] = read_children(sidecar.process.pid)
-    [line] = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line)
-
-
 def test_ten_thousand_nonsensical_requests_disturb_nobody_and_leave_nothing(start):
     sidecar = start()
     sidecar.wait_ready()
@@ -190,8 +181,8 @@ def test_ten_thousand_nonsensical_requests_disturb_nobody_and_leave_nothing(star
         before.target,
         before.processes,
     )
-    # Most have been requests, and were told what is wrong with them.
-    assert statuses[b""] < 5000
+    # Nearly all have been requests, and were told what is wrong with them.
+    assert statuses[b""] < 500
 
 
 def test_the_training_sees_its_own_environment_and_none_of_ours(start):

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import ssl
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,43 +13,24 @@ from dlsidecar.settings import Serving
 from dlsidecar.trust import job_name
 from dlwire import codec
 from dlwire.messages import Phase, Refusal, Refused
-from tests.sidecar.certificates import Authority, client_context
+from tests.sidecar.certificates import (
+    CONTROLLER,
+    JOB,
+    Authority,
+    People,
+    client_context,
+    make_people,
+)
 from tests.sidecar.clients import Client, live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.targets import run
 
 pytestmark = pytest.mark.processes
 
-JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
-CONTROLLER = "controller.dljob"
-
-
-@dataclass(frozen=True)
-class People:
-    """Everybody's folder with certificates."""
-
-    sidecar: Path
-    controller: Path
-    job: Path
-    other_job: Path
-    stranger: Path
-    expired: Path
-    forger: Path
-
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory) -> People:
-    folder = tmp_path_factory.mktemp("people")
-    authority, other = Authority(), Authority("another authority")
-    return People(
-        sidecar=authority.issue(folder / "sidecar", job_name(JOB)),
-        controller=authority.issue(folder / "controller", CONTROLLER),
-        job=authority.issue(folder / "job", job_name(JOB)),
-        other_job=authority.issue(folder / "other", job_name("another-job")),
-        stranger=authority.issue(folder / "stranger", "www.example.org"),
-        expired=authority.issue(folder / "expired", CONTROLLER, days=-0.5),
-        forger=other.issue(folder / "forger", CONTROLLER),
-    )
+    return make_people(tmp_path_factory.mktemp("people"))
 
 
 class NetworkedContainer(Container):
@@ -162,12 +142,11 @@ def test_old_versions_of_tls_are_not_spoken(people):
         async with networked(people.sidecar) as container:
             client = container.seen_by(people.controller)
             assert client.context is not None
-            client.context.maximum_version = ssl.TLSVersion.TLSv1_1
+            client.context.maximum_version = ssl.TLSVersion.TLSv1_2
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await client.get("/v1/state")
 
-    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-        live_through(story())
+    live_through(story())
 
 
 def test_the_sidecar_shows_the_name_of_its_job(people):

@@ -1,0 +1,179 @@
+"""
+A real SideCar on a network, with a training that runs, and everybody who has no business there.
+
+What each of them is told is tested one by one in test_trust.py and test_serving.py. Here they come
+all at once and again and again, and neither the training nor the memory may show it.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import ssl
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.listening import MOST_CONNECTIONS
+from dlsidecar.trust import job_name
+from dlwire.messages import Phase, State
+from tests.sidecar.certificates import JOB, People, client_context, make_people
+from tests.sidecar.clients import LONGEST_SECONDS, Client
+from tests.sidecar.nonsense import REFUSALS, make_nonsense
+from tests.sidecar.sidecars import SideCar, read_memory_kib
+from tests.sidecar.targets import run
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+STEPS = (
+    "import time\nfor i in range(10**9):\n    print('step', i, flush=True)\n    time.sleep(0.01)"
+)
+SLOW = 20
+ROUNDS = 15
+PATIENCE_SECONDS = 0.5
+
+
+def find_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Network:
+    """The SideCar as everybody sees it."""
+
+    def __init__(self, port: int, people: People) -> None:
+        self.port = port
+        self.people = people
+        self.told: Counter[str] = Counter()
+
+    def client(self, who: Path | None) -> Client:
+        context = client_context(who, self.people.sidecar)
+        return Client(port=self.port, context=context, server_name=job_name(JOB))
+
+    async def attack(self, chance: random.Random) -> None:
+        """Let everybody come once."""
+        for name in ("nobody", "forger", "expired"):
+            who = None if name == "nobody" else getattr(self.people, name)
+            try:
+                answer = await self.client(who).put(run(99, epoch=10**9))
+                self.told[f"{name}: {answer.status}"] += 1
+            except (ssl.SSLError, ConnectionError):
+                self.told[f"{name}: no connection"] += 1
+        for name in ("other_job", "stranger", "job"):
+            answer = await self.client(getattr(self.people, name)).put(run(99, epoch=10**9))
+            self.told[f"{name}: {answer.status}"] += 1
+        await self._send("plain", Client(port=self.port), b"GET /v1/state HTTP/1.1\r\n\r\n")
+        large = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 9999999\r\n\r\n"
+        controller = self.client(self.people.controller)
+        await self._send("large", controller, large + bytes(300_000))
+        await self._send("headers", controller, b"GET /v1/state HTTP/1.1\r\n" + b"x: y\r\n" * 9999)
+        answer = await controller.ask("PUT", "/v1/target", b"{" * 9999)
+        self.told[f"malformed: {answer.status}"] += 1
+        answer = await controller.ask("GET", "/v1/../../../etc/passwd")
+        self.told[f"path: {answer.status}"] += 1
+        # As one who may read, so that each is looked at and can do no harm.
+        job = self.client(self.people.job)
+        senders = [self._send("nonsense", job, make_nonsense(chance)) for _ in range(10)]
+        told = await asyncio.gather(*senders)
+        assert set(told) <= {status.decode() for status in REFUSALS}
+
+    async def _send(self, name: str, client: Client, request: bytes) -> str:
+        """Send something, and hang up where the rest is waited for."""
+        told = ""
+        with contextlib.suppress(ssl.SSLError, ConnectionError, asyncio.TimeoutError):
+            told = (await asyncio.wait_for(client.send(request), PATIENCE_SECONDS))[9:12].decode()
+        self.told[f"{name}: {told}"] += 1
+        return told
+
+    async def hold(self, count: int) -> list[asyncio.StreamWriter]:
+        """Open connections and say hardly anything, with and without a handshake."""
+        held = []
+        for number in range(count):
+            slow = self.client(self.people.job) if number % 10 == 0 else Client(port=self.port)
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                _, writer = await slow.connect()
+                writer.write(b"G")
+                held.append(writer)
+        return held
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> People:
+    return make_people(tmp_path_factory.mktemp("people"))
+
+
+@pytest.fixture
+def besieged(start, token, people):
+    """Start a SideCar at a port, and a training that says its steps."""
+    port = find_port()
+    doors = ("--listen", f"127.0.0.1:{port}", "--tls", str(people.sidecar), "--job-uid", JOB)
+    progress = ("--progress-log", r"step (?P<iteration>\d+)", "--poll-seconds", "0.1")
+    command = (sys.executable, "-S", "-c", STEPS, token)
+    sidecar = start(command=command, options=(*doors, *progress))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(lambda s: s.progress.iteration > 0)
+    return sidecar, Network(port, people)
+
+
+def see_undisturbed(sidecar: SideCar, before: State) -> None:
+    """See that the same process trains on, and that nothing was declared."""
+    now = sidecar.state()
+    after = sidecar.wait_for(lambda s: s.progress.iteration > now.progress.iteration)
+    assert (after.phase, after.target) == (Phase.RUNNING, before.target)
+    assert after.processes == before.processes
+    assert after.problems == ()
+
+
+def test_whoever_has_no_business_here_disturbs_nothing_and_costs_no_memory(besieged):
+    sidecar, network = besieged
+    before, chance = sidecar.state(), random.Random(4)
+
+    async def siege(rounds: int) -> None:
+        for _ in range(rounds):
+            await asyncio.wait_for(network.attack(chance), LONGEST_SECONDS)
+
+    asyncio.run(siege(ROUNDS))
+    memory = read_memory_kib(sidecar)
+    asyncio.run(siege(ROUNDS))
+    assert read_memory_kib(sidecar) < memory + 1024
+    see_undisturbed(sidecar, before)
+    told = {name: status for name, _, status in (key.partition(": ") for key in network.told)}
+    assert {name: told[name] for name in told if name not in {"nonsense", "large", "headers"}} == {
+        "nobody": "no connection",
+        "forger": "no connection",
+        "expired": "no connection",
+        "other_job": "403",
+        "stranger": "403",
+        "job": "403",
+        "plain": "",
+        "malformed": "400",
+        "path": "404",
+    }
+    # It is hung up on whoever goes on sending, who may or may not see the answer.
+    assert told["large"] in {"413", ""}
+    assert told["headers"] == ""
+
+
+def test_who_only_holds_connections_keeps_neither_the_controller_nor_the_training(besieged):
+    sidecar, network = besieged
+    before = sidecar.state()
+
+    async def siege() -> None:
+        held = await network.hold(MOST_CONNECTIONS + SLOW)
+        controller = network.client(network.people.controller)
+        state = (await controller.get("/v1/state")).state()
+        assert state.incarnation == before.incarnation
+        held += await network.hold(SLOW)
+        answer = await controller.put(run(2))
+        assert json.loads(answer.body)["error"] == "OtherIncarnation"
+        for writer in held:
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(siege(), LONGEST_SECONDS))
+    see_undisturbed(sidecar, before)
+    # What everybody can do does not fill the log.
+    assert sidecar.told().count("too many connections") == 1
