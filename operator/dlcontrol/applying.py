@@ -3,19 +3,38 @@ Carries out what :mod:`dlcontrol.coordinating` says, and remembers the little th
 
 Everything here may be done twice. What would be harmful if it were done without being recorded
 (a pod that nobody knows of) is recorded first; what is only said to a SideCar follows from what is
-recorded, and is said again by whoever looks next.
+recorded, and is said again by whoever looks next. What is said comes first, because it costs
+nothing and somebody waits for it; pods are asked for and ended all at once after that.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
-from dlcontrol.coordinating import Begin, Book, Command, Halt, Remove, Stamp, Unbook
-from dlcontrol.platforms import Address, Entry, Platform, PodKey, PodOrder
+from dlcontrol.asides import Asides
+from dlcontrol.coordinating import (
+    Begin,
+    Book,
+    Command,
+    Forget,
+    Halt,
+    Launch,
+    Remove,
+    Stamp,
+    Unbook,
+)
+from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Contact, Scene
+from dlcontrol.scene import Begun, Contact, Scene
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
+
+log = logging.getLogger(__name__)
+
+LONGEST_REASON = 1024
 
 
 class Dialer(Protocol):
@@ -31,7 +50,12 @@ class Dialer(Protocol):
         """Tell it this until it has heard; whatever it was told before is void."""
 
     def contact(self, key: PodKey) -> Contact:
-        """Say what is known of it."""
+        """
+        Say what is known of it.
+
+        That never goes back: neither to an earlier version of a state, nor to an earlier
+        incarnation. Of a SideCar that has not answered yet, it is told since when.
+        """
 
 
 class Hands:
@@ -42,29 +66,50 @@ class Hands:
         self._dialer = dialer
         self._epoch = epoch
         self._followed: dict[PodKey, Address] = {}
+        self._asked: set[tuple[JobId, Booking]] = set()
+        """Pods that we asked for with success."""
         self._untold: set[tuple[JobId, Booking]] = set()
-        """Pods that we launched and have told nothing to run."""
-        self._begun: dict[JobId, tuple[int, Mapping[NodeName, str]]] = {}
+        """Pods that we booked and have told nothing to run."""
+        self._removed: dict[tuple[JobId, Booking], float] = {}
+        """Pods that we had ended, and when."""
+        self._begun: dict[JobId, Begun] = {}
+        self._refusals: dict[tuple[JobId, Booking], str] = {}
 
     # --- what is remembered
 
     @property
-    def begun(self) -> Mapping[JobId, tuple[int, Mapping[NodeName, str]]]:
-        """Of jobs that we told to run: which generation, in which starts of the containers."""
+    def begun(self) -> Mapping[JobId, Begun]:
+        """What we told jobs to run."""
         return self._begun
 
+    def has_asked(self, job: JobId, booking: Booking) -> bool:
+        """Whether we have asked for this pod."""
+        return (job, booking) in self._asked
+
     def is_fresh(self, job: JobId, booking: Booking) -> bool:
-        """Whether we launched this pod and have told it nothing to run."""
+        """Whether we booked this pod and have told it nothing to run."""
         return (job, booking) in self._untold
 
-    def follow(self, addresses: Mapping[PodKey, Address]) -> None:
-        """Speak to these SideCars and to no others."""
+    def refusal(self, job: JobId, booking: Booking) -> str:
+        """Why the platform would not even take the order for this pod; empty if it did."""
+        return self._refusals.get((job, booking), "")
+
+    def keep_up(self, entries: Mapping[JobId, Entry], addresses: Mapping[PodKey, Address]) -> None:
+        """Speak to these SideCars and to no others, and remember nothing of what is gone."""
         for key in self._followed.keys() - addresses.keys():
             self._dialer.forget(key)
         for key, address in addresses.items():
             if self._followed.get(key) != address:
                 self._dialer.follow(key, address)
         self._followed = dict(addresses)
+        booked = {(job, pod) for job, entry in entries.items() for pod in entry.status.pods}
+        self._asked &= booked
+        self._untold &= booked
+        for memory in (self._removed, self._refusals):
+            for gone in memory.keys() - booked:
+                del memory[gone]
+        for job in self._begun.keys() - entries.keys():
+            del self._begun[job]
 
     # --- what is recorded before it is done
 
@@ -75,36 +120,80 @@ class Hands:
             if isinstance(command, Book | Unbook):
                 status = statuses.get(command.job, scene.entries[command.job].status)
                 statuses[command.job] = (
-                    status.with_pods(command.nodes)
+                    status.with_pods(command.nodes, scene.now)
                     if isinstance(command, Book)
                     else status.without_pods(command.nodes)
                 )
         return statuses
 
-    async def carry_out(self, commands: Iterable[Command], scene: Scene) -> None:
+    async def carry_out(self, commands: Iterable[Command], scene: Scene, asides: Asides) -> None:
         """Do it. ``scene`` holds the statuses as they were recorded, bookings included."""
+        slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
-                case Book():
-                    await self._launch(scene.entries[command.job], command.nodes)
-                case Remove():
-                    await self._platform.remove(command.key, because=command.because)
-                case Stamp():
-                    self._stamp(scene, command.key)
-                case Halt():
-                    self._halt(scene, command)
+                case Stamp() | Halt():
+                    asides.attempt(command.key.job, self._say, scene, command)
                 case Begin():
-                    self._begin(scene, command)
+                    asides.attempt(command.job, self._begin, scene, command)
+                case Book():
+                    entry = scene.entries[command.job]
+                    new = [pod for pod in entry.status.pods if pod.node in command.nodes]
+                    self._untold.update((command.job, pod) for pod in new)
+                    slow += [partial(self._launch, entry, pod) for pod in new]
+                case Launch():
+                    entry = scene.entries[command.key.job]
+                    pod = _booking(entry, command.key.node)
+                    slow.append(partial(self._launch, entry, pod))
+                case Remove():
+                    slow.append(partial(self._remove, scene, command))
+                case Forget():
+                    slow.append(partial(self._platform.forget, command.job))
                 case Unbook():
                     pass  # Was recorded, and there is nothing left to do.
+        await asyncio.gather(*(act() for act in slow))
 
-    async def _launch(self, entry: Entry, nodes: Iterable[NodeName]) -> None:
-        for booking in entry.status.pods:
-            if booking.node in nodes:
-                self._untold.add((entry.job.id, booking))
-                await self._platform.launch(PodOrder(entry, booking))
+    # --- pods
+
+    async def _launch(self, entry: Entry, booking: Booking) -> None:
+        pod = (entry.job.id, booking)
+        try:
+            await self._platform.launch(PodOrder(entry, booking))
+        except Fenced:
+            raise
+        except Exception as error:
+            # It is asked for again at the next look.
+            if self._refusals.get(pod) != str(error):
+                log.exception("the pod of %s on %s was not taken", entry.job.id, booking.node)
+            self._refusals[pod] = str(error)
+            return
+        self._refusals.pop(pod, None)
+        self._asked.add(pod)
+
+    async def _remove(self, scene: Scene, command: Remove) -> None:
+        entry = scene.entries[command.key.job]
+        pod = (entry.job.id, _booking(entry, command.key.node))
+        last = self._removed.get(pod)
+        if last is not None and scene.now < last + scene.lost_seconds:
+            return
+        try:
+            await self._platform.remove(command.key, because=command.because)
+        except Fenced:
+            raise
+        except Exception:
+            log.exception("the pod of %s could not be removed", command.key)
+            return
+        self._removed[pod] = scene.now
+        if not command.is_needed:
+            # That it ends now says nothing about whether the job can be started there.
+            self._untold.discard(pod)
 
     # --- what is said
+
+    def _say(self, scene: Scene, command: Stamp | Halt) -> None:
+        if isinstance(command, Stamp):
+            self._stamp(scene, command.key)
+        else:
+            self._halt(scene, command)
 
     def _stamp(self, scene: Scene, key: PodKey) -> None:
         """Declare what holds already, under our epoch."""
@@ -118,49 +207,45 @@ class Hands:
 
     def _halt(self, scene: Scene, command: Halt) -> None:
         status = scene.entries[command.key.job].status
-        state = scene.seats[command.key.job][command.key.node].state
-        assert state is not None
+        seat = scene.seats[command.key.job][command.key.node]
+        assert seat.state is not None
+        known = seat.told.generation if seat.told is not None else seat.state.generation
         # A SideCar that is to leave may have been told to stop, or to run, in this generation.
-        generation = max(status.stop_generation, state.generation)
-        if command.leave and generation == state.generation:
-            generation += 1
+        generation = max(status.stop_generation, known + command.leave)
         self._dialer.declare(
             command.key,
             Stop(
                 self._epoch,
                 generation,
-                state.incarnation,
+                seat.state.incarnation,
                 checkpoint=command.checkpoint,
                 leave=command.leave,
-                reason=status.message[:1024],
+                reason=status.message[:LONGEST_REASON],
             ),
         )
 
     def _begin(self, scene: Scene, command: Begin) -> None:
         entry = scene.entries[command.job]
-        placement = entry.status.placement
+        runs = self._runs(scene, entry)
+        self._begun[command.job] = Begun(entry.status.run_generation, runs)
+        for node in command.nodes:
+            self._untold.discard((command.job, scene.seats[command.job][node].booking))
+            self._dialer.declare(PodKey(command.job, node), runs[node])
+
+    def _runs(self, scene: Scene, entry: Entry) -> dict[NodeName, Run]:
+        """What each container of the job is to run, as part of one whole; the same at each look."""
+        begun, placement = self._begun.get(entry.job.id), entry.status.placement
         assert placement is not None
-        incarnations = self._incarnations(scene, command, entry.status)
-        self._begun[command.job] = (entry.status.run_generation, incarnations)
-        for node, run in self._runs(scene, entry, placement, incarnations).items():
-            if node in command.nodes:
-                booking = scene.seats[command.job][node].booking
-                self._untold.discard((command.job, booking))
-                self._dialer.declare(PodKey(command.job, node), run)
+        if begun is None or begun.generation != entry.status.run_generation:
+            return self._make_runs(scene, entry, placement)
+        runs = dict(begun.runs)
+        for node, run in runs.items():
+            state = scene.seats[entry.job.id][node].state
+            assert state is not None
+            runs[node] = replace(run, incarnation=state.incarnation)
+        return runs
 
-    def _incarnations(self, scene: Scene, command: Begin, status: Status) -> dict[NodeName, str]:
-        generation, known = self._begun.get(command.job, (0, {}))
-        incarnations = dict(known) if generation == status.run_generation else {}
-        for node, seat in scene.seats[command.job].items():
-            if status.placement is not None and node in status.placement.nodes:
-                assert seat.state is not None
-                incarnations.setdefault(node, seat.state.incarnation)
-        return incarnations
-
-    def _runs(
-        self, scene: Scene, entry: Entry, placement: Placement, incarnations: Mapping[NodeName, str]
-    ) -> dict[NodeName, Run]:
-        """Say for each container of the job what it is to run, as part of the whole."""
+    def _make_runs(self, scene: Scene, entry: Entry, placement: Placement) -> dict[NodeName, Run]:
         job = entry.job
         counts = {
             part.node: len(part.gpus) if job.processes == "perGpu" else 1
@@ -175,10 +260,12 @@ class Hands:
         runs: dict[NodeName, Run] = {}
         offset = 0
         for part in placement.slices:
+            state = scene.seats[job.id][part.node].state
+            assert state is not None
             runs[part.node] = Run(
                 epoch=self._epoch,
                 generation=generation,
-                incarnation=incarnations[part.node],
+                incarnation=state.incarnation,
                 gpus=gpu_names(scene.nodes[part.node], part.gpus, job.gpus.ids),
                 rank_offset=offset,
                 world_size=sum(counts.values()),
@@ -186,14 +273,18 @@ class Hands:
                 rendezvous_port=port,
                 batch_size=entry.status.batch_size or job.training.batch_size,
                 learning_rate_factor=_learning_rate_factor(entry),
-                reason=entry.status.message[:1024],
+                reason=entry.status.message[:LONGEST_REASON],
             )
             offset += counts[part.node]
         return runs
 
 
+def _booking(entry: Entry, node: NodeName) -> Booking:
+    return next(pod for pod in entry.status.pods if pod.node == node)
+
+
 def gpu_names(node: Node, numbers: Iterable[int], kind: str) -> tuple[str, ...]:
-    """Name GPUs as the job wants them named."""
+    """Name GPUs as a job wants them named: by ``index`` or by ``uuid``."""
     if kind == "uuid":
         uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
         return tuple(uuids[number] for number in numbers)

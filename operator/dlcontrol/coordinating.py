@@ -5,7 +5,8 @@ coordinator, as a function.
 It looks at one :class:`~dlcontrol.scene.Scene` and says what may be done now. Nothing is remembered
 from one look to the next, so that a controller that was killed and started again, a command that
 was lost and a decision that was overtaken by a newer one need no code of their own: whoever looks
-again sees what is left to do. Everything it says is a declaration, and harmless when said twice.
+again sees what is left to do. Everything it says is a declaration, harmless when said twice; what
+was said already and is not answered yet is not said again.
 
 In place, a newcomer's pods start at once, while its victims still train; when they are ready, the
 victims are told to run with what is left to them, or to stop. A job that grows trains on until its
@@ -13,15 +14,19 @@ new GPUs are free and its pods on new nodes ready. With the mechanism ``recreate
 job's pods, and new ones are asked for when all their GPUs are free.
 
 A job over several containers changes as one: all are told to stop, and only when each of them has
-released everything are all told to run.
+released everything are all told to run. What is left of a job whose processes or containers were
+lost in part is ended at once, because it only hangs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from dlcontrol.asides import Asides
 from dlcontrol.platforms import Entry, PodKey, PodPhase
 from dlcontrol.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Mechanism, NodeName, Placement
+from dlwire.messages import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,17 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Ask for pods on these nodes."""
+    """Have pods on these nodes from now on."""
 
     job: JobId
     nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Ask for a pod that is booked; whoever booked it may not have come so far."""
+
+    key: PodKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,13 @@ class Unbook:
 
     job: JobId
     nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Forget the job altogether: it has ended, and so have its pods."""
+
+    job: JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,8 @@ class Remove:
 
     key: PodKey
     because: str
+    is_needed: bool = False
+    """Whether it should have been there, and another one has to take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,119 +93,214 @@ class Begin:
     nodes: tuple[NodeName, ...]
 
 
-Command = Stamp | Book | Unbook | Remove | Halt | Begin
+Command = Stamp | Book | Launch | Unbook | Forget | Remove | Halt | Begin
 
 
-def next_commands(scene: Scene) -> list[Command]:
+def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
     """Say everything that may be done now."""
+    asides = asides if asides is not None else Asides()
+    board = _Board(scene, asides)
     commands: list[Command] = []
-    for entry in scene.entries.values():
-        commands += _Case(scene, entry).commands()
+    for job in scene.entries:
+        commands += asides.attempt(job, board.commands, job) or ()
     return commands
 
 
 def is_ready(scene: Scene, job: JobId) -> bool:
     """Whether all pods that the job needs could start training at once: initialised, and warm."""
-    return _Case(scene, scene.entries[job]).is_ready
+    return _Board(scene, Asides()).is_ready(job)
+
+
+class _Board:
+    """All jobs of a scene, each looked at once however many others ask about it."""
+
+    def __init__(self, scene: Scene, asides: Asides) -> None:
+        self.scene = scene
+        self._asides = asides
+        self._cases: dict[JobId, _Case] = {}
+
+    def case(self, job: JobId) -> "_Case":
+        if job not in self._cases:
+            self._cases[job] = _Case(self, self.scene.entries[job])
+        return self._cases[job]
+
+    def commands(self, job: JobId) -> list[Command]:
+        return list(self.case(job).commands())
+
+    def is_ready(self, job: JobId) -> bool:
+        return self._asides.attempt(job, lambda: self.case(job).is_ready) or False
 
 
 class _Case:
     """One job in the scene."""
 
-    def __init__(self, scene: Scene, entry: Entry) -> None:
-        self.scene = scene
+    def __init__(self, board: _Board, entry: Entry) -> None:
+        self.board = board
+        self.scene = scene = board.scene
         self.job = entry.job.id
         self.entry = entry
         self.status = entry.status
         self.seats = scene.seats_of(self.job)
+        self.present = [seat for seat in self.seats.values() if not seat.has_ended]
         self.in_place = scene.mechanism is Mechanism.IN_PLACE
 
     def commands(self) -> Iterator[Command]:
-        ended = tuple(n for n, seat in self.seats.items() if seat.pod.phase is PodPhase.ENDED)
+        ended = tuple(node for node, seat in self.seats.items() if seat.has_ended)
         if ended:
             yield Unbook(self.job, ended)
-        strangers = [seat for seat in self._present if not seat.is_stamped(self.scene.epoch)]
+        if not self.seats:
+            if self._is_over:
+                yield Forget(self.job)
+                return
+            if self.status.placement is None:
+                return
+        strangers = [seat for seat in self.present if not seat.is_stamped(self.scene.epoch)]
+        addressed: set[NodeName] = set()
+        for command in self._towards_goal(strangers):
+            addressed |= _addressed(command)
+            yield command
         for seat in strangers:
-            if seat.state is not None and seat.contact.reachable:
+            if self._wants_stamp(seat) and seat.key.node not in addressed:
                 yield Stamp(seat.key)
         yield from self._remove_silent()
-        if self.status.placement is None:
+
+    @property
+    def _is_over(self) -> bool:
+        if self.entry.cancelled:
+            return True
+        ttl, finished_at = self.entry.job.limits.ttl_seconds_after_finished, self.status.finished_at
+        is_old = ttl is not None and finished_at is not None and self.scene.now >= finished_at + ttl
+        return self.status.is_final and is_old
+
+    def _towards_goal(self, strangers: list[Seat]) -> Iterator[Command]:
+        placement = self.status.placement
+        if placement is None:
             yield from self._go()
-        elif all(seat.fresh for seat in strangers):
+            return
+        wanted = [seat for seat in self.present if seat.key.node in placement.nodes]
+        for seat in wanted:
+            if not seat.asked and seat.pod.phase is PodPhase.PENDING:
+                yield Launch(seat.key)
+        if all(seat.fresh for seat in strangers):
             # What somebody else's commands may still do has to be known before ours are chosen.
-            yield from self._approach(self.status.placement)
+            yield from self._approach(placement)
+
+    def _wants_stamp(self, seat: Seat) -> bool:
+        state = seat.state
+        return (
+            state is not None
+            and seat.contact.reachable
+            and not seat.is_waited_for
+            and not state.leaving
+        )
 
     def _remove_silent(self) -> Iterator[Command]:
         """End the pods whose SideCar was silent for too long: what they hold is never freed else."""
-        for seat in self._present:
+        for seat in self.present:
             silent_for = self.scene.now - seat.contact.since
             if (
                 seat.pod.phase is PodPhase.UP
                 and not seat.contact.reachable
                 and silent_for > self.scene.lost_seconds
             ):
-                yield Remove(seat.key, f"its SideCar has not answered for {silent_for:.0f} s")
-
-    @property
-    def _present(self) -> list[Seat]:
-        return [seat for seat in self.seats.values() if seat.pod.phase is not PodPhase.ENDED]
+                because = f"its SideCar has not answered for {silent_for:.0f} s"
+                yield Remove(seat.key, because, is_needed=True)
 
     # --- to nothing
 
     def _go(self) -> Iterator[Command]:
         """The job has no GPUs any more: its processes stop, and its pods end."""
-        if self._is_awaited() and not self._claimants_are_ready():
-            return
-        yield from self._halt(self._present, staying=())
+        trains_on = self._is_awaited() and not self._claimants_are_ready()
+        yield from self._halt(
+            [seat for seat in self.present if not (trains_on and seat.is_living)], staying=()
+        )
 
     def _is_awaited(self) -> bool:
         """Whether it may train on until those are ready who get its GPUs."""
         wanted_gone = self.status.is_final or self.entry.cancelled or self.entry.job.suspend
-        begun = any(self._has_heard_of_it(seat) for seat in self._present)
-        return self.in_place and not wanted_gone and not begun
+        may_save = self.status.saves and not self._is_broken
+        return self.in_place and may_save and not wanted_gone and not self._was_told_to_stop
 
-    def _has_heard_of_it(self, seat: Seat) -> bool:
-        return seat.has_begun(self.status.stop_generation)
+    @property
+    def _was_told_to_stop(self) -> bool:
+        """Whether the end of its latest start was begun; then it is brought to its end."""
+        latest = max((seat.start for seat in self.present), default=0)
+        return any(
+            self._knows_of_the_stop(seat) for seat in self.present if 0 < latest == seat.start
+        )
+
+    def _knows_of_the_stop(self, seat: Seat) -> bool:
+        return seat.told is not None and seat.told.generation >= self.status.stop_generation
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether what lives of it hangs, because some of it was lost."""
+        return any(seat.is_living and self._has_lost_peers(seat) for seat in self.present)
+
+    def _has_lost_peers(self, seat: Seat) -> bool:
+        return 0 < seat.start <= self.status.broken
 
     # --- to a placement
 
     def _approach(self, placement: Placement) -> Iterator[Command]:
-        needed = [self.seats.get(node) for node in placement.nodes]
-        if all(seat is not None and self._runs(seat) for seat in needed):
-            # Where it has left a node, the pod there is of no use any longer.
-            extra = [seat for seat in self._present if seat.key.node not in placement.nodes]
-            yield from self._halt(extra, staying=())
-            return
-        if any(seat.is_living for seat in self._present if not self._runs(seat)):
-            yield from self._leave_old(placement)
-        elif self._may_book(placement):
+        useless = [seat for seat in self.present if self._is_useless(seat, placement)]
+        yield from self._halt(useless, staying=())
+        if self._may_book(placement, useless):
             missing = tuple(node for node in placement.nodes if node not in self.seats)
             if missing:
                 yield Book(self.job, missing)
-        if self._may_begin(placement):
-            unheard = [n for n in placement.nodes if not self._runs(self.seats[n])]
-            yield Begin(self.job, tuple(unheard))
+        if self._all_run(placement):
+            return
+        old = [seat for seat in self.present if seat.is_living and not self._runs(seat)]
+        if not old:
+            if self._may_begin(placement):
+                yield from self._begin(placement)
+        elif self._may_stop(placement):
+            if self._can_change_directly(placement):
+                yield from self._begin(placement)
+            else:
+                stopping = [seat for seat in old if seat not in useless]
+                yield from self._halt(stopping, staying=placement.nodes)
 
     def _runs(self, seat: Seat) -> bool:
         return seat.has_begun(self.status.run_generation)
 
-    def _leave_old(self, placement: Placement) -> Iterator[Command]:
-        """Processes of an earlier generation live: end them when the moment has come."""
-        if self.in_place:
-            missing = tuple(node for node in placement.nodes if node not in self.seats)
-            if missing:
-                yield Book(self.job, missing)
-        if not self._may_stop(placement):
-            return
-        if self._can_change_directly(placement):
-            yield Begin(self.job, placement.nodes)
-        elif self.in_place:
-            yield from self._halt(self._present, staying=placement.nodes)
-        else:
-            yield from self._halt(self._present, staying=())
+    def _all_run(self, placement: Placement) -> bool:
+        seats = (self.seats.get(node) for node in placement.nodes)
+        return all(seat is not None and not seat.has_ended and self._runs(seat) for seat in seats)
+
+    def _is_useless(self, seat: Seat, placement: Placement) -> bool:
+        """Whether a pod can end now that has no part in what was decided."""
+        if self._is_outdated(seat):
+            return True
+        if seat.key.node in placement.nodes:
+            return False
+        return not seat.is_living or self._all_run(placement)
+
+    def _is_outdated(self, seat: Seat) -> bool:
+        """Whether it was granted other devices when it started, or is part of what has to change."""
+        return not self.in_place and seat.booking.shaped != self.status.shaped
+
+    def _may_book(self, placement: Placement, useless: list[Seat]) -> bool:
+        """Pods that are granted devices when they start are asked for when these are free."""
+        return self.in_place or (not useless and self._gains_are_free(placement))
+
+    def _begin(self, placement: Placement) -> Iterator[Command]:
+        untold = tuple(
+            node
+            for node in placement.nodes
+            if not self._runs(self.seats[node]) and not self._was_told_to_run(self.seats[node])
+        )
+        if untold:
+            yield Begin(self.job, untold)
+
+    def _was_told_to_run(self, seat: Seat) -> bool:
+        told = seat.told
+        return isinstance(told, Run) and told.generation == self.status.run_generation
 
     def _may_stop(self, placement: Placement) -> bool:
-        if not self.in_place or any(self._has_heard_of_it(seat) for seat in self._present):
+        """Whether the moment has come to end the processes of an earlier generation."""
+        if not self.in_place or self._was_told_to_stop or self._is_broken:
             return True
         if self._claimants(self._holds - set(placement.refs())):
             return self._claimants_are_ready()
@@ -192,51 +308,39 @@ class _Case:
 
     def _can_change_directly(self, placement: Placement) -> bool:
         """In one container, "run" alone is enough: its SideCar saves, stops, proves and starts."""
-        if not self.in_place or len(placement.nodes) > 1 or len(self._present) > 1:
+        if not self.in_place or len(placement.nodes) > 1 or len(self.present) > 1:
             return False
-        return self._present[0].key.node == placement.nodes[0] and self._may_begin_but_for_living(
-            placement
-        )
+        return self.present[0].key.node == placement.nodes[0] and self._may_begin(placement)
 
     def _may_begin(self, placement: Placement) -> bool:
-        if any(seat.is_living and not self._runs(seat) for seat in self._present):
-            return False
-        return self._may_begin_but_for_living(placement)
-
-    def _may_begin_but_for_living(self, placement: Placement) -> bool:
+        """Whether nothing but its own living processes is in the way of a new start."""
         return (
-            self.is_ready
-            and placement.gpus >= self.status.gang
-            and self.scene.now >= self.status.retry_at
-            and self._gains_are_free(placement)
+            self.is_ready and placement.gpus >= self.status.gang and self._gains_are_free(placement)
         )
 
-    @property
+    @cached_property
     def is_ready(self) -> bool:
         placement = self.status.placement
-        if placement is None:
+        if placement is None or self.scene.now < self.status.retry_at:
             return False
+        if any(seat.pod.phase is PodPhase.LOST for seat in self.present):
+            return False  # Nobody could prove that no other process of the job is left.
         return all(self._is_seat_ready(self.seats.get(node)) for node in placement.nodes)
 
     def _is_seat_ready(self, seat: Seat | None) -> bool:
-        if seat is None or not seat.is_stamped(self.scene.epoch) or seat.is_leaving:
+        if seat is None or seat.is_leaving or self._is_outdated(seat):
             return False
-        if seat.pod.phase is not PodPhase.UP or not seat.contact.reachable:
+        if not seat.is_stamped(self.scene.epoch):
+            return False
+        if not seat.contact.reachable or seat.key.node not in self.scene.nodes:
             return False
         return seat.is_living or seat.is_warm(self.scene.warm_seconds, self.scene.now)
-
-    def _may_book(self, placement: Placement) -> bool:
-        """Pods that are granted devices when they start are asked for when these are free."""
-        if self.in_place:
-            return True
-        stale = [seat for seat in self._present if seat.key.node not in placement.nodes]
-        return not stale and self._gains_are_free(placement)
 
     # --- who has what
 
     @property
     def _holds(self) -> frozenset[GpuRef]:
-        return self.scene.held[self.job]
+        return self.scene.held_by(self.job)
 
     def _gains_are_free(self, placement: Placement) -> bool:
         return all(self.scene.is_free_for(self.job, ref) for ref in placement.refs())
@@ -248,13 +352,32 @@ class _Case:
     def _claimants_are_ready(self) -> bool:
         placement = self.status.placement
         kept = set(placement.refs()) if placement is not None else set()
-        return all(is_ready(self.scene, job) for job in self._claimants(self._holds - kept))
+        return all(self.board.is_ready(job) for job in self._claimants(self._holds - kept))
 
-    def _halt(self, seats: Sequence[Seat], *, staying: Sequence[NodeName]) -> Iterator[Command]:
+    # --- the end of pods and processes
+
+    def _halt(self, seats: Iterable[Seat], *, staying: Iterable[NodeName]) -> Iterator[Command]:
         for seat in seats:
-            if seat.state is None and seat.pod.phase is PodPhase.PENDING:
-                yield Remove(seat.key, "it is not needed any longer")
-            elif seat.state is not None and not seat.is_leaving:
-                leave = seat.key.node not in staying
-                if leave or not self._has_heard_of_it(seat):
-                    yield Halt(seat.key, checkpoint=self.status.saves, leave=leave)
+            leaves = seat.key.node not in staying
+            if seat.pod.phase is PodPhase.PENDING and not seat.contact.reachable:
+                if leaves:
+                    yield Remove(seat.key, "it is not needed any longer")
+            elif seat.state is None or seat.is_leaving:
+                continue
+            elif leaves or not self._knows_of_the_stop(seat):
+                yield Halt(seat.key, checkpoint=self._may_save(seat), leave=leaves)
+
+    def _may_save(self, seat: Seat) -> bool:
+        wanted = self.status.saves and not self.entry.cancelled
+        return wanted and not self._has_lost_peers(seat)
+
+
+def _addressed(command: Command) -> set[NodeName]:
+    """Which SideCars of the job a command tells something."""
+    match command:
+        case Halt() | Remove():
+            return {command.key.node}
+        case Begin():
+            return set(command.nodes)
+        case _:
+            return set()

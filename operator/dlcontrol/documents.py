@@ -24,8 +24,9 @@ def write_status(status: Status, *, remaining: float | None = None) -> Json:
         "message": status.message,
         "allocation": _allocation(status),
         "progress": _progress(status, remaining),
-        "pods": [{"node": pod.node, "serial": pod.serial} for pod in status.pods],
+        "pods": [pod._asdict() for pod in status.pods],
         "podsBooked": status.booked,
+        "podsBookedAt": write_time(status.booked_at),
         "leftover": _slices(status.leftover),
         "cause": _cause(status.cause),
         "submittedAt": write_time(status.submitted_at),
@@ -35,8 +36,10 @@ def write_status(status: Status, *, remaining: float | None = None) -> Json:
         "boundTo": list(status.bound_to),
         "failures": status.failures,
         "restarts": status.restarts,
+        "setbacks": status.setbacks,
         "reshapes": status.reshapes,
         "reshapeSeconds": round(status.reshape_seconds, 3),
+        "pausedAt": write_time(status.paused_at),
         "exitCode": status.exit_code,
         "logTail": list(status.log_tail),
         "conditions": [_condition(each) for each in status.conditions],
@@ -56,8 +59,14 @@ def read_status(document: Mapping[str, Any]) -> Status:
         saves=allocation.get("saves", True),
         decided_at=read_time(allocation.get("decidedAt")) or 0.0,
         cause=_read_cause(document.get("cause")),
-        pods=tuple(Booking(NodeName(p["node"]), p["serial"]) for p in document.get("pods", ())),
+        adopted=allocation.get("adopted", 0),
+        shaped=allocation.get("shaped", 0),
+        running=allocation.get("running", 0),
+        containers=allocation.get("containers", 0),
+        broken=allocation.get("broken", 0),
+        pods=tuple(_read_booking(each) for each in document.get("pods", ())),
         booked=document.get("podsBooked", 0),
+        booked_at=read_time(document.get("podsBookedAt")) or 0.0,
         leftover=frozenset(_read_refs(document.get("leftover", ()))),
         submitted_at=read_time(document.get("submittedAt")) or 0.0,
         started_at=read_time(document.get("startedAt")),
@@ -74,8 +83,10 @@ def read_status(document: Mapping[str, Any]) -> Status:
         bound_to=tuple(NodeName(node) for node in document.get("boundTo", ())),
         failures=document.get("failures", 0),
         restarts=document.get("restarts", 0),
+        setbacks=document.get("setbacks", 0),
         reshapes=document.get("reshapes", 0),
         reshape_seconds=document.get("reshapeSeconds", 0.0),
+        paused_at=read_time(document.get("pausedAt")),
         exit_code=document.get("exitCode"),
         message=document.get("message", ""),
         log_tail=tuple(document.get("logTail", ())),
@@ -99,11 +110,16 @@ def _allocation(status: Status) -> Json:
             {"name": part.node, "gpuIds": list(part.gpus)} for part in placement.slices
         ]
         allocation["gpuType"] = placement.gpu_type
-    if status.gang:
-        allocation["gang"] = status.gang
+    for name in ("gang", "adopted", "shaped", "running", "containers", "broken"):
+        if getattr(status, name):
+            allocation[name] = getattr(status, name)
     if status.batch_size is not None:
         allocation["batchSize"] = status.batch_size
     return {name: value for name, value in allocation.items() if value is not None}
+
+
+def _read_booking(document: Mapping[str, Any]) -> Booking:
+    return Booking(NodeName(document["node"]), document["serial"], document.get("shaped", 0))
 
 
 def _read_placement(allocation: Mapping[str, Any]) -> Placement | None:

@@ -5,19 +5,26 @@ SideCars say what their processes do; here it is concluded that a job has starte
 has crashed and gets another attempt, or will not be tried again. Like everything that leads to a
 record, it is a function of one look at everything, so that a controller that starts in the middle
 comes to the same conclusions as the one that was killed.
+
+Processes are known by the *start* that they belong to, a generation on the wire. The decision that
+a job is at may be newer than what lives of it, because it trains on until its new GPUs are free or
+those are ready who get its old ones. What happens to an older start counts all the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dlcontrol.asides import Asides
+from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.platforms import Entry, PodPhase
+from dlcontrol.progressing import counted, follow_progress, tell_of_stall
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.scene import Scene, Seat
+from dlcontrol.scene import Scene, Seat, Start
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
-from dlcore.model import Direction, JobId, Phase, Target
+from dlcore.model import JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Progress, State
+from dlwire.messages import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +34,15 @@ class Rules:
     retry_seconds: float = 10.0
     """Before the first new attempt after a crash; each further one waits twice as long."""
     longest_retry_seconds: float = 300.0
+    """But no attempt waits longer than that."""
     keep_seconds: float = 20.0
     """A job that is tried again within that time keeps its GPUs meanwhile."""
     lost_seconds: float = 60.0
     """For how long a SideCar may be silent before its pod is ended."""
+    initialize_seconds: float = 900.0
+    """For how long the pods of a job may take to come up before it gives its GPUs back."""
+    steady_seconds: float = 120.0
+    """A job that has run for so long is not said to have had setbacks in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +62,25 @@ class Verdict:
     news: tuple[News, ...] = ()
 
 
-def judge(scene: Scene, rules: Rules = Rules()) -> dict[JobId, Verdict]:
+def judge(
+    scene: Scene,
+    rules: Rules = Rules(),
+    asides: Asides | None = None,
+    forecasts: Mapping[JobId, float] | None = None,
+) -> dict[JobId, Verdict]:
     """Return the new status of every job for which something has changed."""
+    asides = asides if asides is not None else Asides()
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        try:
-            verdict = _Judge(scene, entry, rules).verdict()
-        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
-            verdict = _set_aside(entry, error, scene.now)
-        if verdict.status != entry.status or verdict.news:
-            verdicts[job] = verdict
+        expected = (forecasts or {}).get(job)
+        judged = asides.attempt(job, _judge_one, scene, entry, rules, expected)
+        if judged is not None and (judged.status != entry.status or judged.news):
+            verdicts[job] = judged
     return verdicts
 
 
-def _set_aside(entry: Entry, error: Exception, now: float) -> Verdict:
-    """Tell that a job is left as it is, because what is known of it makes no sense."""
-    message = f"what is recorded about it makes no sense ({type(error).__name__}: {error})"
-    condition = Condition(
-        ConditionType.SET_ASIDE, status=True, reason="Inconsistent", message=message
-    )
-    status = replace(entry.status, message=message).with_condition(condition, now)
-    changed = status != entry.status
-    return Verdict(status, (News("SetAside", message, warning=True),) if changed else ())
+def _judge_one(scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> Verdict:
+    return _Judge(scene, entry, rules).verdict(forecast)
 
 
 class _Judge:
@@ -85,32 +94,48 @@ class _Judge:
         self.rules = rules
         self.status = entry.status
         self.news: list[News] = []
-        self.seats = [
-            seat
-            for seat in scene.seats_of(entry.job.id).values()
-            if seat.pod.phase is not PodPhase.ENDED
-        ]
+        self.all_seats = tuple(scene.seats_of(entry.job.id).values())
+        self.seats = [seat for seat in self.all_seats if not seat.has_ended]
+        self.started = scene.latest_start(entry.job.id)
+        self.start = self.started[0].start if self.started else 0
+        """The latest start of its processes that is known of."""
 
-    def verdict(self) -> Verdict:
-        self.status = _counted(self.entry, self.status, self.now, self.seats)
-        if not self.status.is_final:
-            self._look()
+    def verdict(self, forecast: float | None) -> Verdict:
+        if self.status.is_final:
+            return Verdict(self.status)
+        self.status = counted(self.status, self.now, is_held=bool(self.seats))
+        if self.entry.cancelled:
+            self._give_up()
+        elif not self.entry.problem:
+            self._look(forecast)
         return Verdict(self.status, tuple(self.news))
 
-    def _look(self) -> None:
-        if self.entry.cancelled:
-            self._give_up(saves=False)
-        elif self._has_finished():
-            self._end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
-        elif self._has_reached_target():
-            self._end(Event.FINISHED, "TargetReached", self._describe_target(), exit_code=0)
-        elif self._is_overdue():
-            limit = self.job.limits.active_deadline_seconds
-            self._end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
-        else:
-            self._resume()
-            self._look_at_generation()
-            self._look_at_progress()
+    def _look(self, forecast: float | None) -> None:
+        """See what has happened; the first that has decides, and the rest is for the next look."""
+        self._resume()
+        for happens in self._happenings():
+            if happens():
+                return
+        self._note_pods()
+        self._note_running()
+        self.status = follow_progress(self.status, self.job, self.started, self.now, forecast)
+        self._note_stall()
+
+    def _happenings(self) -> Sequence[Callable[[], bool]]:
+        return (
+            self._finishes,
+            self._reaches_target,
+            self._is_overdue,
+            self._crashes,
+            self._loses_its_pod,
+            self._fails_to_come_up,
+            self._falls_apart,
+        )
+
+    def _give_up(self) -> None:
+        """Its user wants it gone: take its GPUs, if it has any."""
+        if self.status.placement is not None:
+            self.status = self.status.decided(None, now=self.now, saves=False)
 
     def _resume(self) -> None:
         if self.status.phase is Phase.SUSPENDED and not self.job.suspend:
@@ -120,40 +145,57 @@ class _Judge:
 
     # --- how it ends
 
-    def _has_finished(self) -> bool:
+    def _finishes(self) -> bool:
         """Whether all processes of its latest start ended by themselves, and well."""
-        states = [seat.state for seat in self.seats]
-        if not states or not all(_ended_well(state) for state in states):
+        well = ended_well(self.started)
+        if not well or len(well) < len(self.started) or len(well) < self._containers():
             return False
-        starts = {state.held_generation for state in states if state is not None}
+        self._end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
+        return True
+
+    def _containers(self) -> int:
+        """Over how many containers its latest start is, as far as anybody knows."""
+        for seat in self.started:
+            target = seat.state.target if seat.state is not None else None
+            if isinstance(target, Run) and target.generation == self.start:
+                return len(target.peers)
+        begun = self.scene.begun.get(self.job.id)
+        if begun is not None and self.start == begun.generation:
+            return len(begun.runs)
+        if self.start == self.status.running:
+            return self.status.containers
         placement = self.status.placement
-        whole = placement is None or len(states) >= len(placement.nodes)
-        return len(starts) == 1 and whole
+        if self.start == self.status.run_generation and placement is not None:
+            return len(placement.nodes)
+        return len(self.started)
 
-    def _has_reached_target(self) -> bool:
+    def _reaches_target(self) -> bool:
         target = self.job.training.target
-        return target is not None and self.status.reached >= target.patience
-
-    def _describe_target(self) -> str:
-        target = self.job.training.target
-        assert target is not None
-        value = self.status.metric
-        return f"{target.metric} is {value:g}, and {target.value:g} was asked for"
+        if target is None or self.status.reached < target.patience:
+            return False
+        value = f"{target.metric} is {self.status.metric:g}"
+        message = f"{value}, and {target.value:g} was asked for"
+        self._end(Event.FINISHED, "TargetReached", message, exit_code=0)
+        return True
 
     def _is_overdue(self) -> bool:
         limit, started = self.job.limits.active_deadline_seconds, self.status.started_at
-        return limit is not None and started is not None and self.now - started > limit
+        if limit is None or started is None or self.now - started <= limit:
+            return False
+        self._end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
+        return True
 
     def _end(
         self, event: Event, reason: str, message: str, *, exit_code: int | None = None
     ) -> None:
-        done = self.status.decided(None, now=self.now, saves=event is Event.FINISHED)
+        done = self.status.decided(None, now=self.now)
         done = replace(
             done,
             phase=lifecycle.advance(done.phase, event),
             finished_at=self.now,
             exit_code=exit_code if exit_code is not None else done.exit_code,
             speed=0.0,
+            paused_at=None,
             message=message,
         )
         self.status = done.with_condition(
@@ -161,218 +203,261 @@ class _Judge:
         )
         self.news.append(News(reason, message, warning=event is Event.FAILED))
 
-    def _give_up(self, *, saves: bool) -> None:
-        """Take its GPUs, if it has any."""
-        if self.status.placement is not None:
-            self.status = self.status.decided(None, now=self.now, saves=saves)
+    # --- what goes wrong
 
-    # --- whether its present start is sound
+    def _crashes(self) -> bool:
+        failed = [seat for seat in self.started if seat.phase is SideCarPhase.FAILED]
+        if not failed or self.start <= self.status.broken:
+            return False
+        self.status = replace(self.status, broken=self.start, exit_code=code_of(failed))
+        self._fail(describe_failure(failed))
+        return True
 
-    def _look_at_generation(self) -> None:
-        placement = self.status.placement
-        if placement is None:
+    def _fail(self, how: str) -> None:
+        """It failed through its own fault: try again, if that is allowed once more."""
+        failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
+        self.status = replace(self.status, failures=failures)
+        if failures > limit:
+            times = f"{failures} times" if failures > 1 else "once"
+            message = f"it failed {times}; the last time {how}"
+            self._end(Event.FAILED, "BackoffLimitExceeded", message)
             return
-        mine = [seat for seat in self.seats if seat.key.node in placement.nodes]
-        begun = [seat for seat in mine if seat.has_begun(self.status.run_generation)]
-        failed = [seat for seat in begun if seat.phase is SideCarPhase.FAILED]
-        if failed:
-            self._crash(failed)
-        elif self._is_broken(mine, begun, len(placement.nodes)):
-            self._renew()
-        elif len(begun) == len(placement.nodes):
-            self._note_running(begun)
+        delay = self._delay_after(failures)
+        message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
+        self._try_again("Crashed", message, delay)
 
-    def _crash(self, failed: Sequence[Seat]) -> None:
-        how = _how_it_failed(failed)
-        status = replace(self.status, failures=self.status.failures + 1, exit_code=_code_of(failed))
-        limit = self.job.limits.backoff_limit
-        self.status = status
-        if status.failures > limit:
-            times = f"{status.failures} times" if status.failures > 1 else "once"
-            self._end(
-                Event.FAILED, "BackoffLimitExceeded", f"it failed {times}; the last time {how}"
-            )
-            return
-        delay = min(
-            self.rules.retry_seconds * 2 ** (status.failures - 1), self.rules.longest_retry_seconds
-        )
-        keeps = delay <= self.rules.keep_seconds
-        message = f"{how}; attempt {status.failures + 1} of {limit + 1} in {delay:g} s"
-        event = Event.CRASHED if keeps else Event.DISPLACED
-        self.status = replace(
-            status.decided(
+    def _delay_after(self, times: int) -> float:
+        longest = self.rules.longest_retry_seconds
+        return min(self.rules.retry_seconds * 2.0 ** min(times - 1, 30), longest)
+
+    def _try_again(self, reason: str, message: str, delay: float) -> None:
+        """Start it anew after some time; until then it keeps its GPUs only if that is soon."""
+        status, keeps = self.status, delay <= self.rules.keep_seconds
+        status = replace(status, retry_at=self.now + delay, speed=0.0, message=message)
+        if status.placement is not None:
+            status = status.decided(
                 status.placement if keeps else None,
                 now=self.now,
-                saves=False,
-                gang=status.gang,
+                gang=status.gang if keeps else 0,
+                cause=status.cause if keeps else None,
+            )
+        event = Event.CRASHED if keeps else Event.DISPLACED
+        self.status = replace(status, phase=lifecycle.advance(status.phase, event))
+        self.news.append(News(reason, message, warning=True))
+
+    def _set_back(self, reason: str, what: str, *, keeps: bool) -> None:
+        """It could not go on, through no fault of its own that is known."""
+        setbacks = self.status.setbacks + 1
+        restarts = self.status.restarts + 1
+        self.status = replace(self.status, setbacks=setbacks, restarts=restarts)
+        # That what ran was lost is taken for an accident, the first time.
+        times = setbacks - 1 if keeps else setbacks
+        delay = self._delay_after(times) if times else 0.0
+        when = f"it is tried again in {delay:g} s" if delay else "all its processes start anew"
+        if keeps:
+            self._try_again(reason, f"{what}; {when}", delay)
+        else:
+            self._step_back(reason, f"{what}; {when}", delay)
+
+    def _step_back(self, reason: str, message: str, delay: float) -> None:
+        """Give back what it cannot use: all, or what it wanted beyond what it trains on."""
+        status = self.status
+        self.news.append(News(reason, message, warning=True))
+        start = self._find_former_start()
+        if start is None:
+            status = replace(status.decided(None, now=self.now), paused_at=None)
+            event = Event.DISPLACED
+        else:
+            status = status.decided(
+                self._placement_of(start),
+                now=self.now,
+                batch_size=start.batch_size or None,
                 cause=status.cause,
-            ),
+            )
+            status = replace(status, adopted=start.generation)
+            event = Event.CHANGED
+        self.status = replace(
+            status,
             phase=lifecycle.advance(status.phase, event),
             retry_at=self.now + delay,
-            speed=0.0,
             message=message,
         )
-        self.news.append(News("Crashed", message, warning=True))
 
-    def _is_broken(self, mine: Sequence[Seat], begun: Sequence[Seat], nodes: int) -> bool:
-        """
-        Whether some containers run this generation and others will never join them.
+    def _find_former_start(self) -> Start | None:
+        """What it still trains on undisturbed, if nobody else was given any of it."""
+        start = self.scene.undisturbed(self.job.id)
+        if start is None:
+            return None
+        owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
+        return start if owners == {self.job.id} else None
 
-        Those that were not told yet are no breach, as long as all are the same starts of the
-        containers as when we began to tell them.
-        """
-        generation, incarnations = self.scene.begun.get(self.job.id, (0, {}))
-        told_by_us = generation == self.status.run_generation
-        if told_by_us:
-            return any(
-                seat.state is not None
-                and incarnations.get(seat.key.node, seat.state.incarnation)
-                != seat.state.incarnation
-                for seat in mine
-            ) or len(mine) < len(incarnations)
-        if begun:
-            return len(begun) < nodes
-        return self.status.phase is Phase.RUNNING and any(
-            seat.is_stamped(self.scene.epoch) for seat in mine
+    def _placement_of(self, start: Start) -> Placement:
+        nodes: dict[NodeName, list[int]] = {}
+        for ref in start.gpus:
+            nodes.setdefault(ref.node, []).append(ref.number)
+        kinds = {self.scene.nodes[node].gpu_type for node in nodes}
+        return Placement.of(nodes, "+".join(sorted(kinds)))
+
+    def _loses_its_pod(self) -> bool:
+        """Nobody knows what goes on in one of its pods, and has not for long."""
+        lost = [
+            seat
+            for seat in self.seats
+            if seat.pod.phase is PodPhase.LOST
+            and self.now - seat.contact.since > self.rules.lost_seconds
+        ]
+        if not lost or self.status.placement is None:
+            return False
+        if len(self.started) > 1:
+            self.status = replace(self.status, broken=max(self.start, self.status.broken))
+        where = ", ".join(sorted(seat.key.node for seat in lost))
+        message = (
+            f"waits: nobody knows what its pod on {where} does; it starts anew when it is proven"
+            " that nothing of it is left there"
         )
-
-    def _renew(self) -> None:
-        """Start it anew where it is, through no fault of its own."""
-        status = self.status
-        fault = next((seat.pod for seat in self.seats if seat.pod.fault), None)
-        message = "a container of it was restarted, so that all processes start anew"
-        if fault is not None:
-            message = f"{fault.message or fault.reason}; all processes start anew"
+        status = self.status.decided(None, now=self.now)
+        phase = lifecycle.advance(status.phase, Event.DISPLACED)
         self.status = replace(
-            status.decided(
-                status.placement, now=self.now, saves=False, gang=status.gang, cause=status.cause
-            ),
-            phase=lifecycle.advance(status.phase, Event.CRASHED),
-            restarts=status.restarts + 1,
-            speed=0.0,
-            message=message,
+            status, phase=phase, speed=0.0, paused_at=None, message=message
+        ).with_condition(
+            Condition(ConditionType.SCHEDULED, status=False, reason="PodLost", message=message),
+            self.now,
         )
-        self.news.append(News("Restarted", message, warning=True))
+        self.news.append(News("PodLost", message, warning=True))
+        return True
 
-    def _note_running(self, begun: Sequence[Seat]) -> None:
-        if not all(seat.phase is SideCarPhase.RUNNING for seat in begun):
-            return
-        status = self.status
-        if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
-            assert status.placement is not None
-            self.status = replace(
-                status,
-                phase=lifecycle.advance(status.phase, Event.STARTED),
-                started_at=status.started_at if status.started_at is not None else self.now,
-                leftover=frozenset(self.scene.held[self.job.id]).difference(
-                    status.placement.refs()
-                ),
-                bound_to=() if self.job.checkpoint.shared else status.placement.nodes,
-            )
-            self.news.append(News("Running", f"trains on {status.placement}"))
-
-    # --- how far it is
-
-    def _look_at_progress(self) -> None:
-        progress = self._progress()
-        if progress is None:
-            return
-        target = self.job.training.target
-        status = self.status
-        if progress.iteration != status.iteration and progress.iteration > 0:
-            status = replace(status, iteration=progress.iteration, iterated_at=self.now)
-        metric = progress.metrics.get(target.metric) if target is not None else None
-        if metric is not None and target is not None and metric != status.metric:
-            reached = status.reached + 1 if _is_reached(target, metric) else 0
-            status = replace(status, metric=metric, reached=reached)
-        self.status = replace(status, speed=progress.iterations_per_second)
-        self._tell_of_stall(progress)
-
-    def _progress(self) -> Progress | None:
-        """What the processes of the present generation say."""
+    def _fails_to_come_up(self) -> bool:
+        """A pod that it needs ended before anything ran in it, or takes too long."""
         placement = self.status.placement
         if placement is None:
-            return None
-        for node in placement.nodes:
-            seat = self.scene.seats_of(self.job.id).get(node)
-            state = seat.state if seat is not None else None
-            if state is not None and state.held_generation > 0 and state.processes:
-                return state.progress
-        return None
+            return False
+        needed = [seat for seat in self.all_seats if seat.key.node in placement.nodes]
+        ended = [seat for seat in needed if seat.has_ended and seat.fresh]
+        late = [seat for seat in needed if self._is_late(seat)]
+        pod = next((seat.pod for seat in (*ended, *late)), None)
+        if pod is None:
+            return False
+        why = pod.message or pod.reason
+        how = "ended before it could be used" if ended else "does not come up"
+        message = f"its pod on {pod.key.node} {how}{f': {why}' if why else ''}"
+        if pod.fault:
+            self._fail(message)
+        else:
+            self._set_back("NotInitialized", message, keeps=False)
+        return True
 
-    def _tell_of_stall(self, progress: Progress) -> None:
-        moves = not progress.stalled
-        told = next(
-            (c for c in self.status.conditions if c.type is ConditionType.PROGRESSING), None
-        )
-        if told is None and moves:
+    def _is_late(self, seat: Seat) -> bool:
+        if seat.has_ended or seat.contact.reachable or seat.pod.phase is PodPhase.LOST:
+            return False
+        since = max(self.status.booked_at, seat.contact.since)
+        return self.now - since > self.rules.initialize_seconds
+
+    def _falls_apart(self) -> bool:
+        """Some of its processes or containers are gone, and the others would wait for ever."""
+        if any(not seat.is_stamped(self.scene.epoch) and not seat.fresh for seat in self.seats):
+            return False  # Somebody else's command may be on its way, and complete it.
+        overtaken = self._find_overtaken()
+        if not overtaken and not self._is_incomplete():
+            return False
+        status = replace(self.status, broken=max(self.start, self.status.broken))
+        # What SideCars were told counts, even if the record of it was lost.
+        self.status = replace(status, generation=max(status.generation, overtaken // 2))
+        if status.placement is None or (self.started and self.start < status.run_generation):
+            return False  # It will have a new start anyway.
+        pod = next((seat.pod for seat in self.all_seats if seat.pod.fault), None)
+        if pod is not None:
+            self._fail(pod.message or pod.reason)
+        else:
+            self._set_back("Restarted", "a container of it was restarted", keeps=True)
+        return True
+
+    def _find_overtaken(self) -> int:
+        """The newest that a pod of its was told which is newer than what was decided, or 0."""
+        placement, generation = self.status.placement, self.status.run_generation
+        terms = [
+            seat.state.generation
+            for seat in self.seats
+            if seat.state is not None and not seat.is_leaving and placement is not None
+        ]
+        newest = max(terms, default=0)
+        return newest if newest > generation else 0
+
+    def _is_incomplete(self) -> bool:
+        generation = self.status.run_generation
+        if self.status.phase is Phase.RUNNING and self.start < generation:
+            # Its container is another one by now, and nothing lives of what was running.
+            return not any(self._is_told_to_run(seat, generation) for seat in self.seats)
+        if not self.started or self.start <= self.status.broken:
+            return False
+        joining = [
+            seat
+            for seat in self.seats
+            if seat.start < self.start and self._is_told_to_run(seat, self.start)
+        ]
+        is_hanging = any(seat.is_living for seat in self.started) or self.start == generation
+        return is_hanging and len(self.started) + len(joining) < self._containers()
+
+    def _is_told_to_run(self, seat: Seat, generation: int) -> bool:
+        return isinstance(seat.told, Run) and seat.told.generation == generation
+
+    # --- what goes well
+
+    def _note_pods(self) -> None:
+        """Say whether all its pods are up; if not, what the platform says about it."""
+        placement = self.status.placement
+        if placement is None:
             return
-        idle = f"no iteration for {progress.idle_seconds:.0f} s" if not moves else "it moves again"
-        if told is not None and told.status is moves:
+        seats = [self.scene.seats_of(self.job.id).get(node) for node in placement.nodes]
+        pending = [seat.pod for seat in seats if seat is not None and seat.state is None]
+        pod = next((pod for pod in pending if pod.reason), None)
+        if all(seat is not None and seat.state is not None for seat in seats):
+            condition = Condition(
+                ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
+            )
+        elif pod is not None:
+            message = pod.message or f"its pod on {pod.key.node} is not up: {pod.reason}"
+            condition = Condition(
+                ConditionType.INITIALIZED, status=False, reason=pod.reason, message=message
+            )
+        else:
             return
-        reason = "Moving" if moves else "Stalled"
-        condition = Condition(ConditionType.PROGRESSING, status=moves, reason=reason, message=idle)
         self.status = self.status.with_condition(condition, self.now)
-        self.news.append(News(reason, idle, warning=not moves))
 
+    def _note_running(self) -> None:
+        status, placement = self.status, self.status.placement
+        if placement is None:
+            return
+        begun = [seat for seat in self.seats if seat.has_begun(status.run_generation)]
+        is_whole = {seat.key.node for seat in begun} >= set(placement.nodes)
+        if is_whole and all(seat.phase is SideCarPhase.RUNNING for seat in begun):
+            if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
+                self._be_running(placement)
+            elif status.setbacks and self.now - status.decided_at > self.rules.steady_seconds:
+                self.status = replace(status, setbacks=0)
+        elif status.phase is Phase.ADJUSTING and status.paused_at is None and not self._trains:
+            self.status = replace(status, paused_at=self.now)
 
-# --- the words of SideCars ----------------------------------------------------------------
+    def _note_stall(self) -> None:
+        before, self.status = self.status, tell_of_stall(self.status, self.started, self.now)
+        told = self.status.condition(ConditionType.PROGRESSING)
+        if self.status is not before and told is not None:
+            self.news.append(News(told.reason, told.message, warning=not told.status))
 
+    @property
+    def _trains(self) -> bool:
+        return any(seat.phase is SideCarPhase.RUNNING for seat in self.started)
 
-def _ended_well(state: State | None) -> bool:
-    return state is not None and state.phase is SideCarPhase.EXITED and state.released
-
-
-def _is_reached(target: Target, metric: float) -> bool:
-    if target.direction is Direction.RISES:
-        return metric >= target.value
-    return metric <= target.value
-
-
-def _how_it_failed(failed: Sequence[Seat]) -> str:
-    """Say it in half a sentence: what could not be started, or how the first rank ended."""
-    for state in _states(failed):
-        for problem in state.problems:
-            if problem.name in _START_PROBLEMS:
-                return problem.message
-    for state in _states(failed):
-        for process in state.processes:
-            if process.signal is not None:
-                return f"rank {process.rank} was ended by signal {process.signal}"
-            if process.exit_code:
-                return f"rank {process.rank} exited with status {process.exit_code}"
-    return "its processes ended badly"
-
-
-_START_PROBLEMS = frozenset({"CannotStart", "CommandNotFound"})
-
-
-def _code_of(failed: Sequence[Seat]) -> int | None:
-    for state in _states(failed):
-        for process in state.processes:
-            if process.signal is not None:
-                return 128 + process.signal
-            if process.exit_code:
-                return process.exit_code
-    return None
-
-
-def _states(seats: Sequence[Seat]) -> Iterator[State]:
-    return (seat.state for seat in seats if seat.state is not None)
-
-
-# --- the books ----------------------------------------------------------------------------
-
-COUNT_EVERY_S = 10.0
-"""GPU-seconds are added up so often, because every record costs a write."""
-
-
-def _counted(entry: Entry, status: Status, now: float, seats: Sequence[Seat]) -> Status:
-    """Add the GPU-seconds since the last count, at a change of GPUs or when it is time again."""
-    placement = status.placement
-    if placement is None or not seats:
-        return status
-    since = max(status.counted_at, status.decided_at)
-    if now - since < COUNT_EVERY_S or entry.status.is_final:
-        return status
-    return replace(status, service=status.service + placement.gpus * (now - since), counted_at=now)
+    def _be_running(self, placement: Placement) -> None:
+        status = self.status
+        paused = self.now - status.paused_at if status.paused_at is not None else 0.0
+        self.status = replace(
+            status,
+            phase=lifecycle.advance(status.phase, Event.STARTED),
+            running=status.run_generation,
+            containers=len(placement.nodes),
+            leftover=self.scene.held_by(self.job.id).difference(placement.refs()),
+            bound_to=() if self.job.checkpoint.shared else placement.nodes,
+            reshape_seconds=status.reshape_seconds + paused,
+            paused_at=None,
+        )
+        self.news.append(News("Running", f"trains on {placement}"))

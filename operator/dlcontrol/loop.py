@@ -15,23 +15,27 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from dlcontrol import coordinating, judging, observing
 from dlcontrol.applying import Dialer, Hands
+from dlcontrol.asides import Asides
 from dlcontrol.judging import News, Rules, Verdict
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Entry, Observation, Platform, PodKey
-from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.platforms import Fenced, Observation, Platform, Pod, PodKey, PodPhase
+from dlcontrol.recording import Records
+from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.model import JobId, Mechanism, NodeName, Snapshot
+from dlcore.model import JobId, Mechanism, Snapshot
 from dlcore.planning import Plan
 from dlcore.profiles import Costs, JobType, Profile
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 
 class Memory(Protocol):
@@ -65,13 +69,8 @@ class Gauge(Protocol):
     def broken_law(self, error: BrokenLaw) -> None:
         """A plan was refused."""
 
-
-@dataclass(slots=True)
-class _Aside:
-    """Why a job is set aside, until its spec is another one."""
-
-    spec_generation: int
-    message: str
+    def reshaped(self, seconds: float, mechanism: str) -> None:
+        """A change of GPUs kept a job from training for so long."""
 
 
 @dataclass(slots=True)
@@ -79,9 +78,18 @@ class _Decided:
     """What the last decision was made from, and when the next is due."""
 
     basis: object = None
-    at: float = 0.0
+    at: float = float("-inf")
     wake_at: float | None = None
     policy_state: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What was decided, to be kept for the history once it is recorded."""
+
+    statuses: Mapping[JobId, Status]
+    plan: Plan | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +126,16 @@ class Controller:
         self._epoch = epoch
         self._clock = clock
         self._hands = Hands(platform, dialer, epoch)
+        self._asides = Asides()
+        self._records = Records(platform)
         self._woken = asyncio.Event()
         self._burst = False
-        self._aside: dict[JobId, _Aside] = {}
+        self._began_at = clock()
+        self._has_met_all = False
         self._last = _Decided()
         self._next_look = 0.0
+        self._next_show = 0.0
+        self._rest = 0.0
         self.scene: Scene | None = None
         """What was seen and decided last, for whoever shows it."""
 
@@ -132,12 +145,22 @@ class Controller:
         self._woken.set()
 
     async def run(self) -> None:
-        """Do this until cancelled, or until somebody else leads."""
+        """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
         while True:
-            await self.cycle()
+            began = time.thread_time()
+            try:
+                await self.cycle()
+            except Fenced:
+                raise
+            except Exception:
+                log.exception("a look at everything failed; it is looked at anew")
+                self._next_look = self._clock() + self._options.pace.look_seconds
+            self._rest = self._options.pace.rest_share * (time.thread_time() - began)
             await self._wait()
 
     async def _wait(self) -> None:
+        # However much news there is, others on this event loop have their turn.
+        await asyncio.sleep(self._rest)
         pause = max(0.0, self._next_look - self._clock())
         try:
             await asyncio.wait_for(self._woken.wait(), pause)
@@ -153,45 +176,58 @@ class Controller:
         """Look at everything once, and do what is to be done."""
         began = time.perf_counter()
         self._woken.clear()
-        scene = self._see(await self._platform.observe())
-        self._memory.look(scene)
 
-        verdicts = judging.judge(scene, self._options.rules)
-        statuses = {job: verdict.status for job, verdict in verdicts.items()}
-        scene = _with(scene, statuses)
+        # 1. What is, and what has happened.
+        before = self._see(await self._platform.observe())
+        self._remember(self._memory.look, before)
+        verdicts = judging.judge(
+            before, self._options.rules, self._asides, self._memory.forecasts()
+        )
+        scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
 
-        decided = self._is_due(scene)
-        if decided:
-            more = self._decide(scene)
-            statuses |= more
-            scene = _with(scene, more)
+        # 2. What shall be.
+        decision = self._decide(scene) if self._is_due(scene) else None
+        if decision is not None:
+            scene = scene.with_statuses(decision.statuses)
             self._last.basis = self._basis(scene)
 
-        commands = coordinating.next_commands(scene)
-        bookings = self._hands.bookings(commands, scene)
-        statuses |= bookings
-        scene = _with(scene, bookings)
+        # 3. What can be done for it now; first it is recorded.
+        commands = coordinating.next_commands(scene, self._asides)
+        scene = scene.with_statuses(self._hands.bookings(commands, scene))
+        if self._has_met_all:
+            scene = scene.with_statuses(self._asides.statuses(scene))
+        await self._records.keep(scene)
+        await self._hands.carry_out(commands, scene, self._asides)
 
-        if statuses:
-            await self._platform.record(statuses)
-        await self._hands.carry_out(commands, scene)
-        await self._tell(verdicts)
+        # 4. Who is told of it.
+        await self._tell(before, verdicts)
+        if decision is not None and decision.plan is not None and decision.snapshot is not None:
+            self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
         self.scene = scene
         self._next_look = self._plan_next_look(scene)
-        self._gauge.cycle(time.perf_counter() - began, decided=decided)
-        self._gauge.show(scene)
+        self._gauge.cycle(time.perf_counter() - began, decided=decision is not None)
+        self._show(scene)
 
     # --- seeing
 
     def _see(self, observation: Observation) -> Scene:
-        self._hands.follow(
-            {key: pod.address for key, pod in observation.pods.items() if pod.address is not None}
+        entries = self._records.recall(observation.entries)
+        self._hands.keep_up(
+            entries,
+            {key: pod.address for key, pod in observation.pods.items() if pod.address is not None},
         )
         return Scene(
             now=self._clock(),
             epoch=self._epoch,
-            entries=observation.entries,
-            seats=self._seats(observation),
+            entries=entries,
+            seats={
+                job: {
+                    booking.node: self._seat(observation, job, booking)
+                    for booking in entry.status.pods
+                }
+                for job, entry in entries.items()
+                if entry.status.pods
+            },
             nodes={node.name: node for node in observation.nodes},
             mechanism=self._options.mechanism,
             warm_seconds=self._options.pace.warm_seconds,
@@ -199,101 +235,136 @@ class Controller:
             begun=self._hands.begun,
         )
 
-    def _seats(self, observation: Observation) -> dict[JobId, dict[NodeName, Seat]]:
-        seats: dict[JobId, dict[NodeName, Seat]] = {}
-        for job, entry in observation.entries.items():
-            for booking in entry.status.pods:
-                key = PodKey(job, booking.node)
-                seats.setdefault(job, {})[booking.node] = Seat(
-                    key,
-                    booking,
-                    observation.pods[key],
-                    self._dialer.contact(key),
-                    fresh=self._hands.is_fresh(job, booking),
-                )
-        return seats
+    def _seat(self, observation: Observation, job: JobId, booking: Booking) -> Seat:
+        key = PodKey(job, booking.node)
+        pod = observation.pods.get(key) or Pod(key, PodPhase.LOST, reason="NotObserved")
+        refusal = self._hands.refusal(job, booking)
+        if refusal and pod.phase is PodPhase.PENDING:
+            pod = replace(pod, reason="NotTaken", message=refusal)
+        contact = self._dialer.contact(key)
+        if contact.since < self._began_at:
+            contact = replace(contact, since=self._began_at)
+        return Seat(
+            key,
+            booking,
+            pod,
+            contact,
+            asked=self._hands.has_asked(job, booking),
+            fresh=self._hands.is_fresh(job, booking),
+        )
 
     # --- deciding
 
     def _is_due(self, scene: Scene) -> bool:
+        if not self._has_met_all:
+            self._has_met_all = self._meets_all(scene)
         last = self._last
+        if not self._has_met_all:
+            return False
         if scene.now >= last.at + self._options.pace.period_seconds:
             return True
         if last.wake_at is not None and scene.now >= last.wake_at:
             return True
         return self._basis(scene) != last.basis
 
+    def _meets_all(self, scene: Scene) -> bool:
+        """Whether every SideCar obeys us, or has had the time; nothing is decided before."""
+        return scene.now >= self._began_at + observing.SILENT_S or all(
+            seat.has_ended or seat.fresh or seat.is_leaving or seat.is_stamped(self._epoch)
+            for seats in scene.seats.values()
+            for seat in seats.values()
+        )
+
     def _basis(self, scene: Scene) -> object:
         """What a decision depends on, but for progress."""
         jobs = tuple(
             (job, entry.spec_generation, entry.status.phase, entry.status.generation)
             for job, entry in scene.entries.items()
-            if observing.is_schedulable(entry, scene.now)
+            if observing.is_schedulable(scene, entry)
         )
-        return jobs, tuple(scene.nodes.values())
+        return jobs, tuple(scene.nodes.values()), observing.find_unproven(scene).keys()
 
-    def _decide(self, scene: Scene) -> dict[JobId, Status]:
+    def _decide(self, scene: Scene) -> _Decision:
         """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
-        self._readmit(scene)
+        self._asides.readmit(scene)
         self._last.at = scene.now
-        aside: dict[JobId, Status] = {}
         for _ in range(len(scene.entries) + 1):
-            snapshot = self._snapshot(scene)
+            snapshot = self.snapshot(scene)
             try:
                 plan = cycle.schedule(snapshot, self._options.policy)
             except BrokenLaw as error:
                 log.exception("a plan was refused, and its job is set aside")
                 self._gauge.broken_law(error)
-                if error.job not in scene.entries or error.job in self._aside:
-                    break
-                aside[error.job] = self._set_aside(scene.entries[error.job], error, scene.now)
-                scene = _with(scene, aside)
+                if error.job not in scene.entries or error.job in self._asides.jobs:
+                    return self._fail_to_decide(snapshot, scene, error)
+                self._asides.break_law(scene.entries[error.job], error)
+            except Exception as error:
+                log.exception("the policy %s failed", self._options.policy.name)
+                return self._fail_to_decide(snapshot, scene, error)
             else:
-                return aside | self._accept(plan, snapshot, scene)
-        return aside
+                self._last.wake_at = plan.wake_at
+                self._last.policy_state = plan.policy_state
+                return _Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
+        raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
-    def _accept(self, plan: Plan, snapshot: Snapshot, scene: Scene) -> dict[JobId, Status]:
-        self._last.wake_at = plan.wake_at
-        self._last.policy_state = plan.policy_state
-        statuses = observing.statuses_of(plan, snapshot, scene.entries)
-        self._memory.note(plan, snapshot, statuses)
-        return statuses
+    def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, error: Exception) -> _Decision:
+        """Say to those that wait why they do; those that have GPUs go on with them."""
+        self._last.wake_at = None
+        why = f"{type(error).__name__}: {error}"
+        message = f"waits: the policy {self._options.policy.name} cannot decide ({why})"
+        condition = Condition(
+            ConditionType.SCHEDULED, status=False, reason="PolicyFailed", message=message
+        )
+        statuses = {
+            state.id: replace(
+                scene.entries[state.id].status, cause=None, message=message
+            ).with_condition(condition, scene.now)
+            for state in snapshot.pending
+        }
+        return _Decision(statuses)
 
-    def _snapshot(self, scene: Scene) -> Snapshot:
+    def snapshot(self, scene: Scene) -> Snapshot:
+        """What a decision about this scene is made from."""
         return observing.take_snapshot(
             scene,
             profiles=self._memory.profiles(),
             costs=self._options.costs,
-            set_aside=self._aside,
+            asides=self._asides,
             forecasts=self._memory.forecasts(),
             seed=self._options.seed,
             policy_state=self._last.policy_state,
         )
 
-    def _set_aside(self, entry: Entry, error: BrokenLaw, now: float) -> Status:
-        message = (
-            f"no sound decision can be made about it ({error}); change its spec, or report this"
-        )
-        self._aside[entry.job.id] = _Aside(entry.spec_generation, message)
-        condition = Condition(
-            ConditionType.SET_ASIDE, status=True, reason="BrokenLaw", message=message
-        )
-        return replace(entry.status, message=message).with_condition(condition, now)
-
-    def _readmit(self, scene: Scene) -> None:
-        """Try jobs again whose spec has changed since they were set aside."""
-        for job, aside in list(self._aside.items()):
-            entry = scene.entries.get(job)
-            if entry is None or entry.spec_generation != aside.spec_generation:
-                del self._aside[job]
-
     # --- afterwards
 
-    async def _tell(self, verdicts: Mapping[JobId, Verdict]) -> None:
+    async def _tell(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
         for job, verdict in verdicts.items():
+            paused = verdict.status.reshape_seconds - before.entries[job].status.reshape_seconds
+            if paused > 0:
+                self._gauge.reshaped(paused, self._options.mechanism.value)
             for news in verdict.news:
-                self._memory.note_news(job, news, self._clock())
-                await self._platform.tell(job, news.reason, news.message, warning=news.warning)
+                self._remember(self._memory.note_news, job, news, self._clock())
+                await self._tell_people(job, news)
+
+    async def _tell_people(self, job: JobId, news: News) -> None:
+        try:
+            await self._platform.tell(job, news.reason, news.message, warning=news.warning)
+        except Fenced:
+            raise
+        except Exception:
+            log.exception("could not tell that job %s: %s", job, news.message)
+
+    def _remember(self, keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+        """What is learnt and kept for later is no reason to stop scheduling (law 7)."""
+        try:
+            keep(*args, **named)
+        except Exception:
+            log.exception("could not keep what happened; it goes on without")
+
+    def _show(self, scene: Scene) -> None:
+        if scene.now >= self._next_show:
+            self._next_show = scene.now + self._options.pace.look_seconds
+            self._gauge.show(scene)
 
     def _plan_next_look(self, scene: Scene) -> float:
         times = [scene.now + self._options.pace.look_seconds]
@@ -305,17 +376,3 @@ class Controller:
             if entry.status.retry_at > scene.now
         ]
         return min(times)
-
-
-def _with(scene: Scene, statuses: Mapping[JobId, Status]) -> Scene:
-    """Show the scene with these statuses in it."""
-    if not statuses:
-        return scene
-    entries = dict(scene.entries)
-    seats = dict(scene.seats)
-    for job, status in statuses.items():
-        entries[job] = replace(entries[job], status=status)
-        booked = set(status.pods)
-        if job in seats:
-            seats[job] = {n: seat for n, seat in seats[job].items() if seat.booking in booked}
-    return replace(scene, entries=entries, seats=seats)

@@ -9,18 +9,19 @@ cannot be asked is marked as unavailable here, with the reason.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dlcontrol.asides import Asides
 from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import explaining, fitting, lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import (
-    Cause,
     CauseCode,
     Cluster,
     GpuRef,
     JobId,
     JobState,
+    Mechanism,
     Node,
     Phase,
     Snapshot,
@@ -38,30 +39,32 @@ def take_snapshot(
     *,
     profiles: Mapping[JobType, Profile],
     costs: Costs,
-    set_aside: Iterable[JobId] = (),
+    asides: Asides | None = None,
     forecasts: Mapping[JobId, float] | None = None,
     seed: int = 0,
     policy_state: object = None,
 ) -> Snapshot:
     """Show the brain the jobs it can decide about, and the GPUs that it can give away."""
-    aside = set(set_aside)
+    asides = asides if asides is not None else Asides()
     running: list[JobState] = []
     pending: list[JobState] = []
     kept: dict[GpuRef, str] = {}
     for job, entry in scene.entries.items():
-        status = entry.status
-        if job in aside or entry.problem:
-            if status.placement is not None:
-                kept |= dict.fromkeys(status.placement.refs(), f"job {job} is set aside")
-        elif is_schedulable(entry, scene.now):
-            state = _state_of(scene, entry, forecasts or {})
+        if not is_schedulable(scene, entry):
+            continue
+        state = None
+        if not entry.problem and job not in asides.jobs:
+            state = asides.attempt(job, _state_of, scene, entry, forecasts or {})
+        if state is not None:
             (running if state.placement is not None else pending).append(state)
-    unavailable = kept | _find_unproven(scene)
+        elif entry.status.placement is not None:
+            kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
+    unavailable = kept | find_unproven(scene)
     return Snapshot(
         now=scene.now,
         cluster=Cluster(_without(node, unavailable) for node in scene.nodes.values()),
         running=tuple(sorted(running, key=lambda state: state.order)),
-        pending=Queue.of(sorted(pending, key=lambda state: state.order)),
+        pending=Queue.of(pending),
         profiles=profiles,
         costs=costs,
         mechanism=scene.mechanism,
@@ -70,12 +73,16 @@ def take_snapshot(
     )
 
 
-def is_schedulable(entry: Entry, now: float) -> bool:
+def is_schedulable(scene: Scene, entry: Entry) -> bool:
     """Whether anything is to be decided for the job now."""
     status = entry.status
-    if status.is_final or entry.cancelled or entry.problem:
+    if status.is_final or entry.cancelled:
         return False
-    return status.placement is not None or now >= status.retry_at
+    if status.placement is not None:
+        return True
+    # As long as nobody can prove that nothing of it is left, it could not begin anywhere.
+    is_lost = any(seat.pod.phase is PodPhase.LOST for seat in scene.seats_of(entry.job.id).values())
+    return scene.now >= status.retry_at and not is_lost
 
 
 def total_iterations(entry: Entry, forecast: float | None) -> float:
@@ -103,7 +110,8 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> J
     trains = status.phase is Phase.RUNNING and status.speed > 0
     at = status.iterated_at if trains and status.iterated_at else scene.now
     counted = max(status.counted_at, status.decided_at)
-    held = status.placement.gpus * max(0.0, at - counted) if status.placement is not None else 0.0
+    # What is counted already may be later than the iteration; then it is counted back.
+    held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
         job=entry.job,
         order=entry.order,
@@ -125,8 +133,8 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> J
 # --- GPUs that nobody can be given --------------------------------------------------------
 
 
-def _find_unproven(scene: Scene) -> dict[GpuRef, str]:
-    """GPUs that a pod may hold which does not answer, and that are not decided for its job."""
+def find_unproven(scene: Scene) -> dict[GpuRef, str]:
+    """Find GPUs that a pod may hold which does not answer, and that are not decided for its job."""
     silent = [
         seat
         for seats in scene.seats.values()
@@ -162,44 +170,66 @@ def _without(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
 # --- from a plan to statuses --------------------------------------------------------------
 
 
-def statuses_of(
-    plan: Plan, snapshot: Snapshot, entries: Mapping[JobId, Entry]
-) -> dict[JobId, Status]:
+def statuses_of(plan: Plan, snapshot: Snapshot, scene: Scene) -> dict[JobId, Status]:
     """Say what each step of the plan makes of the status of its job."""
-    return {
-        step.job: _after(
-            step, entries[step.job], explaining.sentence_for_step(snapshot, step), snapshot.now
-        )
-        for step in plan.steps
-    }
+    sentences = explaining.sentences_for(snapshot, plan.steps)
+    return {step.job: _after(step, scene, sentences[step.job]) for step in plan.steps}
 
 
-def _after(step: Step, entry: Entry, sentence: str, now: float) -> Status:
-    status = entry.status
-    if isinstance(step, Wait):
-        return _waiting(status, step.cause, sentence, now)
-    if isinstance(step, Stop):
-        status = status.decided(None, now=now, cause=step.cause)
-        event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.DISPLACED
-        status = replace(status, speed=0.0)
-    else:
-        placement = step.placement if isinstance(step, Start) else step.new
-        grows = isinstance(step, Reshape | Move) and status.phase is Phase.RUNNING
-        status = status.decided(
-            placement, now=now, gang=step.gang, batch_size=step.batch_size, cause=step.cause
-        )
-        status = replace(status, reshapes=status.reshapes + grows)
-        event = Event.PLACED if isinstance(step, Start) else Event.CHANGED
-    status = replace(status, phase=lifecycle.advance(status.phase, event), message=sentence)
+def _after(step: Step, scene: Scene, sentence: str) -> Status:
+    status, now = scene.entries[step.job].status, scene.now
+    match step:
+        case Wait():
+            status = _waiting(status, step)
+        case Stop():
+            status = _stopped(status, step, scene)
+        case Start() | Reshape() | Move():
+            status = _changed(status, step, scene)
+    status = replace(status, message=sentence)
     return status.with_condition(_scheduled(step, sentence), now)
 
 
-def _waiting(status: Status, cause: Cause, sentence: str, now: float) -> Status:
-    event = Event.SUSPENDED if cause.code is CauseCode.SUSPENDED else Event.PASSED_OVER
-    status = replace(
-        status, phase=lifecycle.advance(status.phase, event), cause=cause, message=sentence
+def _waiting(status: Status, step: Wait) -> Status:
+    event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.PASSED_OVER
+    return replace(status, phase=lifecycle.advance(status.phase, event), cause=step.cause)
+
+
+def _stopped(status: Status, step: Stop, scene: Scene) -> Status:
+    event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.DISPLACED
+    status = status.decided(None, now=scene.now, cause=step.cause)
+    started, broken = scene.latest_start(step.job), status.broken
+    if len(started) > 1 and any(seat.key.node not in scene.nodes for seat in started):
+        # Those on the other nodes would wait for it in their checkpoint.
+        broken = max(broken, started[0].start)
+    phase = lifecycle.advance(status.phase, event)
+    return replace(status, phase=phase, broken=broken, speed=0.0, paused_at=None)
+
+
+def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Status:
+    now, was_running = scene.now, status.phase is Phase.RUNNING
+    placement = step.placement if isinstance(step, Start) else step.new
+    event = Event.PLACED if isinstance(step, Start) else Event.CHANGED
+    status = status.decided(
+        placement, now=now, gang=step.gang, batch_size=step.batch_size, cause=step.cause
     )
-    return status.with_condition(_scheduled(Wait(JobId(""), cause), sentence), now)
+    status = replace(
+        status,
+        phase=lifecycle.advance(status.phase, event),
+        started_at=status.started_at if status.started_at is not None else now,
+    )
+    start = scene.undisturbed(step.job) if scene.mechanism is Mechanism.IN_PLACE else None
+    batch_size = status.batch_size or scene.entries[step.job].job.training.batch_size
+    if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
+        return replace(status, reshapes=status.reshapes + was_running)
+    # It goes on with what it has: what an earlier decision wanted of it was never begun.
+    held = scene.held_by(step.job)
+    return replace(
+        status,
+        adopted=start.generation,
+        phase=lifecycle.advance(status.phase, Event.STARTED) if start.is_running else status.phase,
+        leftover=held.difference(placement.refs()),
+        reshapes=max(0, status.reshapes - (not was_running and status.phase is Phase.ADJUSTING)),
+    )
 
 
 def _scheduled(step: Step, sentence: str) -> Condition:

@@ -17,3 +17,6 @@ class Pace:
     """Progress, deadlines and timeouts are looked at so often."""
     warm_seconds: float = 30.0
     """For how long a newcomer's spare interpreters are waited for."""
+    rest_share: float = 3.0
+    """After each look it rests for so many times as long as the look took of a core; with 3 it never
+    takes more than a quarter of one."""

@@ -112,11 +112,17 @@ class Platform(Protocol):
         """
         Keep these, so that they survive any crash, before anything is done that they speak of.
 
-        Raises :class:`Fenced` if this controller is no longer the one that decides.
+        One after the other in their order, where they cannot be kept at once. Raises
+        :class:`Fenced` if this controller is no longer the one that decides.
         """
 
     async def launch(self, order: PodOrder) -> None:
-        """Let there be this pod, if there is none yet."""
+        """
+        Let there be this pod, if there is none yet.
+
+        A controller asks again for what its predecessor booked and may have asked for. What is not
+        booked any more when this is done must not be left: nobody would ever end it.
+        """
 
     async def remove(self, key: PodKey, *, because: str) -> None:
         """

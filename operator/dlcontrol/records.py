@@ -11,7 +11,7 @@ released. Where a SideCar cannot be asked, the job may hold everything of ``plac
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ class Booking(NamedTuple):
     node: NodeName
     serial: int = 0
     """Counts the pods of the job, so that a new one on the same node is known from the old one."""
+    shaped: int = 0
+    """What :attr:`Status.shaped` was when it was asked for."""
 
 
 class ConditionType(StrEnum):
@@ -63,6 +65,12 @@ class Status:
     """Counts the decisions about its GPUs, and the new attempts after crashes."""
     placement: Placement | None = None
     """What was decided for it."""
+    adopted: int = 0
+    """A start of its processes, made for an earlier decision, that has exactly what is decided now,
+    because a newer decision took back what was never begun; 0: it needs a start of its own."""
+    shaped: int = 0
+    """The generation in which its GPUs were changed last. Where pods are granted their devices when
+    they start, those that were booked before that are of no use any more."""
     gang: int = 0
     batch_size: int | None = None
     cause: Cause | None = None
@@ -73,15 +81,27 @@ class Status:
     leftover: frozenset[GpuRef] = frozenset()
     booked: int = 0
     """How many pods it ever had."""
+    booked_at: float = 0.0
+    """When it was last given pods."""
 
     submitted_at: float = 0.0
     decided_at: float = 0.0
     """When this generation was decided."""
     started_at: float | None = None
-    """When its first process ran."""
+    """When GPUs were first decided for it."""
     finished_at: float | None = None
     retry_at: float = 0.0
     """Not before then it is started again after a crash."""
+
+    running: int = 0
+    """The start of its processes that was last seen running, by its generation on the wire."""
+    containers: int = 0
+    """Over how many containers that start was."""
+    broken: int = 0
+    """The last start that a process or a container of which was lost: what is left of it hangs and
+    cannot save itself, and that it failed is no news any more."""
+    paused_at: float | None = None
+    """Since when it does not train because its GPUs are being changed."""
 
     iteration: int = 0
     iterated_at: float = 0.0
@@ -105,6 +125,8 @@ class Status:
     """How often its processes ended badly."""
     restarts: int = 0
     """How often it was started anew for a reason that was not its own."""
+    setbacks: int = 0
+    """How often in a row it could not be started, or not for long, for such a reason."""
     reshapes: int = 0
     reshape_seconds: float = 0.0
     """For how long it did not train because its GPUs were changed."""
@@ -127,7 +149,17 @@ class Status:
     @property
     def run_generation(self) -> int:
         """What SideCars are told with "run". Each is one start of all processes of the job."""
-        return 2 * self.generation + 1
+        return self.adopted or 2 * self.generation + 1
+
+    def says_the_same_as(self, other: "Status") -> bool:
+        """Tell whether nothing differs but how far the job is, which is not written at each look."""
+        return self is other or all(
+            getattr(self, name) == getattr(other, name) for name in _LASTING
+        )
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if it was ever set."""
+        return next((each for each in self.conditions if each.type is kind), None)
 
     def decided(
         self,
@@ -143,12 +175,16 @@ class Status:
         old = self.placement.refs() if self.placement is not None else ()
         new = placement.refs() if placement is not None else ()
         held_for = now - max(self.counted_at, self.decided_at)
+        grows_piece_by_piece = bool(gang) and set(old) <= set(new)
+        is_other = placement != self.placement and not grows_piece_by_piece
         return replace(
             self,
             service=self.service + len(old) * held_for,
             counted_at=now,
             generation=self.generation + 1,
             placement=placement,
+            adopted=0,
+            shaped=self.generation + 1 if is_other else self.shaped,
             gang=gang,
             batch_size=batch_size if batch_size is not None else self.batch_size,
             cause=cause,
@@ -157,13 +193,13 @@ class Status:
             decided_at=now,
         )
 
-    def with_pods(self, nodes: Iterable[NodeName]) -> "Status":
+    def with_pods(self, nodes: Iterable[NodeName], now: float) -> "Status":
         """Book a pod on each of these nodes."""
         pods, booked = list(self.pods), self.booked
         for node in nodes:
             booked += 1
-            pods.append(Booking(node, booked))
-        return replace(self, pods=tuple(pods), booked=booked)
+            pods.append(Booking(node, booked, self.shaped))
+        return replace(self, pods=tuple(pods), booked=booked, booked_at=now)
 
     def without_pods(self, nodes: Iterable[NodeName]) -> "Status":
         """Forget the pods on these nodes, whose end is proven, and what they held."""
@@ -176,9 +212,23 @@ class Status:
 
     def with_condition(self, new: Condition, now: float) -> "Status":
         """Set a condition; the time of its last change stays if its status does."""
-        old = next((each for each in self.conditions if each.type is new.type), None)
+        old = self.condition(new.type)
         if old == new:
             return self
         since = old.since if old is not None and old.status == new.status else now
         others = tuple(each for each in self.conditions if each.type is not new.type)
         return replace(self, conditions=(*others, replace(new, since=since)))
+
+
+_FIGURES = frozenset(
+    {
+        "counted_at",
+        "iterated_at",
+        "iteration",
+        "iterations_total",
+        "metric",
+        "service",
+        "speed",
+    }
+)
+_LASTING = tuple(each.name for each in fields(Status) if each.name not in _FIGURES)

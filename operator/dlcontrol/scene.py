@@ -8,15 +8,15 @@ way to it; until then it may hold whatever was ever decided for it there and not
 From then on only we can make it hold anything, so what it says is exact, even if it is silent now.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.records import Booking
+from dlcontrol.records import Booking, Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Run, State, Target
+from dlwire.messages import Run, State, Stop, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,10 @@ class Seat:
     booking: Booking
     pod: Pod
     contact: Contact = NO_CONTACT
+    asked: bool = False
+    """Whether this controller has asked for the pod; its predecessor may not have come so far."""
     fresh: bool = False
-    """Whether this controller launched it and has told it nothing yet."""
+    """Whether this controller booked it and has told it nothing to run: nobody else can have."""
 
     @property
     def state(self) -> State | None:
@@ -85,29 +87,59 @@ class Seat:
         return self.state is not None and self.state.epoch == epoch
 
     @property
+    def has_ended(self) -> bool:
+        return self.pod.phase is PodPhase.ENDED
+
+    @property
     def is_living(self) -> bool:
         """Whether processes of the job may live in it, as far as it is known exactly."""
-        if self.pod.phase is PodPhase.ENDED:
+        if self.has_ended:
             return False
         if self.state is None:
             return not self.fresh
         return not self.state.released or bool(self.contact.coming)
 
     @property
+    def told(self) -> Target | None:
+        """The newest that it was told, whether it has heard of it or not."""
+        declared, state = self.contact.declared, self.state
+        if state is None:
+            return None
+        if declared is not None and declared.incarnation == state.incarnation:
+            return declared if declared.term > state.term else state.target
+        return state.target
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether it has not answered yet to what it was told."""
+        return self.state is not None and self.told is not self.state.target
+
+    @property
     def is_leaving(self) -> bool:
         """Whether its SideCar has been told to end, and will take no more orders."""
-        if self.pod.phase is PodPhase.ENDED:
+        told = self.told
+        if self.has_ended or (isinstance(told, Stop) and told.leave):
             return True
-        declared = self.contact.declared
-        told = declared is not None and not isinstance(declared, Run) and declared.leave
-        return told or (self.state is not None and self.state.leaving)
+        return self.state is not None and self.state.leaving
 
     @property
     def phase(self) -> SideCarPhase | None:
         return self.state.phase if self.state is not None else None
 
+    @property
+    def start(self) -> int:
+        """The generation of the processes that were started last in it; 0: none ever were."""
+        return self.state.held_generation if self.state is not None else 0
+
     def has_begun(self, generation: int) -> bool:
-        """Whether it has accepted to run this generation, and is that start of the container."""
+        """Whether it runs this generation or did so last, and was told nothing newer."""
+        state = self.state
+        return (
+            state is not None and state.generation == generation and isinstance(state.target, Run)
+        )
+
+    def has_heard_of(self, generation: int) -> bool:
+        """Whether it has accepted this, or anything newer."""
         return self.state is not None and self.state.generation >= generation
 
     def is_warm(self, deadline_s: float, now: float) -> bool:
@@ -116,6 +148,25 @@ class Seat:
             return False
         warmth = self.state.warmth
         return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the SideCars of a job were told to run by this controller, as parts of one whole."""
+
+    generation: int
+    runs: Mapping[NodeName, Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Processes that were started together, all of which live, and of which nothing else is asked."""
+
+    generation: int
+    gpus: frozenset[GpuRef]
+    batch_size: int
+    is_running: bool
+    """Whether all of them have become the user's program."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +183,24 @@ class Scene:
     """For how long a newcomer's spare interpreters are waited for."""
     lost_seconds: float = 60.0
     """For how long a SideCar may be silent before its pod is ended."""
-    begun: Mapping[JobId, tuple[int, Mapping[NodeName, str]]] = field(default_factory=dict)
-    """Of jobs that this controller told to run: which generation, in which incarnations."""
+    begun: Mapping[JobId, Begun] = field(default_factory=dict)
+    """What this controller told jobs to run."""
 
     def seats_of(self, job: JobId) -> Mapping[NodeName, Seat]:
         """The pods of a job, by their nodes."""
         return self.seats.get(job, {})
+
+    def with_statuses(self, statuses: Mapping[JobId, Status]) -> "Scene":
+        """Show the scene with these statuses in it."""
+        if not statuses:
+            return self
+        entries, seats = dict(self.entries), dict(self.seats)
+        for job, status in statuses.items():
+            entries[job] = replace(entries[job], status=status)
+            if job in seats and status.pods != self.entries[job].status.pods:
+                booked = set(status.pods)
+                seats[job] = {n: seat for n, seat in seats[job].items() if seat.booking in booked}
+        return replace(self, entries=entries, seats=seats)
 
     @cached_property
     def claims(self) -> Mapping[GpuRef, JobId]:
@@ -150,8 +213,15 @@ class Scene:
 
     @cached_property
     def held(self) -> Mapping[JobId, frozenset[GpuRef]]:
-        """Which GPUs each job may hold."""
-        return {job: frozenset(self._iter_held(job)) for job in self.entries}
+        """Which GPUs each job may hold that has pods."""
+        return {
+            job: frozenset().union(*map(self.may_hold, seats.values()))
+            for job, seats in self.seats.items()
+        }
+
+    def held_by(self, job: JobId) -> frozenset[GpuRef]:
+        """Which GPUs this job may hold."""
+        return self.held.get(job, frozenset())
 
     @cached_property
     def holders(self) -> Mapping[GpuRef, tuple[JobId, ...]]:
@@ -166,26 +236,46 @@ class Scene:
         """Whether it is proven that no other job holds this GPU."""
         return all(holder == job for holder in self.holders.get(ref, ()))
 
-    def _iter_held(self, job: JobId) -> Iterator[GpuRef]:
-        for seat in self.seats_of(job).values():
-            yield from self.may_hold(seat)
-
     def may_hold(self, seat: Seat) -> frozenset[GpuRef]:
         """Which GPUs processes of this pod may use, now or by what is on its way to it."""
-        if seat.pod.phase is PodPhase.ENDED:
+        if seat.has_ended:
             return frozenset()
-        if seat.state is None and seat.fresh:
-            return frozenset()
-        everything = self._everything(seat)
-        if not seat.is_stamped(self.epoch) and not seat.fresh:
-            return everything
-        named = set(seat.state.held if seat.state is not None else ())
+        if seat.state is None:
+            return frozenset() if seat.fresh else self._everything(seat)
+        named = set(seat.state.held)
         for run in seat.contact.coming:
             # It waits for the end of what is held, and then takes these without asking again.
             named.update(run.gpus)
-        numbers = [self._number(seat.key.node, name) for name in named]
+        numbers = {self._number(seat.key.node, name) for name in named}
         known = frozenset(GpuRef(seat.key.node, n) for n in numbers if n is not None)
-        return known if None not in numbers else known | everything
+        is_exact = seat.fresh or seat.is_stamped(self.epoch)
+        return known if is_exact and None not in numbers else known | self._everything(seat)
+
+    def latest_start(self, job: JobId) -> list[Seat]:
+        """The pods in which the job's processes were started last, whatever became of them."""
+        present = [seat for seat in self.seats_of(job).values() if not seat.has_ended]
+        latest = max((seat.start for seat in present), default=0)
+        return [seat for seat in present if 0 < latest == seat.start]
+
+    def undisturbed(self, job: JobId) -> Start | None:
+        """The present start of the job's processes, if it is whole and may go on as it is."""
+        living = [seat for seat in self.seats_of(job).values() if seat.is_living]
+        runs: list[Run] = []
+        for seat in living:
+            state = seat.state
+            if state is None or not isinstance(state.target, Run) or seat.is_waited_for:
+                return None
+            is_whole = state.phase in _WHOLE and state.held_generation == state.generation
+            if not is_whole or seat.contact.coming or not seat.is_stamped(self.epoch):
+                return None
+            runs.append(state.target)
+        if not runs or len({run.generation for run in runs}) > 1 or len(runs) < len(runs[0].peers):
+            return None
+        if runs[0].generation <= self.entries[job].status.broken:
+            return None
+        gpus = frozenset().union(*map(self.may_hold, living))
+        is_running = all(seat.phase is SideCarPhase.RUNNING for seat in living)
+        return Start(runs[0].generation, gpus, runs[0].batch_size, is_running)
 
     def _everything(self, seat: Seat) -> frozenset[GpuRef]:
         """All that was decided for it on this node, and never seen released."""
@@ -200,8 +290,13 @@ class Scene:
 
     def _number(self, node: NodeName, name: str) -> int | None:
         """The number of a GPU that a SideCar names by index or UUID."""
-        if name.isdigit():
-            return int(name)
-        there = self.nodes.get(node)
-        gpus = there.gpus if there is not None else ()
-        return next((gpu.index for gpu in gpus if gpu.uuid == name), None)
+        return int(name) if name.isdigit() else self._numbers.get((node, name))
+
+    @cached_property
+    def _numbers(self) -> Mapping[tuple[NodeName, str], int]:
+        return {
+            (node.name, gpu.uuid): gpu.index for node in self.nodes.values() for gpu in node.gpus
+        }
+
+
+_WHOLE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING})

@@ -1,0 +1,91 @@
+"""
+How far a job is: what its SideCars say of its progress, and the books of what it was given.
+
+These figures change at every look. They are shown and decided with at once, and written with
+the next record that says more, or when :data:`COUNT_EVERY_S` is over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.scene import Seat
+from dlcore.model import Direction, Job, Phase, Target
+from dlwire.messages import Progress
+
+COUNT_EVERY_S = 30.0
+"""GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
+
+
+def counted(status: Status, now: float, *, is_held: bool) -> Status:
+    """Add the GPU-seconds since the last count, when it is time again."""
+    since = max(status.counted_at, status.decided_at)
+    if status.placement is None or not is_held or now - since < COUNT_EVERY_S:
+        return status
+    service = status.service + status.placement.gpus * (now - since)
+    return replace(status, service=service, counted_at=now)
+
+
+def follow_progress(
+    status: Status, job: Job, started: Sequence[Seat], now: float, forecast: float | None
+) -> Status:
+    """Take over what the latest start of its processes says; the leader speaks for all."""
+    total = forecast if forecast is not None else float(job.training.iterations or 0)
+    progress = _progress_of(started)
+    if progress is None:
+        return (
+            status if status.iterations_total == total else replace(status, iterations_total=total)
+        )
+    iteration, iterated_at = status.iteration, status.iterated_at
+    if progress.iteration not in (0, iteration):
+        iteration, iterated_at = progress.iteration, now
+    metric, reached = _follow_metric(status, job.training.target, progress)
+    return replace(
+        status,
+        iteration=iteration,
+        iterated_at=iterated_at,
+        iterations_total=total,
+        speed=progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0,
+        metric=metric,
+        reached=reached,
+    )
+
+
+def _progress_of(started: Sequence[Seat]) -> Progress | None:
+    states = [seat.state for seat in started if seat.state is not None and seat.state.processes]
+    leader = min(states, key=lambda state: state.processes[0].rank, default=None)
+    return leader.progress if leader is not None else None
+
+
+def _follow_metric(
+    status: Status, target: Target | None, progress: Progress
+) -> tuple[float | None, int]:
+    metric = progress.metrics.get(target.metric) if target is not None else None
+    if metric is None or target is None or metric == status.metric:
+        return status.metric, status.reached
+    return metric, status.reached + 1 if _is_reached(target, metric) else 0
+
+
+def _is_reached(target: Target, metric: float) -> bool:
+    if target.direction is Direction.RISES:
+        return metric >= target.value
+    return metric <= target.value
+
+
+def tell_of_stall(status: Status, started: Sequence[Seat], now: float) -> Status:
+    """Say in a condition whether its iterations advance, as soon as they did not."""
+    progress = _progress_of(started)
+    told = status.condition(ConditionType.PROGRESSING)
+    if progress is None or (told.status if told is not None else True) is not progress.stalled:
+        return status
+    condition = Condition(
+        ConditionType.PROGRESSING,
+        status=not progress.stalled,
+        reason="Stalled" if progress.stalled else "Moving",
+        message=(
+            f"no iteration for {progress.idle_seconds:.0f} s"
+            if progress.stalled
+            else "its iterations advance again"
+        ),
+    )
+    return status.with_condition(condition, now)

@@ -1,0 +1,86 @@
+"""
+What was recorded, by whom, and what need not be recorded yet.
+
+Two things are remembered between looks. How far jobs are changes all the time and costs a write
+each time it is recorded; so it is kept here until something that matters is recorded with it, or
+its GPU-seconds are counted. And what was recorded last: a decision that is not ours was made by
+somebody else who leads by now (law 2), and then nothing more may be done here, not even what
+needs no record.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from dlcontrol.platforms import Entry, Fenced, Platform
+from dlcontrol.records import Status
+from dlcontrol.scene import Scene
+from dlcore.model import JobId
+
+
+class _Mark(NamedTuple):
+    """By what a status is known to be of our making."""
+
+    generation: int
+    booked: int
+
+    @classmethod
+    def of(cls, status: Status) -> "_Mark":
+        return cls(status.generation, status.booked)
+
+
+class Records:
+    """One for the life of a controller."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._ours: dict[JobId, set[_Mark]] | None = None
+        """What may be recorded, as far as we are concerned; unknown before the first look."""
+        self._recorded: dict[JobId, Status] = {}
+        self._unwritten: dict[JobId, tuple[Status, Status]] = {}
+        """Of jobs that are farther than recorded: the record, and what is true."""
+
+    def recall(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Entry]:
+        """Show the jobs as far as they are known to be; raises :class:`Fenced` if it is not we who lead."""
+        self._insist_on_leading(entries)
+        self._recorded = {job: entry.status for job, entry in entries.items()}
+        recalled = dict(entries)
+        for job, (written, farther) in self._unwritten.items():
+            entry = entries.get(job)
+            if entry is not None and entry.status == written:
+                recalled[job] = replace(entry, status=farther)
+        return recalled
+
+    def _insist_on_leading(self, entries: Mapping[JobId, Entry]) -> None:
+        begins = self._ours is None
+        ours: dict[JobId, set[_Mark]] = {}
+        for job, entry in entries.items():
+            mark = _Mark.of(entry.status)
+            if not begins and mark not in (self._ours or {}).get(job, {_Mark(0, 0)}):
+                raise Fenced(f"another controller has decided about job {job}")
+            ours[job] = {mark}
+        self._ours = ours
+
+    async def keep(self, scene: Scene) -> None:
+        """Record what differs from what is recorded, as far as it matters."""
+        lasting: dict[JobId, Status] = {}
+        self._unwritten = {}
+        for job, entry in scene.entries.items():
+            recorded, status = self._recorded[job], entry.status
+            if status is recorded or status == recorded:
+                continue
+            if _matters(recorded, status):
+                lasting[job] = status
+            else:
+                self._unwritten[job] = (recorded, status)
+        if not lasting:
+            return
+        assert self._ours is not None
+        for job, status in lasting.items():
+            # Should this fail half-way, nobody knows which of the two is recorded.
+            self._ours[job].add(_Mark.of(status))
+        await self._platform.record(lasting)
+
+
+def _matters(recorded: Status, status: Status) -> bool:
+    return status.counted_at != recorded.counted_at or not status.says_the_same_as(recorded)

@@ -1,0 +1,235 @@
+"""
+Controllers in a played world: begun, woken, killed, held back, and followed by the next one.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dlcontrol.judging import News, Rules
+from dlcontrol.loop import Controller, Options
+from dlcontrol.pacing import Pace
+from dlcontrol.platforms import Fenced
+from dlcontrol.records import Status
+from dlcontrol.scene import Scene
+from dlcore.checking import BrokenLaw
+from dlcore.contract import Policy
+from dlcore.model import JobId, Mechanism, Snapshot
+from dlcore.planning import Plan
+from dlcore.profiles import JobType, Profile
+from tests.builders import make_profile
+from tests.control.played import Killed, Leash, PlayedPlatform, World
+from tests.control.played_network import PlayedDialer
+
+RULES = Rules(
+    retry_seconds=5.0,
+    longest_retry_seconds=40.0,
+    keep_seconds=10.0,
+    lost_seconds=20.0,
+    initialize_seconds=60.0,
+    steady_seconds=30.0,
+)
+PACE = Pace(period_seconds=15.0, warm_seconds=5.0, look_seconds=2.0)
+
+
+class PlayedMemory:
+    """Knows one type of job, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self._profile = make_profile()
+        self.plans: list[Plan] = []
+        self.news: list[tuple[JobId, News]] = []
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        return {self._profile.type: self._profile}
+
+    def forecasts(self) -> Mapping[JobId, float]:
+        return {}
+
+    def look(self, scene: Scene) -> None:
+        pass
+
+    def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
+        self.plans.append(plan)
+
+    def note_news(self, job: JobId, news: News, now: float) -> None:
+        self.news.append((job, news))
+
+
+class PlayedGauge:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.cycles = 0
+        self.decisions = 0
+        self.broken: list[BrokenLaw] = []
+        self.paused: list[float] = []
+
+    def cycle(self, seconds: float, *, decided: bool) -> None:
+        self.cycles += 1
+        self.decisions += decided
+
+    def show(self, scene: Scene) -> None:
+        pass
+
+    def broken_law(self, error: BrokenLaw) -> None:
+        self.broken.append(error)
+
+    def reshaped(self, seconds: float, mechanism: str) -> None:
+        self.paused.append(seconds)
+
+
+@dataclass(eq=False)
+class Reign:
+    """One controller, from its beginning to its end."""
+
+    epoch: int
+    leash: Leash
+    controller: Controller
+    platform: PlayedPlatform
+    dialer: PlayedDialer
+    task: asyncio.Task[None] | None = None
+    is_woken: bool = False
+    is_over: bool = False
+    next_at: float = 0.0
+
+
+class Government:
+    """All controllers of a world, one of which leads."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: Policy,
+        mechanism: Mechanism = Mechanism.IN_PLACE,
+        *,
+        rules: Rules = RULES,
+    ) -> None:
+        self.world = world
+        self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=PACE)
+        self.memory = PlayedMemory()
+        self.gauge = PlayedGauge()
+        self.reigns: list[Reign] = []
+        self._loop = asyncio.new_event_loop()
+
+    def close(self) -> None:
+        for reign in self.reigns:
+            reign.leash.is_dead = True
+            self._release(reign)
+            reign.dialer.close()
+        self._loop.close()
+
+    @property
+    def leader(self) -> Reign:
+        return self.reigns[-1]
+
+    @property
+    def scene(self) -> Scene:
+        scene = self.leader.controller.scene
+        assert scene is not None
+        return scene
+
+    # --- beginnings and ends
+
+    def begin(self) -> Reign:
+        """Somebody new leads from now on, whatever the others do."""
+        world = self.world
+        world.epoch += 1
+        leash = Leash()
+        platform = PlayedPlatform(world, world.epoch, leash)
+        reign: Reign
+
+        def wake() -> None:
+            self._wake(reign)
+
+        dialer = PlayedDialer(world, world.epoch, leash, wake)
+        controller = Controller(
+            platform,
+            dialer,
+            self.memory,
+            self.gauge,
+            self.options,
+            epoch=world.epoch,
+            clock=lambda: world.now,
+        )
+        reign = Reign(world.epoch, leash, controller, platform, dialer)
+        self.reigns.append(reign)
+        world.note(f"[{reign.epoch}] begins")
+        self._wake(reign)
+        return reign
+
+    def kill(self, reign: Reign) -> None:
+        reign.leash.is_dead = True
+        self.world.note(f"[{reign.epoch}] is killed")
+        self._release(reign)
+        self._end(reign)
+
+    def _end(self, reign: Reign) -> None:
+        reign.is_over = True
+        reign.dialer.close()
+
+    def _release(self, reign: Reign) -> None:
+        """Let one that was held back go on."""
+        if reign.leash.held is not None and not reign.leash.held.done():
+            reign.leash.hold_at = None
+            reign.leash.held.set_result(None)
+            self._pump(reign)
+
+    def go_on(self, reign: Reign) -> None:
+        self.world.note(f"[{reign.epoch}] goes on")
+        self._release(reign)
+
+    def calm_down(self) -> None:
+        """Nobody is killed or held back any more, and somebody leads."""
+        for reign in self.reigns:
+            reign.leash.kill_at = reign.leash.hold_at = None
+            self.go_on(reign)
+        if self.leader.is_over:
+            self.begin()
+
+    # --- cycles
+
+    def _wake(self, reign: Reign) -> None:
+        if not reign.is_woken and not reign.is_over:
+            reign.is_woken = True
+            self.world.later(0.0, 0.05, lambda: self._look(reign))
+
+    def _look(self, reign: Reign) -> None:
+        reign.is_woken = False
+        if reign.is_over or reign.task is not None:
+            return
+        reign.task = self._loop.create_task(reign.controller.cycle())
+        self._pump(reign)
+
+    def _pump(self, reign: Reign) -> None:
+        """Let the controller go on until it has done its cycle, or is held back."""
+        task = reign.task
+        while task is not None and not task.done() and not self._is_held(reign):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        if task is not None and task.done():
+            reign.task = None
+            self._see_end_of(reign, task)
+
+    def _is_held(self, reign: Reign) -> bool:
+        return reign.leash.held is not None and not reign.leash.held.done()
+
+    def _see_end_of(self, reign: Reign, task: asyncio.Task[None]) -> None:
+        error = task.exception()
+        if isinstance(error, Killed | Fenced):
+            self.world.note(f"[{reign.epoch}] ends: {type(error).__name__} {error}")
+            self._end(reign)
+            return
+        if error is not None:
+            raise error
+        wanted = max(self.world.now + 0.05, reign.controller._next_look)
+        reign.next_at = wanted
+        self.world.after(wanted - self.world.now, lambda: self._look_again(reign, wanted))
+
+    def _look_again(self, reign: Reign, wanted: float) -> None:
+        if reign.next_at == wanted:
+            self._wake(reign)
+
+    def with_options(self, **changes: object) -> None:
+        """Give the controllers to come other options."""
+        self.options = replace(self.options, **changes)  # type: ignore[arg-type]

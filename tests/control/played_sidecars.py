@@ -1,0 +1,290 @@
+"""
+Played SideCars: the real table of the product over processes that are only played.
+
+A :class:`Container` is one start of a container. What it does is decided by
+:func:`dlsidecar.machine.react`, so that it cannot drift from what a real SideCar does; what a
+supervisor would do is played here: processes start late or not at all, save themselves, hang,
+ignore SIGTERM, crash, end well. :class:`Processes` is the truth about them, which nobody but the
+witness sees.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dlcore.model import GpuRef, JobId, NodeName
+from dlsidecar.events import (
+    Action,
+    ArmTimer,
+    Checkpoint,
+    CheckpointDone,
+    Event,
+    Gone,
+    Kill,
+    RankEnded,
+    Started,
+    StartFailed,
+    StartProcesses,
+    Terminate,
+    Told,
+)
+from dlsidecar.machine import Limits, Machine, react
+from dlwire.messages import Problem, Process, Progress, Refused, Run, State, Target
+
+
+@dataclass(eq=False)
+class Processes:
+    """The processes of one container, started together."""
+
+    job: JobId
+    node: NodeName
+    run: Run
+    gpus: frozenset[GpuRef]
+    attempt: int
+    ranks: set[int]
+    """Those that live."""
+    are_running: bool = False
+    """Whether they have become the user's program."""
+    hang: bool = False
+    is_ending: bool = False
+    """Whether they have saved themselves, or were told to end: they train no more."""
+    is_spoilt: bool = False
+    """Whether something other than the controller ended or disturbed them."""
+    ends: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        return bool(self.ranks)
+
+
+class Surroundings(Protocol):
+    """What a container needs of the world."""
+
+    def later(self, low: float, high: float, act: Callable[[], None]) -> None:
+        """Do this after some time."""
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do this after so long."""
+
+    def processes_begin(self, processes: Processes) -> None:
+        """They live from now on."""
+
+    def processes_end(self, processes: Processes) -> None:
+        """None of them lives any more."""
+
+    def try_to_save(self, processes: Processes) -> bool:
+        """Whether the whole job can save itself now; if so it has."""
+
+    def has_changed(self, container: "Container") -> None:
+        """Its state is another one."""
+
+    def has_left(self, container: "Container") -> None:
+        """The container has ended by itself."""
+
+    def fails(self, what: str) -> bool:
+        """Whether fate is against it."""
+
+    def progress_of(self, job: JobId) -> tuple[int, float]:
+        """The iteration that the job is at, and its speed."""
+
+    def obeys(self, container: "Container", target: Target, *, saves: bool) -> None:
+        """A declaration was accepted; ``saves`` tells whether it lets the job save itself."""
+
+
+class Container:
+    """One start of a container, with its SideCar."""
+
+    def __init__(
+        self, world: Surroundings, job: JobId, node: NodeName, incarnation: str, limits: Limits
+    ) -> None:
+        self._world = world
+        self.job = job
+        self.node = node
+        self.machine = Machine(incarnation, limits)
+        self.version = 1
+        self.processes: Processes | None = None
+        self.is_alive = True
+        self._timer: object = None
+
+    @property
+    def incarnation(self) -> str:
+        return self.machine.incarnation
+
+    # --- what is said to it and what it says
+
+    def declare(self, target: Target) -> Refused | None:
+        reaction = react(self.machine, Told(target))
+        if reaction.refused is None:
+            saves = isinstance(target, Run) or target.checkpoint
+            if reaction.word is not None:
+                self._world.obeys(self, target, saves=saves)
+            self.happen(Told(target))
+        return reaction.refused
+
+    def state(self) -> State:
+        machine = self.machine
+        iteration, speed = self._world.progress_of(self.job)
+        trains = self.processes is not None and self.processes.are_running
+        return State(
+            incarnation=machine.incarnation,
+            version=self.version,
+            phase=machine.phase,
+            released=machine.released,
+            epoch=machine.term.epoch,
+            generation=machine.term.generation,
+            target=machine.target,
+            held=machine.held,
+            held_generation=0 if machine.run is None else machine.run.generation,
+            leaving=machine.is_leaving,
+            processes=self._describe(),
+            progress=Progress(
+                iteration=iteration if trains else 0, iterations_per_second=speed if trains else 0.0
+            ),
+            problems=machine.problems,
+        )
+
+    def _describe(self) -> tuple[Process, ...]:
+        if self.processes is None:
+            return ()
+        run = self.processes.run
+        ranks = range(run.rank_offset, run.rank_offset + run.processes)
+        ends = self.processes.ends
+        return tuple(
+            Process(rank, pid=100 + rank, exit_code=code, signal=signum)
+            for rank in ranks
+            for code, signum in [ends.get(rank, (None, None))]
+        )
+
+    # --- events
+
+    def happen(self, event: Event) -> None:
+        if not self.is_alive:
+            return
+        before = self.machine
+        reaction = react(before, event)
+        self.machine = reaction.machine
+        if reaction.machine == before and not reaction.actions:
+            return
+        self.version += 1
+        for action in reaction.actions:
+            self._carry_out(action)
+        if self.machine.released:
+            self._timer = None
+        self._world.has_changed(self)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartProcesses():
+                self._timer = None
+                self._start(action.run, action.attempt)
+            case Checkpoint():
+                self._checkpoint()
+            case Terminate():
+                self._terminate()
+            case Kill():
+                self._kill()
+            case ArmTimer():
+                self._arm(action)
+            case _:
+                self.is_alive = False
+                self._world.has_left(self)
+
+    def _arm(self, timer: ArmTimer) -> None:
+        self._timer = timer
+
+        def ring() -> None:
+            if self._timer is timer:
+                self._timer = None
+                self.happen(timer.event)
+
+        self._world.after(timer.seconds, ring)
+
+    # --- what a supervisor does
+
+    def _start(self, run: Run, attempt: int) -> None:
+        ranks = set(range(run.rank_offset, run.rank_offset + run.processes))
+        gpus = frozenset(GpuRef(self.node, number_of(name)) for name in run.gpus)
+        processes = Processes(self.job, self.node, run, gpus, attempt, ranks)
+        self.processes = processes
+        self._world.processes_begin(processes)
+        if self._world.fails("start"):
+            processes.is_spoilt = True
+            problem = Problem("CommandNotFound", "train.py: no such file")
+            self._world.later(0.0, 0.5, lambda: self._fail_to_start(processes, problem))
+        else:
+            self._world.later(0.1, 3.0, lambda: self._be_started(processes))
+
+    def _fail_to_start(self, processes: Processes, problem: Problem) -> None:
+        processes.ranks.clear()
+        self._world.processes_end(processes)
+        self.happen(StartFailed(processes.attempt, problem))
+        self._prove_soon(processes)
+
+    def _be_started(self, processes: Processes) -> None:
+        if processes.live and self.is_alive:
+            processes.are_running = True
+            self.happen(Started(processes.attempt))
+
+    def _checkpoint(self) -> None:
+        processes = self.processes
+        assert processes is not None
+
+        def be_saved() -> None:
+            if processes.live and self.is_alive and self._world.try_to_save(processes):
+                self.happen(CheckpointDone(processes.attempt))
+
+        self._world.later(0.1, 2.0, be_saved)
+
+    def _terminate(self) -> None:
+        processes = self.processes
+        assert processes is not None
+        processes.is_ending = True
+        if processes.live and not self._world.fails("ignores SIGTERM"):
+            self._world.later(0.0, 1.0, lambda: self._end_all(processes, 15))
+        elif not processes.live:
+            self._prove_soon(processes)
+
+    def _kill(self) -> None:
+        processes = self.processes
+        assert processes is not None
+        self._world.later(0.0, 0.2, lambda: self._end_all(processes, 9))
+
+    def _end_all(self, processes: Processes, signum: int) -> None:
+        for rank in sorted(processes.ranks):
+            self.end(processes, rank, None, signum)
+
+    def end(
+        self, processes: Processes, rank: int, code: int | None, signum: int | None = None
+    ) -> None:
+        """One of its processes ends."""
+        if rank not in processes.ranks or not self.is_alive:
+            return
+        processes.ranks.discard(rank)
+        processes.ends[rank] = (code, signum)
+        if not processes.live:
+            self._world.processes_end(processes)
+        self.happen(RankEnded(processes.attempt, rank, code, signum))
+        if not processes.live:
+            self._prove_soon(processes)
+
+    def _prove_soon(self, processes: Processes) -> None:
+        self._world.later(0.0, 0.3, lambda: self.happen(Gone(processes.attempt)))
+
+    def die(self) -> None:
+        """The SideCar is killed, and the kernel kills all that it started."""
+        self.is_alive = False
+        if self.processes is not None and self.processes.live:
+            self.processes.is_spoilt = True
+            self.processes.ranks.clear()
+            self._world.processes_end(self.processes)
+
+    def show_progress(self) -> None:
+        """The training has told something."""
+        if self.is_alive:
+            self.version += 1
+            self._world.has_changed(self)
+
+
+def number_of(name: str) -> int:
+    """The number of a GPU, named by index or by the UUIDs of played nodes."""
+    return int(name.rpartition("-")[2])

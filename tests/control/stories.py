@@ -1,0 +1,385 @@
+"""
+Stories of a played world, told from a seed: what users, nodes, networks and trainings do to it.
+
+A story has two parts. First anything may happen at any time, controllers being killed and held
+back at any call among it. Then nothing new happens any more, the world is kind, and everything
+has to come to its end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dlcontrol.records import Status
+from dlcore.contract import Policy
+from dlcore.model import (
+    CauseCode,
+    Checkpoint,
+    JobId,
+    Limits,
+    Mechanism,
+    NodeName,
+    Phase,
+    Training,
+)
+from tests.builders import make_job
+from tests.control.governing import Government, Reign
+from tests.control.played import PlayedPod, Temper, World
+from tests.control.played_sidecars import Processes
+
+MEAN = Temper(
+    start_fails=0.04,
+    ignores_sigterm=0.15,
+    checkpoint_fails=0.05,
+    loses=0.06,
+    dawdles=0.05,
+)
+OPTIONS = ((1,), (2,), (1, 2), (1, 2, 4), (2, 4), (3,), (1, 2, 3, 4, 6))
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a story is made of."""
+
+    policy: Policy
+    mechanism: Mechanism = Mechanism.IN_PLACE
+    jobs: int = 6
+    seconds: float = 200.0
+    temper: Temper = MEAN
+    misfortunes: int = 25
+    deaths: int = 6
+    """How often a controller is killed or held back."""
+
+
+class Story:
+    """One of them."""
+
+    def __init__(self, plot: Plot, seed: object) -> None:
+        self.plot = plot
+        chance = World(f"cast/{seed}", {"n0": 1}).chance
+        sizes = {f"n{n}": chance.choice((2, 2, 3, 4)) for n in range(chance.choice((1, 2, 3)))}
+        self.world = World(seed, sizes, plot.temper)
+        self.government = Government(self.world, plot.policy, plot.mechanism)
+        self.is_calm = False
+        self._names = 0
+
+    def close(self) -> None:
+        self.government.close()
+
+    def tell(self) -> None:
+        """Let it all happen; raises :class:`LawBroken`."""
+        world, chance = self.world, self.world.chance
+        self.government.begin()
+        self._train()
+        for _ in range(self.plot.jobs):
+            world.later(0.0, self.plot.seconds * 0.7, self._submit)
+        for _ in range(self.plot.misfortunes):
+            what = chance.choice(self._misfortunes())
+            world.later(0.0, self.plot.seconds, partial(self._unless_calm, what))
+        for _ in range(self.plot.deaths):
+            world.later(0.0, self.plot.seconds, lambda: self._unless_calm(self._doom))
+        world.run(self.plot.seconds)
+        self._be_kind()
+
+    def end(self, seconds: float = 3000.0) -> bool:
+        """Let the kind part of it happen; returns whether everything came to its end."""
+        self.world.run(seconds, until=self.is_over)
+        return self.is_over()
+
+    def is_over(self) -> bool:
+        return not unfinished(self)
+
+    def _unless_calm(self, what: Callable[[], None]) -> None:
+        if not self.is_calm:
+            what()
+
+    def _be_kind(self) -> None:
+        """From now on nothing goes wrong, and nobody wants anything new."""
+        world = self.world
+        world.note("--- everybody is kind from now on")
+        self.is_calm = True
+        world.temper = Temper()
+        world.silent.clear()
+        for node in list(world.lost_nodes):
+            self._bring_back(node)
+        for node in list(world.nodes):
+            self._mend(node)
+        for job, entry in list(world.entries.items()):
+            if entry.job.suspend:
+                world.change(job, suspend=False)
+        self.government.calm_down()
+        for processes in list(world.witness.living):
+            if processes.hang:
+                # Somebody looks at it in the end.
+                self._crash_these(processes)
+
+    # --- the trainings
+
+    def _train(self) -> None:
+        """A second passes for all trainings."""
+        world = self.world
+        world.after(1.0, self._train)
+        seen: set[tuple[JobId, int]] = set()
+        for processes in sorted(world.witness.living, key=lambda p: (p.job, p.node)):
+            key = (processes.job, processes.run.generation)
+            if key not in seen and world.witness.is_whole(processes) and not processes.is_ending:
+                seen.add(key)
+                self._iterate(processes)
+
+    def _iterate(self, processes: Processes) -> None:
+        world, course = self.world, self.world.courses[processes.job]
+        course.iteration += 1 + processes.run.world_size
+        if course.iteration >= course.total and not course.is_done:
+            course.is_done = True
+            course.saved = course.iteration
+        if course.is_done:
+            self._finish(processes)
+            return
+        for pod in self._pods_of(processes.job):
+            if pod.container is not None and pod.container.processes is not None:
+                pod.container.show_progress()
+        if course.crashes_at and course.iteration >= course.crashes_at[0]:
+            course.crashes_at.pop(0)
+            world.note(f"{processes.job} crashes")
+            self._crash_these(processes)
+
+    def _finish(self, processes: Processes) -> None:
+        for pod in self._pods_of(processes.job):
+            container = pod.container
+            if container is None or container.processes is None or not container.processes.live:
+                continue
+            mine = container.processes
+            for rank in sorted(mine.ranks):
+                self.world.later(0.0, 1.0, partial(container.end, mine, rank, 0))
+
+    def _pods_of(self, job: JobId) -> list[PlayedPod]:
+        return [pod for (name, _), pod in self.world.pods.items() if name == job]
+
+    def _crash_these(self, processes: Processes) -> None:
+        pod = self.world.pod_of(processes.job, processes.node)
+        if pod is not None and pod.container is not None and processes.live:
+            processes.is_spoilt = True
+            self.world.witness.spoil(processes)
+            pod.container.end(processes, min(processes.ranks), 1)
+
+    # --- what users do
+
+    def _submit(self) -> None:
+        chance = self.world.chance
+        self._names += 1
+        options = chance.choice(OPTIONS)
+        job = make_job(
+            f"job-{self._names}",
+            options=options,
+            requested=chance.choice(options),
+            ids=chance.choice(("index", "index", "uuid")),
+            processes=chance.choice(("perGpu", "perGpu", "perNode")),
+            priority=chance.choice((0, 0, 1)),
+            checkpoint=Checkpoint(shared=chance.random() < 0.8),
+            limits=Limits(
+                backoff_limit=chance.choice((0, 2, 4)),
+                active_deadline_seconds=chance.choice((None, None, None, 100)),
+            ),
+            training=Training(iterations=chance.choice((60, 150, 300)), batch_size=64),
+        )
+        self.world.submit(job)
+        self.world.courses[job.id].crashes_at = [
+            chance.randrange(20, 200) for _ in range(chance.choice((0, 0, 0, 1, 2)))
+        ]
+        self.government.leader.controller.wake()
+        self.government._wake(self.government.leader)
+
+    def _some_job(self) -> JobId | None:
+        names = sorted(name for name, e in self.world.entries.items() if not e.status.is_final)
+        return self.world.chance.choice(names) if names else None
+
+    def _change_options(self) -> None:
+        job = self._some_job()
+        if job is not None:
+            options = self.world.chance.choice(OPTIONS)
+            demand = replace(
+                self.world.entries[job].job.gpus, options=options, requested=options[-1]
+            )
+            self.world.change(job, gpus=demand)
+            self._wake()
+
+    def _change_priority(self) -> None:
+        job = self._some_job()
+        if job is not None:
+            self.world.change(job, priority=self.world.chance.choice((0, 1, 2)))
+
+    def _suspend(self) -> None:
+        job = self._some_job()
+        if job is not None:
+            self.world.change(job, suspend=True)
+            self.world.later(1.0, 60.0, lambda: self._resume(job))
+            self._wake()
+
+    def _resume(self, job: JobId) -> None:
+        if job in self.world.entries:
+            self.world.change(job, suspend=False)
+            self._wake()
+
+    def _cancel(self) -> None:
+        job = self._some_job()
+        if job is not None:
+            self.world.cancel(job)
+            self._wake()
+
+    def _wake(self) -> None:
+        self.government._wake(self.government.leader)
+
+    # --- what goes wrong
+
+    def _misfortunes(self) -> tuple[Callable[[], None], ...]:
+        return (
+            self._restart_container,
+            self._restart_container,
+            self._end_some_pod,
+            self._silence,
+            self._silence,
+            self._lose_node,
+            self._crash,
+            self._crash,
+            self._hang,
+            self._cordon,
+            self._break_gpu,
+            self._change_options,
+            self._change_options,
+            self._change_priority,
+            self._suspend,
+            self._suspend,
+            self._cancel,
+        )
+
+    def _some_pod(self) -> PlayedPod | None:
+        pods = [p for p in self.world.pods.values() if not p.is_ended and p.container is not None]
+        pods = [pod for pod in pods if pod.node not in self.world.lost_nodes]
+        return self.world.chance.choice(pods) if pods else None
+
+    def _restart_container(self) -> None:
+        pod = self._some_pod()
+        if pod is not None:
+            self.world.restart_container(pod, fault=self.world.chance.random() < 0.2)
+
+    def _end_some_pod(self) -> None:
+        pod = self._some_pod()
+        if pod is not None:
+            self.world.end_pod(pod)
+
+    def _silence(self) -> None:
+        world = self.world
+        node = world.chance.choice(sorted(world.nodes) or [NodeName("")])
+        world.silent.add(node)
+        world.note(f"{node} is silent")
+        for reign in self.government.reigns:
+            reign.dialer.notice_silence()
+        world.later(1.0, 45.0, lambda: world.silent.discard(node))
+
+    def _lose_node(self) -> None:
+        world = self.world
+        if len(world.nodes) < 2:
+            return
+        name = world.chance.choice(sorted(world.nodes))
+        world.lost_nodes[name] = world.nodes.pop(name)
+        for processes in world.witness.living:
+            if processes.node == name and len(processes.run.peers) > 1:
+                # The others are right to believe that it is gone.
+                world.witness.spoil(processes)
+        world.note(f"{name} is lost")
+        for reign in self.government.reigns:
+            reign.dialer.notice_silence()
+        self._wake()
+        world.later(5.0, 60.0, lambda: self._bring_back(name))
+
+    def _bring_back(self, name: NodeName) -> None:
+        world = self.world
+        if name not in world.lost_nodes:
+            return
+        world.nodes[name] = world.lost_nodes.pop(name)
+        boots = world.chance.random() < 0.5
+        world.note(f"{name} is back{', and was restarted' if boots else ''}")
+        for pod in list(world.pods.values()):
+            if pod.node == name and not pod.is_ended:
+                if boots:
+                    world.end_pod(pod)
+                else:
+                    world.later(0.0, 3.0, partial(world.start_container, pod))
+                    world.tell(pod)
+        self._wake()
+
+    def _crash(self) -> None:
+        living = sorted(self.world.witness.living, key=lambda p: (p.job, p.node))
+        if living:
+            self._crash_these(self.world.chance.choice(living))
+
+    def _hang(self) -> None:
+        living = sorted(self.world.witness.living, key=lambda p: (p.job, p.node))
+        if living:
+            processes = self.world.chance.choice(living)
+            processes.hang = True
+            self.world.witness.spoil(processes)
+            self.world.note(f"{processes.job} hangs on {processes.node}")
+
+    def _cordon(self) -> None:
+        world = self.world
+        name = world.chance.choice(sorted(world.nodes) or [NodeName("")])
+        if name in world.nodes:
+            world.nodes[name] = replace(world.nodes[name], schedulable=False)
+            world.later(1.0, 60.0, lambda: self._mend(name))
+
+    def _break_gpu(self) -> None:
+        world = self.world
+        name = world.chance.choice(sorted(world.nodes) or [NodeName("")])
+        if name in world.nodes:
+            node = world.nodes[name]
+            bad = world.chance.choice(node.gpus)
+            gpus = tuple(
+                replace(gpu, unavailable_because="ECC") if gpu is bad else gpu for gpu in node.gpus
+            )
+            world.nodes[name] = replace(node, gpus=gpus)
+            world.later(1.0, 60.0, lambda: self._mend(name))
+
+    def _mend(self, name: NodeName) -> None:
+        world = self.world
+        if name in world.nodes:
+            node = world.nodes[name]
+            gpus = tuple(replace(gpu, unavailable_because="") for gpu in node.gpus)
+            world.nodes[name] = replace(node, gpus=gpus, schedulable=True)
+
+    # --- controllers
+
+    def _doom(self) -> None:
+        """Kill the controller, or hold it back, at one of its next calls; another one takes over."""
+        world, reign = self.world, self.government.leader
+        at = reign.leash.calls + world.chance.choice((1, 2, 3, 4, 5, 6, 8, 10, 15))
+        is_held = world.chance.random() < 0.4
+        if is_held:
+            reign.leash.hold_at = at
+        else:
+            reign.leash.kill_at = at
+        world.note(f"[{reign.epoch}] is doomed to be {'held' if is_held else 'killed'} at {at}")
+        world.later(0.0, 20.0, lambda: self._succeed(reign))
+
+    def _succeed(self, reign: Reign) -> None:
+        if self.government.leader is not reign:
+            return
+        self.government.begin()
+        self.world.later(0.0, 60.0, lambda: self.government.go_on(reign))
+
+
+def unfinished(story: Story) -> list[str]:
+    """Who has not come to its end, and what is recorded about it."""
+    return [
+        f"{job}: {entry.status.phase} g{entry.status.generation} {entry.status.placement}"
+        f" {entry.status.pods} {entry.status.message}"
+        for job, entry in story.world.entries.items()
+        if not has_ended(entry.status)
+    ]
+
+
+def has_ended(status: Status) -> bool:
+    """Whether nothing more is to come: it is over, or could never run in this cluster."""
+    is_too_large = status.cause is not None and status.cause.code is CauseCode.TOO_LARGE
+    is_waiting = status.phase is Phase.QUEUED and is_too_large
+    return (status.is_final or is_waiting) and not status.pods
