@@ -8,12 +8,13 @@ export`` writes; views in the file (:mod:`dlcontrol.sqlite_file`) show them as t
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
 from dlcontrol.sqlite_file import SqliteFile
-from dlcontrol.store import USUAL_BOUNDS, Bounds, Change, Documents, Stored, Ticket
+from dlcontrol.store import USUAL_BOUNDS, Bounds, Change, Documents, StoreAway, Stored, Ticket
 from dlcontrol.tables import (
     GpuRow,
     HistoryEntry,
@@ -61,7 +62,8 @@ class SqliteStore:
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
         # A file that cannot be used at all is better told now than behind everybody's back.
-        self.revisions()
+        with suppress(StoreAway):
+            self.revisions()
 
     @property
     def address(self) -> str:

@@ -201,6 +201,16 @@ def test_a_locked_file_is_away_until_it_is_not(path: Path):
         assert store.revisions() == {KIND: 1}
 
 
+def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        with opened(path, busy_seconds=0.1) as store:
+            with pytest.raises(StoreAway, match="is locked"):
+                store.revisions()
+            db.execute("ROLLBACK")
+            assert store.revisions() == {}
+
+
 @pytest.mark.parametrize(
     "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\7" * 5000]
 )
