@@ -42,9 +42,10 @@ def follow(find: Callable[[], tuple[Logs, bool]], lines: int | None) -> Iterator
     while True:
         for node, path in logs.items():
             if node not in tails:
-                # Of a node that comes later everything is news.
                 tails[node] = _Tail(node, path, lines)
             yield from tails[node].read()
+        # Of a node that comes later everything is news.
+        lines = None
         if ended:
             for tail in tails.values():
                 yield from tail.rest()

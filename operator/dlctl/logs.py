@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from dlctl.backends import Backend, LogQuery
+from dlctl.backends import Backend, LogLine, LogQuery
 from dlctl.choosing import name_argument, with_backend
 from dlctl.messages import say
 
@@ -29,21 +29,29 @@ def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int 
 
     Of a job that was on several nodes each line begins with the node, unless one is named.
     """
-    written = sys.stdout.buffer
-    several = not node and _is_on_several(backend, name)
-    anything = False
+    printer = _Printer(several=not node and len(backend.list_log_nodes(name)) > 1)
     for line in backend.read_logs(name, LogQuery(node, lines, follow)):
-        anything = True
-        if several:
-            written.write(f"[{line.node}] ".encode())
-        written.write(line.text)
+        printer.print(line)
         if follow:
-            written.flush()
-    written.flush()
-    if not anything and not follow:
+            printer.flush()
+    printer.flush()
+    if not printer.nodes and not follow:
         say(f"{name} has written nothing yet; -f waits for it")
 
 
-def _is_on_several(backend: Backend, name: str) -> bool:
-    """Whether it is, or may come to be while it is followed."""
-    return len(backend.list_log_nodes(name)) > 1
+class _Printer:
+    """Prints lines as they were written, with their nodes as soon as there are several."""
+
+    def __init__(self, *, several: bool) -> None:
+        self.nodes: set[str] = set()
+        self._several = several
+        self._written = sys.stdout.buffer
+
+    def print(self, line: LogLine) -> None:
+        self.nodes.add(line.node)
+        if self._several or len(self.nodes) > 1:
+            self._written.write(f"[{line.node}] ".encode())
+        self._written.write(line.text)
+
+    def flush(self) -> None:
+        self._written.flush()

@@ -399,6 +399,7 @@ def test_who_waits_is_told_what_is_left_when_the_others_have_what_was_decided():
 def test_what_a_plan_releases_is_free_for_who_waits():
     old = running("old-0", {N1: [0, 1]}, minutes=10)
     new = pending("new", 4)
+    assert old.placement is not None
     stop = Stop(old.id, old.placement, Cause(CauseCode.OUTRANKED))
     world = snapshot(old, new, cluster=Cluster([Node.of(N1, 2)]))
     told = sentences_for(world, (stop, Wait(new.id, Cause(CauseCode.NO_ROOM, gpus=2))))

@@ -1,8 +1,14 @@
 """The command, and a folder with a small trace to run it in."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from tests.ctl.playing import Played
 from tests.ctl.running import FIVE, Command
+from tests.local.stages import staged
 
 
 @pytest.fixture
@@ -16,3 +22,17 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "five.csv").write_text(FIVE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def played(dljob, tmp_path, monkeypatch):
+    """Four GPUs on one node behind a played ``dljob up``; the command runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DLJOB_STATE", raising=False)
+    # Sockets need short paths, which those of pytest are not.
+    root = Path(tempfile.mkdtemp(prefix="dljob-test-"))
+    try:
+        with staged(root, n1=4) as up:
+            yield Played(dljob, up, tmp_path)
+    finally:
+        shutil.rmtree(root)

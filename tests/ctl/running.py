@@ -4,15 +4,20 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from dlctl.main import run
+
+LONGEST_S = 60.0
+"""No law of ours: after so long something hangs."""
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
@@ -61,3 +66,44 @@ def run_apart(*arguments: object, cwd: Path | None = None, **environment: str) -
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+class Live:
+    """``dljob`` in a process of its own that goes on, and what it prints as it prints it."""
+
+    def __init__(self, *arguments: object) -> None:
+        script = "from dlctl.main import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def line(self) -> str:
+        """Return the next line; it comes in the end, or the test fails."""
+        assert self._process.stdout is not None
+        timer = threading.Timer(LONGEST_S, self._process.kill)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+        assert line, "it has ended"
+        return line.decode()
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    def rest(self) -> Result:
+        """Return its end, and what it printed until then that was not read."""
+        out, err = self._process.communicate(timeout=LONGEST_S)
+        return Result(self._process.returncode, out.decode(), err.decode())

@@ -1,0 +1,456 @@
+"""The verbs about jobs, as their users see them: the real command, the real server."""
+
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import yaml
+
+from dlcontrol.records import Condition, ConditionType
+from dlcontrol.tables import HistoryEntry
+from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
+from dllocal.folders import Folders
+from tests.ctl.running import Live, Result, run_apart
+from tests.local.stages import job_document
+
+
+def table(text):
+    """The rows of a table, each a mapping from its columns."""
+    header, *rows = text.splitlines()
+    starts = [match.start() for match in re.finditer(r"\S+", header)]
+    ends = [*starts[1:], None]
+    names = header.split()
+    return [
+        {name: row[start:end].strip() for name, start, end in zip(names, starts, ends, strict=True)}
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def busy(played):
+    """One job that trains on two GPUs and one that waits."""
+    played.submit("runs", priority=2)
+    played.submit("waits", gpus={"options": [4]})
+    played.do("give", "runs", {"n1": (0, 1)}, speed=2.0, iteration=500, iterations_total=1000.0)
+    played.do("take", "waits", CauseCode.NO_ROOM, message="waits: needs 4 GPUs")
+    return played
+
+
+# --- get ----------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_as_kubectl_does(busy):
+    result = busy("get")
+    assert (result.status, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0].split() == [
+        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"),
+    ]
+    runs, waits = table(result.stdout)
+    assert runs.pop("ETA") in ("4m8s", "4m9s", "4m10s")
+    assert runs.pop("AGE").endswith("s")
+    assert runs == {
+        "NAME": "runs",
+        "PHASE": "Running",
+        "GPUS": "2",
+        "PROGRESS": "50%",
+        "SPEED": "2 it/s",
+        "RESHAPES": "0",
+    }
+    assert (waits["PHASE"], waits["GPUS"], waits["ETA"]) == ("Queued", "0", "-")
+
+
+def test_the_wide_list_also_tells_where_and_why(busy):
+    runs, waits = table(busy("get", "-o", "wide").stdout)
+    assert (runs["PRIORITY"], runs["ALLOCATION"]) == ("2", "n1[0-1]")
+    assert waits["REASON"] == "waits: needs 4 GPUs"
+
+
+def test_one_job_is_a_document_and_several_are_a_list(busy):
+    one = busy("get", "runs", "-o", "json").data
+    assert (one["kind"], one["metadata"]["name"]) == ("DLJob", "runs")
+    several = busy("get", "-o", "json").data
+    assert (several["kind"], len(several["items"])) == ("DLJobList", 2)
+    assert yaml.safe_load(busy("get", "-o", "yaml").stdout) == several | {
+        "items": [*several["items"]]
+    }
+    assert busy("get", "-o", "name").stdout == "dljob.dljob.io/runs\ndljob.dljob.io/waits\n"
+
+
+def test_what_is_printed_as_yaml_can_be_submitted_again(busy):
+    text = busy("get", "runs", "-o", "yaml").stdout.replace("name: runs", "name: again")
+    (busy.folder / "again.yaml").write_text(text, encoding="utf-8")
+    assert busy("submit", "again.yaml").stdout == "again submitted\n"
+    assert busy("get", "again", "-o", "json").data["spec"]["priority"] == 2
+
+
+def test_jobs_are_selected_by_name_and_by_label(played):
+    documents = [job_document(name) for name in ("a", "b")]
+    documents[0]["metadata"]["labels"] = {"team": "vision"}
+    played("submit", played.file(*documents))
+    assert [row["NAME"] for row in table(played("get", "-l", "team=vision").stdout)] == ["a"]
+    result = played("get", "b", "x", "-o", "name")
+    assert (result.status, result.stdout) == (1, "dljob.dljob.io/b\n")
+    assert result.stderr == "dljob: x: there is no such job; dljob get lists those that are\n"
+    result = played("get", "-l", "team=speech")
+    assert (result.status, result.stdout, result.stderr) == (0, "", "No job has these labels.\n")
+    result = played("get", "-l", "a b")
+    assert (result.status, "write such as team=vision" in result.stderr) == (1, True)
+    assert played("get", "a", "-l", "team=vision").status == 2
+
+
+def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_list(played):
+    result = played("get")
+    assert (result.status, result.stdout, result.stderr) == (0, "", "There are no jobs.\n")
+    assert played("get", "-o", "json").data["items"] == []
+
+
+def test_who_watches_gets_a_row_for_each_change(busy):
+    with Live("get", "-w", "--state", busy.up.root) as live:
+        rows = [live.line().split() for _ in range(3)]
+        assert [row[:2] for row in rows] == [
+            *(["NAME", "PHASE"], ["runs", "Running"], ["waits", "Queued"]),
+        ]
+        busy.do("record", "waits", phase=Phase.SUSPENDED)
+        assert live.line().split()[:2] == ["waits", "Suspended"]
+        # A change that no column shows is no news.
+        busy.do("record", "waits", booked=7)
+        busy.do("record", "runs", iteration=750)
+        assert live.line().split()[:4] == ["runs", "Running", "2", "75%"]
+        busy.up.do(lambda stage: stage.registry.forget(JobId("waits")))
+        assert live.line().split()[:2] == ["waits", "Removed"]
+        # The controller ends, and so does the watching, with the reason.
+        busy.up.stop()
+        end = live.rest()
+        assert (end.status, end.stdout) == (1, "")
+        assert "dljob up" in end.stderr
+
+
+def test_watching_ends_with_ctrl_c_and_without_a_word(busy):
+    with Live("get", "runs", "-w", "-o", "json", "--state", busy.up.root) as live:
+        assert json.loads(live.line())["metadata"]["name"] == "runs"
+        live.interrupt()
+        end = live.rest()
+        # The line break comes after the ^C of a terminal.
+        assert end == Result(130, "", "\n")
+
+
+def test_who_watches_some_jobs_hears_of_no_others(busy):
+    with Live("get", "waits", "-w", "-o", "name", "--state", busy.up.root) as live:
+        assert live.line() == "dljob.dljob.io/waits\n"
+        busy.do("record", "runs", iteration=750)
+        busy.submit("another")
+        busy.do("record", "waits", phase=Phase.SUSPENDED)
+        assert live.line() == "dljob.dljob.io/waits\n"
+
+
+# --- describe -----------------------------------------------------------------------------
+
+
+def test_a_job_is_described_from_its_name_to_its_events(busy):
+    busy.up.do(lambda stage: stage.events.add(JobId("runs"), "Running", "trains on n1[0,1]"))
+    text = busy("describe", "runs").stdout
+    for line in (
+        "Name:          runs",
+        "Phase:         Running",
+        "  GPUs:        1, 2 or 4",
+        "  Training:    1,000 iterations",
+        "  Command:     sleep 60",
+        "  Priority:    2",
+        "  n1:          GPU 0-1",
+        "Progress:      500 of 1,000 iterations (50%)",
+        "  Speed:       2 it/s",
+        "  Failures:    0 of 3 that are borne with",
+    ):
+        assert f"{line}\n" in text
+    assert re.search(r"^Submitted:     \d{4}-\d\d-\d\d .* \(\d+s ago\)$", text, re.MULTILINE)
+    assert re.search(r"^  Normal +Running +\d+s +trains on n1\[0,1\]$", text, re.MULTILINE)
+    assert "Why:           trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done" in text
+
+
+def test_a_job_that_failed_is_described_with_the_end_of_its_log(played):
+    played.submit("broken")
+    why = "it failed 4 times; the last time rank 0 exited with status 7"
+    played.do(
+        "record",
+        "broken",
+        phase=Phase.FAILED,
+        failures=4,
+        exit_code=7,
+        message=why,
+        log_tail=("Traceback", "ValueError: no data"),
+        conditions=(
+            Condition(ConditionType.FINISHED, True, "BackoffLimitExceeded", why, since=1.0),
+        ),
+    )
+    text = played("describe", "broken").stdout
+    assert f"Why:           {why}\n" in text
+    assert "  Exit status: 7\n" in text
+    assert "Log, its last lines:\n  Traceback\n  ValueError: no data\n" in text
+    assert re.search(rf"^  Finished +True +BackoffLimitExceeded +\w+ +{why}$", text, re.MULTILINE)
+
+
+def test_every_wish_of_a_job_is_described(played):
+    played.submit(
+        "wide",
+        gpus={"min": 2, "max": 4, "requested": 3, "types": ["V100"], "maxNodes": 2},
+        framework="pytorch",
+        training={
+            "epochs": 3,
+            "iterationsPerEpoch": 1000,
+            "batchSize": 64,
+            "target": {"metric": "top5", "value": 0.9},
+        },
+        progress={"log": r"step (?P<iteration>\d+) top5=(?P<top5>[\d.]+)"},
+        checkpoint={"signal": "SIGUSR1", "confirm": "file", "path": "/ckpt", "shared": True},
+        activeDeadlineSeconds=60,
+        ttlSecondsAfterFinished=5,
+        suspend=True,
+    )
+    text = played("describe", "wide").stdout
+    for line in (
+        "  GPUs:        2 to 4, 3 requested, of type V100, on at most 2 nodes",
+        "  Training:    3 epochs of 1,000, until top5 is 0.9, batch size 64",
+        "  Framework:   pytorch, a process for each GPU",
+        "  Checkpoint:  by signal SIGUSR1, in /ckpt (shared)",
+        "  Limits:      60 s at most, forgotten 5 s after its end",
+        "  Suspended:   yes",
+        "Allocation:    none",
+        "Events:        <none>",
+    ):
+        assert f"{line}\n" in text
+
+
+def test_a_description_is_also_a_document(busy):
+    told = busy("describe", "runs", "-o", "json").data
+    assert told["job"]["metadata"]["name"] == "runs"
+    assert told["why"].startswith("trains on 2 GPUs")
+    assert told["events"] == []
+
+
+# --- why and history ----------------------------------------------------------------------
+
+
+def test_why_is_one_sentence_with_the_numbers_of_now(busy):
+    result = busy("why", "waits")
+    assert result.stdout == (
+        "waits: needs 4 GPUs on one node; the most free on one node is 2,"
+        " runs releases 2 more in about 4 min\n"
+    )
+    both = busy("why", "runs", "waits").stdout.splitlines()
+    assert [line.split()[0] for line in both] == ["runs", "waits"]
+    assert busy("why", "waits", "-o", "json").data["message"] == result.stdout.rstrip("\n")
+
+
+def test_the_history_tells_each_change_with_its_cause_and_cost(busy):
+    two, four = (Placement.of({NodeName("n1"): range(n)}) for n in (2, 4))
+    entries = [
+        HistoryEntry(job=JobId("runs"), at=10.0, kind="start", new=two, sentence="idle GPUs"),
+        HistoryEntry(
+            job=JobId("runs"), at=20.0, kind="reshape", old=two, new=four, cost_seconds=1.53
+        ),
+        HistoryEntry(job=JobId("runs"), at=30.0, kind="Crashed", sentence="exited with status 1"),
+        HistoryEntry(job=JobId("runs"), at=40.0, kind="stop", old=four, sentence="outranked"),
+    ]
+    busy.up.do(lambda stage: stage.history.extend(entries))
+    start, reshape, crash, stop = table_of_history(busy("history", "runs").stdout)
+    assert start == ("start", "2", "-", "idle GPUs")
+    assert reshape == ("reshape", "2 > 4", "1.5s", "-")
+    assert crash == ("Crashed", "-", "-", "exited with status 1")
+    assert stop == ("stop", "4 > 0", "-", "outranked")
+    wide = table_of_history(busy("history", "runs", "-o", "wide").stdout)
+    assert wide[1][1] == "n1[0-1] > n1[0-3]"
+    assert wide[3][1] == "n1[0-3] > nothing"
+    assert busy("history", "runs", "-o", "json").data[0]["kind"] == "start"
+    assert len(busy("history", "runs", "--limit", 2, "-o", "json").data) == 2
+
+
+def table_of_history(text):
+    return [tuple(re.split(r" {3,}", line)[1:]) for line in text.splitlines()[1:]]
+
+
+def test_a_job_without_history_is_told_so(busy):
+    result = busy("history", "runs")
+    assert (result.status, result.stderr) == (0, "Nothing is remembered of runs yet.\n")
+    assert busy("history", "x").status == 1
+
+
+# --- suspend, resume, cancel --------------------------------------------------------------
+
+
+def test_jobs_are_suspended_and_resumed(busy):
+    assert busy("suspend", "runs", "waits").stdout == "runs suspended\nwaits suspended\n"
+    assert busy("get", "runs", "-o", "json").data["spec"]["suspend"] is True
+    assert busy("suspend", "runs").stdout == "runs is suspended already\n"
+    assert busy("resume", "runs").stdout == "runs resumed\n"
+    assert busy("get", "runs", "-o", "json").data["spec"]["suspend"] is False
+    assert busy("resume", "runs").stdout == "runs is not suspended\n"
+
+
+def test_what_can_be_done_is_done_and_the_rest_is_told(busy):
+    busy.do("record", "runs", phase=Phase.COMPLETED)
+    result = busy("suspend", "x", "runs", "waits")
+    assert (result.status, result.stdout) == (1, "waits suspended\n")
+    assert result.stderr.splitlines() == [
+        "dljob: x: there is no such job; dljob get lists those that are",
+        "dljob: runs is Completed already; submit it under another name to train it again",
+    ]
+
+
+def test_a_job_is_cancelled(busy):
+    assert busy("cancel", "runs").stdout == "runs cancelled\n"
+    assert table(busy("get", "runs").stdout)[0]["PHASE"] == "Cancelling"
+    threading.Timer(0.3, busy.up.do, [lambda stage: stage.registry.forget(JobId("runs"))]).start()
+    assert busy("cancel", "--wait", "runs").status == 0
+    assert busy("get", "runs").status == 1
+
+
+# --- exec ---------------------------------------------------------------------------------
+
+
+def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
+    script = "echo $CUDA_VISIBLE_DEVICES; pwd; exit 3"
+    result = run_apart("exec", "runs", "--state", busy.up.root, "--", "sh", "-c", script)
+    assert (result.status, result.stdout.splitlines()) == (3, ["0,1", str(busy.folder)])
+    result = run_apart("exec", "runs", "--state", busy.up.root, "--", "sh", "-c", "kill -9 $$")
+    assert result.status == 128 + 9
+
+
+def test_a_command_that_cannot_be_run_is_told(busy):
+    result = busy("exec", "runs", "--", "no-such-command")
+    assert result.stderr == (
+        "dljob: no-such-command: cannot be run (No such file or directory); check the command\n"
+    )
+    assert busy("exec", "waits", "--", "true").stderr.startswith("dljob: waits has no GPUs now (Q")
+    assert busy("exec", "runs", "--node", "n2", "--", "true").stderr == (
+        "dljob: runs has no GPUs on n2; name one of n1\n"
+    )
+    assert busy("exec", "runs").status == 2
+
+
+# --- the rest -----------------------------------------------------------------------------
+
+
+def test_where_nobody_answers_it_is_told_where_and_what_to_do(dljob, tmp_path):
+    for verb in (["get"], ["why", "a"], ["top", "--once"], ["gpu", "list"], ["config", "show"]):
+        result = dljob(*verb, "--state", tmp_path)
+        assert (result.status, result.stdout) == (1, "")
+        assert result.stderr.startswith("dljob: no dljob up answers at /")
+        assert result.stderr.endswith("or name the folder of the one you mean with --state\n")
+        assert result.stderr.count("\n") == 1
+
+
+def test_the_state_folder_may_come_from_the_environment(busy):
+    result = run_apart("get", "-o", "name", DLJOB_STATE=str(busy.up.root))
+    assert result.stdout.splitlines() == ["dljob.dljob.io/runs", "dljob.dljob.io/waits"]
+
+
+def test_who_is_no_dljob_up_is_told_so(dljob, tmp_path):
+    folders = Folders(tmp_path)
+    folders.make()
+
+    def answer():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folders.socket))
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        result = dljob("get", "--state", tmp_path)
+        answering.join()
+    assert result.stderr == "dljob: what answers is no dljob up (status 200, and no JSON)\n"
+    folders.socket.unlink()
+
+
+def test_gpus_are_listed_taken_out_and_given_back(busy):
+    assert busy("gpu", "cordon", "n1/3", "n1/0", "--reason", "hot").stdout == (
+        "n1/3 cordoned\nn1/0 cordoned\n"
+    )
+    first, *_, last = table(busy("gpu", "list").stdout)
+    assert (first["GPU"], first["STATE"], first["JOB"], first["REASON"]) == (
+        *("n1/0", "in use", "runs", "hot"),
+    )
+    assert (last["GPU"], last["STATE"], last["REASON"]) == ("n1/3", "unavailable", "hot")
+    assert table(busy("gpu", "list", "-o", "wide").stdout)[1]["UUID"] == "GPU-n1-1"
+    (node,) = busy("gpu", "list", "-o", "json").data
+    assert len(node["gpus"]) == 4
+    assert busy("gpu", "uncordon", "n1/3", "n1/2").stdout == (
+        "n1/3 uncordoned\nn1/2 was not cordoned\n"
+    )
+
+
+@pytest.mark.parametrize("gpu", ["n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"])
+def test_what_is_no_gpu_is_wrong_usage(played, gpu):
+    result = played("gpu", "cordon", gpu)
+    assert result.status == 2
+    assert "is no GPU; write NODE/NUMBER, such as n1/3" in result.stderr
+
+
+def test_settings_are_shown_as_a_table_and_as_a_file(played):
+    rows = {row["SETTING"]: row for row in table(played("config", "show").stdout)}
+    assert (rows["seed"]["VALUE"], rows["seed"]["FROM"]) == ("3", "settings.yaml")
+    assert rows["policy"]["FROM"] == "default"
+    tree = yaml.safe_load(played("config", "show", "-o", "yaml").stdout)
+    assert (tree["seed"], tree["pace"]["periodSeconds"]) == (3, 15.0)
+    assert "For policies that draw at random." in played("config", "show", "-o", "wide").stdout
+
+
+def test_colours_are_for_a_terminal_only(busy):
+    def seen(**environment):
+        leader, follower = pty.openpty()
+        script = f"from dlctl.main import run; run(['get', '--state', {str(busy.up.root)!r}])"
+        environment = {
+            **{k: v for k, v in os.environ.items() if k != "NO_COLOR"},
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TERM": "xterm",
+            **environment,
+        }
+        subprocess.run([sys.executable, "-c", script], stdout=follower, env=environment, check=True)
+        os.close(follower)
+        text = os.read(leader, 65536).decode()
+        os.close(leader)
+        return text
+
+    assert "\x1b[32mRunning" in seen()
+    assert "\x1b" not in seen(NO_COLOR="1")
+    assert "\x1b" not in busy("get").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_told_how_to_complete(dljob, shell):
+    text = dljob("completion", shell).stdout
+    assert "_DLJOB_COMPLETE" in text
+    assert dljob("completion", "csh").status == 2
+
+
+def test_verbs_options_and_names_are_completed(busy):
+    def complete(*words):
+        script = "from dlctl.main import main; import sys; sys.argv[0] = 'dljob'; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "_DLJOB_COMPLETE": "bash_complete",
+                "COMP_WORDS": " ".join(words),
+                "COMP_CWORD": str(len(words) - 1),
+                "DLJOB_STATE": str(busy.up.root),
+            },
+        )
+        return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+    assert complete("dljob", "sus") == {"suspend"}
+    assert complete("dljob", "why", "ru") == {"runs"}
+    assert "--dry-run" in complete("dljob", "submit", "--dr")

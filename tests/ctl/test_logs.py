@@ -1,0 +1,158 @@
+"""What the training of a job wrote, whole, at its end, and as it goes on."""
+
+import pytest
+
+from dlcore.model import JobId, Phase
+from dlctl import following
+from dlctl.backends import Away
+from tests.ctl.running import Live, Result, run_apart
+
+
+class Logs:
+    """The logs of one job, by their nodes."""
+
+    def __init__(self, played, job):
+        self.folder = played.up.root / "jobs" / job
+        self.folder.mkdir(parents=True)
+
+    def write(self, node, text):
+        with (self.folder / f"{node}.log").open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+@pytest.fixture
+def logs(played):
+    played.submit("a")
+    return Logs(played, "a")
+
+
+def test_a_log_is_printed_whole_or_from_its_end(played, logs):
+    lines = [f"step {number}" for number in range(10_000)]
+    logs.write("n1", "\n".join(lines) + "\n")
+    assert run_apart("logs", "a", "--state", played.up.root).stdout.splitlines() == lines
+    for count in (0, 1, 2, 9_999, 10_000, 20_000):
+        result = run_apart("logs", "a", "--tail", count, "--state", played.up.root)
+        assert result.stdout.splitlines() == lines[len(lines) - min(count, len(lines)) :]
+
+
+def test_a_last_line_without_its_end_is_a_line(played, logs):
+    logs.write("n1", "first\nsecond")
+    assert run_apart("logs", "a", "--state", played.up.root).stdout == "first\nsecond"
+    assert run_apart("logs", "a", "--tail", 1, "--state", played.up.root).stdout == "second"
+
+
+def test_lines_of_several_nodes_bear_their_names_unless_one_is_named(played, logs):
+    logs.write("n1", "one\n")
+    logs.write("n2", "two\n")
+    both = run_apart("logs", "a", "--state", played.up.root)
+    assert both.stdout == "[n1] one\n[n2] two\n"
+    one = run_apart("logs", "a", "--node", "n2", "--state", played.up.root)
+    assert one.stdout == "two\n"
+    none = run_apart("logs", "a", "--node", "n3", "--state", played.up.root)
+    assert (none.status, none.stderr) == (
+        1,
+        "dljob: a has no log of n3; nodes with one: n1, n2\n",
+    )
+
+
+def test_a_job_that_has_written_nothing_is_told_so(played):
+    played.submit("a")
+    result = run_apart("logs", "a", "--state", played.up.root)
+    assert (result.status, result.stdout) == (0, "")
+    assert result.stderr == "a has written nothing yet; -f waits for it\n"
+
+
+def follow(played, *words):
+    return Live("logs", "a", "-f", *words, "--state", played.up.root)
+
+
+def end(played):
+    played.do("record", "a", phase=Phase.COMPLETED)
+
+
+def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, logs):
+    with follow(played) as live:
+        for number in range(5):
+            logs.write("n1", f"step {number}\n")
+            assert live.line() == f"step {number}\n"
+        logs.write("n1", "the end")
+        end(played)
+        assert live.rest() == Result(0, "the end", "")
+
+
+def test_following_ends_with_ctrl_c(played, logs):
+    logs.write("n1", "step 1\n")
+    with follow(played) as live:
+        assert live.line() == "step 1\n"
+        live.interrupt()
+        end = live.rest()
+        # The line break comes after the ^C of a terminal.
+        assert end == Result(130, "", "\n")
+
+
+def test_a_log_that_is_turned_over_is_followed_on(played, logs):
+    logs.write("n1", "old 1\nold 2\n")
+    with follow(played, "--tail", 1) as live:
+        assert live.line() == "old 2\n"
+        (logs.folder / "n1.log").rename(logs.folder / "n1.log.1")
+        logs.write("n1", "new 1\n")
+        assert live.line() == "new 1\n"
+        (logs.folder / "n1.log").write_text("n 2\n", encoding="utf-8")
+        assert live.line() == "n 2\n"
+        end(played)
+        assert live.rest() == Result(0, "", "")
+
+
+def test_a_node_that_comes_later_is_followed_from_its_beginning(played, logs):
+    logs.write("n1", "old\none\n")
+    with follow(played, "--tail", 1) as live:
+        assert live.line() == "one\n"
+        logs.write("n2", "first\nsecond\n")
+        assert [live.line(), live.line()] == ["[n2] first\n", "[n2] second\n"]
+
+
+def test_a_controller_that_ends_does_not_end_the_following(played, logs):
+    """It is the training that writes; the next controller tells when it has ended."""
+    looks: list[None] = []
+
+    def find():
+        looks.append(None)
+        if len(looks) == 2:
+            raise Away("gone for a while")
+        return {"n1": logs.folder / "n1.log"}, len(looks) > 3
+
+    logs.write("n1", "step 1\n")
+    told = [line.text for line in following.follow(find, None)]
+    assert (told, len(looks)) == ([b"step 1\n"], 4)
+
+
+def test_a_job_that_is_gone_has_ended(played, logs):
+    logs.write("n1", "step 1\n")
+    with follow(played) as live:
+        assert live.line() == "step 1\n"
+        played.up.do(lambda stage: stage.registry.forget(JobId("a")))
+        assert live.rest() == Result(0, "", "")
+
+
+def test_a_line_longer_than_any_memory_is_passed_on_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(following, "BLOCK", 300)
+    path = tmp_path / "n1.log"
+    path.write_bytes(b"x" * 5000 + b"\nshort\n")
+    pieces = [line.text for line in following.read_lines({"n1": path}, None)]
+    assert b"".join(pieces) == path.read_bytes()
+    assert max(map(len, pieces)) <= 1300
+    assert pieces[-1] == b"short\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\n", b"a\nb", b"a\r10%\r20%\nb\n"])
+@pytest.mark.parametrize("block", [1, 2, 1 << 16])
+def test_the_last_lines_are_found_in_any_text(tmp_path, monkeypatch, text, block):
+    monkeypatch.setattr(following, "BLOCK", block)
+    path = tmp_path / "n1.log"
+    path.write_bytes(text)
+    lines = text.split(b"\n")
+    whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    for count in range(4):
+        told = b"".join(line.text for line in following.read_lines({"n1": path}, count))
+        assert told == b"".join(whole[max(0, len(whole) - count) :])

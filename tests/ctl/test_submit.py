@@ -1,0 +1,223 @@
+"""Jobs are refused before anything happens, each with the place, the field, what is wrong and what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlctl.main import run
+from tests.ctl.running import run_apart
+from tests.local.stages import job_document
+
+WRONG_JOBS = sorted((Path(__file__).parents[1] / "core" / "data" / "wrong_jobs").glob("*.yaml"))
+WRONG = "# wrong: "
+
+
+def names(played):
+    return played("get", "-o", "name").stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", WRONG_JOBS, ids=lambda path: path.stem)
+def test_each_wrong_file_is_refused_in_its_own_words(dljob, path, tmp_path):
+    text = path.read_text(encoding="utf-8")
+    expected = [line.removeprefix(WRONG) for line in text.splitlines() if line.startswith(WRONG)]
+    if path.stem == "empty":
+        # A file may hold empty documents, but not only those.
+        expected = ["holds no DLJob; put at least one DLJob into it"]
+    # Nobody answers in this folder: nothing is asked before the file is known to be right.
+    result = dljob("submit", path, "--state", tmp_path)
+    assert (result.status, result.stdout) == (1, "")
+    told = result.stderr.splitlines()
+    assert all(line.startswith(f"dljob: {path}:") for line in told)
+    for line in expected:
+        assert any(each.endswith(f": {line}") for each in told), (line, told)
+
+
+def test_the_real_command_refuses_a_wrong_file_and_leaves_no_job_behind(played):
+    path = next(path for path in WRONG_JOBS if path.stem == "half-a-gpu")
+    result = run_apart("submit", path, "--state", played.up.root)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[0] == (
+        f"dljob: {path}:2: spec.gpus.options[0]: 0.5 is not a whole number;"
+        " give a whole number from 1 to 16,384"
+    )
+    assert names(played) == []
+
+
+def test_a_file_of_several_jobs_is_taken_in_whole(played):
+    result = played("submit", played.file(*(job_document(name) for name in "abc")))
+    assert (result.status, result.stdout, result.stderr) == (
+        0,
+        "a submitted\nb submitted\nc submitted\n",
+        "",
+    )
+    assert len(names(played)) == 3
+    assert played.up.do(lambda stage: stage.wakes) == 1
+
+
+def test_where_one_of_several_is_wrong_none_is_submitted(played):
+    wrong = job_document("b", gpus={"options": [0]})
+    path = played.file(job_document("a"), wrong, job_document("c", priority="high"))
+    result = played("submit", path)
+    assert result.status == 1
+    lines = result.stderr.splitlines()
+    starts = [
+        number for number, line in enumerate(path.read_text().splitlines(), 1) if "apiV" in line
+    ]
+    assert lines[0].startswith(f"dljob: {path}:{starts[1]}: spec.gpus.options[0]: 0 is not")
+    assert lines[1].startswith(f"dljob: {path}:{starts[2]}: spec.priority: ")
+    assert names(played) == []
+
+
+def test_what_only_the_place_knows_is_told_with_the_place_in_the_file(played):
+    needy = job_document("needy")
+    needy["spec"]["template"]["spec"]["volumes"] = [{"name": "data"}]
+    needy["spec"]["template"]["spec"]["containers"][0]["image"] = "python:3.11"
+    path = played.file(job_document("a"), needy)
+    result = played("submit", path)
+    assert result.status == 1
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(
+        ": spec.template.spec.volumes: needs a cluster; remove it, or run the job on a cluster"
+    )
+    assert line.startswith(f"dljob: {path}:")
+    assert names(played) == []
+    del needy["spec"]["template"]["spec"]["volumes"]
+    result = played("submit", played.file(needy))
+    assert result.stdout == "needy submitted\n"
+    assert result.stderr == (
+        "note: spec.template.spec.containers[0].image has no effect on one machine\n"
+    )
+
+
+def test_a_name_that_is_taken_is_refused_with_both_ways_out(played):
+    path = played.file(job_document("a"))
+    played("submit", path)
+    result = played("submit", path)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == (
+        f'dljob: {path}:1: metadata.name: "a" is a job already (Submitted);'
+        " choose another name, or remove that one first: dljob cancel a\n"
+    )
+    assert played(
+        "submit", played.file(job_document("b")), played.file(job_document("b"))
+    ).stderr.endswith('metadata.name: "b" is submitted twice; give every job a name of its own\n')
+
+
+def test_jobs_come_from_several_files_from_folders_and_from_standard_input(played):
+    folder = played.folder / "jobs"
+    folder.mkdir()
+    for name in ("b", "a"):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(job_document(name)), encoding="utf-8")
+    (folder / "notes.txt").write_text("no job", encoding="utf-8")
+    script = "from dlctl.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "submit", "-", str(folder), "--state", str(played.up.root)],
+        input=yaml.safe_dump(job_document("c")),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.stdout.splitlines() == ["c submitted", "a submitted", "b submitted"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (None, "jobs.yaml: cannot be read (No such file or directory); check the path"),
+        ("a: [", "jobs.yaml:1: is not YAML ("),
+        ("", "jobs.yaml: holds no DLJob; put at least one DLJob into it"),
+        ("---\n---\n", "jobs.yaml: holds no DLJob; put at least one DLJob into it"),
+        ("a: 2020-02-30", "jobs.yaml: is not YAML that can be read ("),
+        ("- 1", "jobs.yaml:1: the document is a list, not a DLJob; begin with apiVersion"),
+    ],
+)
+def test_what_is_no_file_of_jobs_is_told(played, text, error):
+    if text is not None:
+        (played.folder / "jobs.yaml").write_text(text, encoding="utf-8")
+    result = played("submit", "jobs.yaml")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"dljob: {error}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_relative_paths_of_a_job_begin_where_it_was_submitted(played):
+    played("submit", played.file(job_document("a")))
+    elsewhere = job_document("b")
+    elsewhere["metadata"]["annotations"] = {"dljob.io/working-directory": "/usr"}
+    played("submit", played.file(elsewhere))
+    annotation = "dljob.io/working-directory"
+    there = {
+        item["metadata"]["name"]: item["metadata"]["annotations"][annotation]
+        for item in played("get", "-o", "json").data["items"]
+    }
+    assert there == {"a": str(played.folder), "b": "/usr"}
+
+
+def test_what_was_taken_in_is_printed_as_it_is_wanted(played):
+    def submit(name, output):
+        return played("submit", played.file(job_document(name)), "-o", output)
+
+    assert submit("a", "name").stdout == "dljob.dljob.io/a\n"
+    assert submit("b", "json").data["status"]["phase"] == "Submitted"
+    assert yaml.safe_load(submit("c", "yaml").stdout)["metadata"]["name"] == "c"
+    both = played("submit", played.file(job_document("d"), job_document("e")), "-o", "json").data
+    assert [item["metadata"]["name"] for item in both["items"]] == ["d", "e"]
+
+
+# --- what would become of it --------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(played):
+    """One job that has all GPUs and would lose little by giving two away."""
+    played.submit("wide", gpus={"options": [2, 4]})
+    played.do(
+        "give", "wide", {"n1": (0, 1, 2, 3)}, speed=3.0, iteration=400, iterations_total=1000.0
+    )
+    return played
+
+
+def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
+    result = busy("submit", busy.file(job_document("new", gpus={"options": [2]})), "--dry-run")
+    assert (result.status, result.stderr) == (0, "")
+    own, gap, title, other = result.stdout.splitlines()
+    assert own.startswith("new starts on 2 GPUs on n1: ")
+    assert (
+        "it begins once wide has released them; about 1.74 it/s (100 % sure); done in about" in own
+    )
+    assert (gap, title) == ("", "Because of that:")
+    assert other.startswith(
+        "  wide goes from 4 to 2 GPUs on n1: it makes room for new; done in about"
+    )
+    assert other.endswith(" instead of 3m20s")
+    assert names(busy) == ["dljob.dljob.io/wide"]
+
+
+def test_a_dry_run_where_nobody_suffers_says_so(played):
+    result = played("submit", played.file(job_document("new")), "--dry-run")
+    assert result.stdout.splitlines()[-1] == "No other job is touched."
+
+
+def test_a_dry_run_is_also_a_document(busy):
+    path = busy.file(job_document("new", gpus={"options": [2]}))
+    own, other = busy("submit", path, "--dry-run", "-o", "json").data
+    assert (own["job"], own["submitted"], other["job"]) == ("new", True, "wide")
+    assert yaml.safe_load(busy("submit", path, "--dry-run", "-o", "yaml").stdout)[0]["job"] == "new"
+    assert busy("submit", path, "--dry-run", "-o", "name").stdout == "new\nwide\n"
+
+
+def test_a_dry_run_refuses_what_submitting_refuses(busy):
+    path = busy.file(job_document("wide"))
+    dry, real = busy("submit", path, "--dry-run"), busy("submit", path)
+    assert dry.stderr == real.stderr
+    assert (dry.status, real.status) == (1, 1)
+
+
+def test_the_examples_can_be_submitted_as_they_are(played):
+    examples = Path(__file__).parents[2] / "examples"
+    for path in sorted(examples.glob("*/job.yaml")):
+        assert run(["submit", str(path), "--dry-run", "--state", str(played.up.root)]) == 0, path
