@@ -33,7 +33,7 @@ STEPS = (
 )
 SLOW = 20
 ROUNDS = 15
-PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 0.2
 
 
 def find_port() -> int:
