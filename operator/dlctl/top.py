@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from dlctl.backends import Away, Backend, BackendError
@@ -107,7 +107,9 @@ class _Screen:
 
     def _draw(self) -> Group:
         self._signs.learn(self._sight.jobs)
-        width, height = self._console.size
+        # Not what the environment says of it, which does not change when the window does.
+        size = os.get_terminal_size(sys.stdout.fileno())
+        width, height = self._console.size = ConsoleDimensions(size.columns or 80, size.lines or 24)
         frame = Frame(self._sight, self._signs, Window(width, height, self._skipped))
         self._skipped = min(self._skipped, frame.most_skipped)
         return Group(*frame.lines())

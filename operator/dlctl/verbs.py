@@ -56,6 +56,18 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name, verb.help) for name, verb in verbs.items()])
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Guess what was meant by a verb that there is not."""
+        if args[0] not in self._verbs and not args[0].startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
+
+            near = get_close_matches(args[0], self._verbs, n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else " See dljob --help."
+            raise click.UsageError(f"No such command {args[0]!r}.{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
 
 VERBS = {
     "Jobs": {
