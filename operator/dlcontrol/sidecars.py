@@ -277,6 +277,7 @@ class _Follower:
         self.known.refuse(target, refusal, self._around.clock())
         self._tell_others(before, Heard.NOTHING)
         if refusal.error is Refused.OTHER_INCARNATION:
+            # Whoever we wait for news from is gone, and may never say so.
             self._ask_again()
         if refusal.error in OVERTAKEN and refusal.epoch > target.epoch:
             self._around.fenced(self._key, refusal)
@@ -286,8 +287,6 @@ class _Follower:
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact
         heard = self.known.hear(state, asked=asked, now=self._around.clock())
-        if heard is Heard.UNCLEAR and asyncio.current_task() is not self._listening:
-            self._ask_again()
         self._tell_others(before, heard)
 
     def _lose(self, why: str) -> None:
@@ -309,7 +308,7 @@ class _Follower:
             self._around.heard(self._key, is_material)
 
     def _ask_again(self) -> None:
-        """Ask for news anew, because the answer that is waited for may never come."""
+        """Ask for news anew, whatever was waited for."""
         self._listening.cancel()
         self._listening = self._begin(self._listen())
 

@@ -20,6 +20,11 @@ from tests.control.callers import HURRIED, POD, calling, contained
 from tests.control.proxies import Fate, Proxy, of
 from tests.sidecar.clients import Client, live_through
 
+PATIENT = replace(
+    HURRIED, wait_seconds=60.0, shortest_pause_seconds=60.0, longest_pause_seconds=60.0
+)
+"""Does nothing again within the time that a test has."""
+
 OTHER = PodKey(JobId("bert"), NodeName("n1"))
 
 
@@ -279,10 +284,12 @@ def test_where_too_many_wait_it_is_asked_without_waiting(tmp_path):
             await first.meet(tmp_path / "a")
             await container.polled()
             await second.meet(tmp_path / "a")
+            while second.counts.polls < 4:
+                await asyncio.sleep(0.001)
             container.agent.complain(Problem("Something", "is wrong"))
             contact = await second.until(lambda contact: contact.state.problems)
-            assert contact.reachable
-            assert contact.problem == ""
+            assert (contact.reachable, contact.problem) == (True, "")
+            assert second.counts.failures == []
 
     live_through(story())
 
@@ -346,6 +353,54 @@ def test_an_answer_of_an_earlier_start_of_the_container_comes_too_late(tmp_path)
             await caller.until(has_begun(5))
             assert second.supervisor.demanded == ["start 5"]
             assert caller.contact().state.incarnation == "second-start"
+
+    live_through(story())
+
+
+def test_who_waits_for_news_of_the_dead_is_told_by_the_refusal_of_the_living(tmp_path):
+    async def story():
+        async with (
+            contained(tmp_path / "a") as first,
+            contained(tmp_path / "b", incarnation="second-start"),
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling(PATIENT) as caller,
+        ):
+            await caller.meet(proxy.path)
+            await first.polled()
+            # The wire to the first one stays as it is, as when a machine has lost its power.
+            proxy.upstream = tmp_path / "b"
+            caller.run(3)
+            contact = await caller.until(lambda c: c.state.incarnation == "second-start")
+            assert (contact.declared, contact.problem) == (None, "")
+            assert caller.counts.failures == []
+
+    live_through(story())
+
+
+def test_what_the_dead_do_not_answer_is_no_silence_of_the_living(tmp_path):
+    async def story():
+        async with (
+            contained(tmp_path / "a"),
+            contained(tmp_path / "b", incarnation="second-start"),
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling() as caller,
+        ):
+            await caller.meet(proxy.path)
+            proxy.fate_of = of(b"PUT", Fate(request_gate=asyncio.Event()))
+            caller.run(3)
+            while not proxy.count("PUT"):
+                await asyncio.sleep(0.001)
+            proxy.upstream = tmp_path / "b"
+            proxy.cut(b"GET")
+            await caller.until(lambda contact: contact.state.incarnation == "second-start")
+            failures = len(caller.counts.failures)
+            proxy.fate_of = of(b"PUT", Fate(request_cut=0))
+            proxy.cut(b"PUT")
+            telling = caller.sidecars._followers[POD]._telling
+            while not telling.done():
+                await asyncio.sleep(0.001)
+            assert len(caller.counts.failures) == failures
+            assert caller.contact().reachable
 
     live_through(story())
 
@@ -414,6 +469,64 @@ def test_a_wire_that_is_cut_is_silence_until_it_is_mended(tmp_path):
             assert contact.reachable
             assert contact.first_seen == before.first_seen
             assert container.supervisor.demanded == ["start 3"]
+
+    live_through(story())
+
+
+def test_a_connection_that_is_only_closed_is_no_silence(tmp_path):
+    async def story():
+        async with (
+            contained(tmp_path / "a") as container,
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling(PATIENT) as caller,
+        ):
+            await caller.meet(proxy.path)
+            await container.polled()
+            # As the SideCar does when its certificates were renewed.
+            proxy.cut()
+            container.agent.complain(Problem("Something", "is wrong"))
+            await caller.until(lambda contact: contact.state.problems)
+            assert caller.counts.failures == []
+
+    live_through(story())
+
+
+def test_a_wire_that_is_mended_is_noticed_though_nothing_is_new(tmp_path):
+    async def story():
+        async with (
+            contained(tmp_path / "a") as container,
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling(replace(HURRIED, wait_seconds=60.0)) as caller,
+        ):
+            before = await caller.meet(proxy.path)
+            await container.polled()
+            proxy.upstream = tmp_path / "nowhere"
+            proxy.cut()
+            await caller.until(is_lost)
+            proxy.upstream = tmp_path / "a"
+            contact = await caller.until(lambda contact: contact.reachable)
+            assert contact.state.version == before.version
+
+    live_through(story())
+
+
+def test_an_answer_to_a_declaration_ends_the_pause_before_the_next_question(tmp_path):
+    async def story():
+        async with (
+            contained(tmp_path / "a") as container,
+            Proxy(tmp_path / "p", tmp_path / "a") as proxy,
+            calling(PATIENT) as caller,
+        ):
+            await caller.meet(proxy.path)
+            await container.polled()
+            proxy.upstream = tmp_path / "nowhere"
+            proxy.cut()
+            await caller.until(is_lost)
+            proxy.upstream = tmp_path / "a"
+            caller.run(3)
+            await caller.until(has_begun(3))
+            container.agent.complain(Problem("Something", "is wrong"))
+            await caller.until(lambda contact: contact.state.problems)
 
     live_through(story())
 
