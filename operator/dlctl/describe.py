@@ -2,14 +2,14 @@
 ``dljob describe``: everything about a job, to be read from top to bottom.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 from dlcore.problems import listed
 from dlctl import texts
-from dlctl.backends import Backend, Json
+from dlctl.backends import Backend, Json, LogLine, LogQuery
 from dlctl.choosing import name_argument, output_option, with_backend
 from dlctl.forms import to_json
 from dlctl.get import progress_of
@@ -17,6 +17,7 @@ from dlctl.jobviews import JobView, in_ranges, read_time
 from dlctl.texts import NOTHING
 
 MOST_EVENTS = 30
+LAST_LINES = 10
 WIDTH = 14
 """Where values begin."""
 
@@ -41,8 +42,28 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
 
 def _collect(backend: Backend, name: str) -> Json:
     answer = backend.explain(name)
-    events = backend.list_events(name)
-    return {"job": answer["job"], "why": answer["message"], "events": events}
+    job = JobView.of(answer["job"])
+    return {
+        "job": answer["job"],
+        "why": answer["message"],
+        "log": _end_of_log(backend, job) if job.status.get("failures") else [],
+        "events": backend.list_events(name),
+    }
+
+
+def _end_of_log(backend: Backend, job: JobView) -> list[str]:
+    """Find the last lines that a job wrote which failed, as far as they are kept."""
+    kept: list[str] = job.status.get("logTail", [])
+    if kept:
+        return kept
+    lines = list(backend.read_logs(job.name, LogQuery(lines=LAST_LINES)))
+    several = len({line.node for line in lines}) > 1
+    return [_as_text(line, several=several) for line in lines]
+
+
+def _as_text(line: LogLine, *, several: bool) -> str:
+    text = line.text.decode(errors="replace").rstrip("\r\n")
+    return f"[{line.node}] {text}" if several else text
 
 
 def show(told: Json) -> str:
@@ -54,7 +75,7 @@ def show(told: Json) -> str:
         *_iter_allocation(job),
         *_iter_progress(job),
         *_iter_costs(job),
-        *_iter_tables(job, told["events"]),
+        *_iter_tables(job, told["log"], told["events"]),
     ]
     return "".join(parts)
 
@@ -216,7 +237,7 @@ def _iter_costs(job: JobView) -> Iterator[str]:
 # --- tables -------------------------------------------------------------------------------
 
 
-def _iter_tables(job: JobView, events: list[Json]) -> Iterator[str]:
+def _iter_tables(job: JobView, log: Sequence[str], events: Sequence[Json]) -> Iterator[str]:
     conditions = job.status.get("conditions", ())
     if conditions:
         rows = [
@@ -225,9 +246,8 @@ def _iter_tables(job: JobView, events: list[Json]) -> Iterator[str]:
         ]
         header = ("Type", "Status", "Reason", "Age", "Message")
         yield "Conditions:\n" + texts.indent(texts.tabulate(header, rows))
-    tail = job.status.get("logTail", ())
-    if tail:
-        yield "Log, its last lines:\n" + texts.indent("\n".join(tail))
+    if log:
+        yield "Log, its last lines:\n" + texts.indent("\n".join(log))
     if not events:
         yield _line("Events", "<none>")
         return

@@ -20,6 +20,7 @@ from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.platforms import Fenced
 from dlcontrol.settings import Loaded
+from dlcontrol.store import StoreError
 from dlcore.contract import Policy
 from dlcore.model import Mechanism, Node
 from dlctl import arguments
@@ -104,8 +105,12 @@ def command(
     try:
         with _logging(root / "dljob.log"):
             asyncio.run(_run(setup))
-    except StateError as error:
+    except (StateError, StoreError) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        what = f"{error.filename or root}: {error.strerror or error}"
+        remedy = "make that possible, or name another folder with --state"
+        raise click.ClickException(f"{what}; {remedy}") from error
     except Fenced as error:
         raise click.ClickException(f"{error}; this one has ended") from error
 

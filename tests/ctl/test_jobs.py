@@ -195,6 +195,19 @@ def test_a_job_that_failed_is_described_with_the_end_of_its_log(played):
     assert re.search(rf"^  Finished +True +BackoffLimitExceeded +\w+ +{why}$", text, re.MULTILINE)
 
 
+def test_where_no_end_of_the_log_was_kept_it_is_read(played):
+    played.submit("broken")
+    played.do("record", "broken", phase=Phase.FAILED, failures=1)
+    logs = played.up.root / "jobs" / "broken"
+    logs.mkdir()
+    (logs / "n1.log").write_text("".join(f"line {n}\n" for n in range(50)), encoding="utf-8")
+    told = played("describe", "broken", "-o", "json").data["log"]
+    assert told == [f"line {n}" for n in range(40, 50)]
+    (logs / "n2.log").write_bytes(b"\xff oh\n")
+    text = played("describe", "broken").stdout
+    assert "  [n1] line 49\n  [n2] \ufffd oh\n" in text
+
+
 def test_every_wish_of_a_job_is_described(played):
     played.submit(
         "wide",

@@ -1,0 +1,147 @@
+"""The whole of it on this machine: the real ``dljob up``, real SideCars, real processes."""
+
+import re
+import signal
+
+import pytest
+
+from tests.ctl.running import run_apart
+from tests.local.ups import find_processes, going, replay
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_job_from_its_submission_to_its_end(root):
+    state = root / "state"
+    with going(state, "--gpus", 4) as up:
+        assert up.submit(replay("long", root, iterations=100_000, faster=20.0)).status == 0
+
+        # It gets GPUs and trains, and every verb tells the same of it.
+        job = up.until_phase("long", "Running")
+        gpus = job["status"]["allocation"]["nodes"][0]["gpuIds"]
+        assert "Phase:         Running\n" in up("describe", "long").stdout
+        up.until(lambda: "trains on" in up("why", "long").stdout)
+        seen = up("exec", "long", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout.strip()
+        rows = up("gpu", "list", "-o", "json").data[0]["gpus"]
+        assert seen in (",".join(map(str, gpus)), "0,1,2,3")
+        assert {row["job"] for row in rows if row["state"] == "in use"} == {"long"}
+        with up.live("logs", "long", "-f") as log:
+            assert re.fullmatch(r"step \d+\n", log.line())
+
+        # Suspended it gives everything back, having saved itself.
+        assert up("suspend", "long").stdout == "long suspended\n"
+        up.until_phase("long", "Suspended")
+        up.until(lambda: {gpu["state"] for gpu in rows_of(up)} == {"free"})
+        saved = int((root / "checkpoints" / "long" / "iteration").read_text())
+        assert saved > 0
+        assert "it is suspended" in up("why", "long").stdout
+
+        # Resumed it goes on from there.
+        assert up("resume", "long").stdout == "long resumed\n"
+        up.until_phase("long", "Running")
+        up.until(lambda: up.job("long")["status"]["progress"]["iteration"] > saved)
+        steps = [int(n) for n in re.findall(r"step (\d+)", up("logs", "long").stdout)]
+        assert steps.count(1) == 1
+
+        # What was decided about it can be read.
+        up.until(lambda: len(up("history", "long", "-o", "json").data) >= 3)
+        kinds = [each["kind"] for each in up("history", "long", "-o", "json").data]
+        assert kinds.index("start") < kinds.index("stop") < len(kinds) - 1
+
+        # Cancelled nothing is left of it.
+        assert up("cancel", "--wait", "long").stdout == "long cancelled\n"
+        assert up("get").stderr == "There are no jobs.\n"
+        assert [pid for pid in find_processes(root) if pid != up.process.pid] == []
+        assert up.end() == 0
+
+
+def rows_of(up):
+    (node,) = up("gpu", "list", "-o", "json").data
+    return node["gpus"]
+
+
+def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
+    state = root / "state"
+    with going(state, "--gpus", 2) as first:
+        first.submit(replay("long", root, iterations=100_000, faster=20.0))
+        first.until_phase("long", "Running")
+        assert first.end(signal.SIGTERM) == 0
+        before = count_steps(state)
+        end = first.log.read_text(encoding="utf-8")
+        assert "what trains goes on training" in end
+        with going(state, "--gpus", 2) as second:
+            second.until(lambda: count_steps(state) > before)
+            job = second.until_phase("long", "Running")
+            assert job["status"].get("restarts", 0) == 0
+            assert second("cancel", "--wait", "long").status == 0
+            assert second.end() == 0
+
+
+def count_steps(state):
+    return sum(path.read_text().count("step ") for path in (state / "jobs").glob("*/*.log"))
+
+
+def test_a_job_whose_command_fails_is_failed_with_the_end_of_its_log(root):
+    state = root / "state"
+    broken = replay("broken", root, iterations=10, faster=1.0, backoffLimit=0)
+    (trainer,) = broken["spec"]["template"]["spec"]["containers"]
+    trainer["command"] = ["sh", "-c", "echo no data here >&2; exit 7"]
+    with going(state, "--gpus", 1) as up:
+        up.submit(broken)
+        up.until_phase("broken", "Failed")
+        text = up("describe", "broken").stdout
+        assert "exited with status 7" in text
+        assert "  Exit status: 7\n" in text
+        assert "Log, its last lines:\n  no data here\n" in text
+        assert up.end() == 0
+
+
+def test_a_second_one_on_the_same_folder_is_told_who_is_there(root):
+    state = root / "state"
+    with going(state, "--gpus", 1) as up:
+        result = run_apart("up", "--gpus", 1, "--state", state)
+        assert (result.status, result.stdout) == (1, "")
+        told = result.stderr.splitlines()[-1]
+        assert told == (
+            f"dljob: {state}: dljob up runs there already (process {up.process.pid});"
+            " use that one, end it, or name another folder with --state"
+        )
+        assert up("get").status == 0
+        assert up.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "error"),
+    [
+        (["--gpus", 0], 2, "0 GPUs train nothing; give at least 1"),
+        (["--cluster", "2x"], 2, "'2x' is not NODESxGPUS[:TYPE]; write for example 4x8"),
+        (["--gpus", 1, "--cluster", "1x1"], 2, "--gpus and --cluster exclude each other"),
+        (["--gpus", 1, "--policy", "adaptif"], 2, "no policy is named 'adaptif'; did you mean"),
+        (["--gpus", 1, "--mechanism", "magic"], 2, "'magic' is not one of 'in-place', 'recreate'"),
+        (["--gpus", 1, "--metrics", "9400x"], 1, "serving.metrics: 9400x is no address with"),
+        (["--gpus", 1, "--config", "settings.yaml"], 1, "pace.perod: there is no such setting"),
+        (["--gpus", 1, "--store", "redis://x"], 1, "redis://x: "),
+    ],
+)
+def test_wrong_options_are_told_before_anything_runs(root, options, status, error):
+    (root / "settings.yaml").write_text("pace: {perod: 5}\n", encoding="utf-8")
+    result = run_apart("up", "--state", root / "state", *options, cwd=root)
+    assert (result.status, result.stdout) == (status, "")
+    assert error in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_settings_come_from_options_environment_and_file_in_that_order(root, monkeypatch):
+    (root / "settings.yaml").write_text(
+        "policy: fifo\nseed: 1\npace: {periodSeconds: 3}\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("DLJOB_SEED", "2")
+    monkeypatch.setenv("DLJOB_POLICY", "srsf")
+    options = ("--gpus", 1, "--policy", "max-min", "--config", root / "settings.yaml")
+    with going(root / "state", *options) as up:
+        told = {each["name"]: each for each in up("config", "show", "-o", "json").data}
+        assert (told["policy"]["value"], told["policy"]["origin"]) == ("max-min", "--policy")
+        assert (told["seed"]["value"], told["seed"]["origin"]) == (2, "DLJOB_SEED")
+        period = told["pace.periodSeconds"]
+        assert (period["value"], period["origin"]) == (3.0, str(root / "settings.yaml"))
+        assert up.end() == 0

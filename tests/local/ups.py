@@ -1,0 +1,139 @@
+"""A real ``dljob up`` in a process of its own, and the real command beside it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.ctl.running import LONGEST_S, Live, Result, run_apart
+
+ROOT = Path(__file__).parents[2]
+REPLAY = ROOT / "examples" / "replay" / "train.py"
+SPEEDS = ROOT / "profiles" / "elasticflow" / "throughput.csv"
+
+
+class Up:
+    """From its start until it is told to end."""
+
+    def __init__(self, root: Path, *options: object) -> None:
+        self.root = root
+        script = "from dlctl.main import main; main()"
+        self.log = root.with_name(f"{root.name}.log")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", script, "up", "--state", str(root)),
+                    *map(str, options),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def ready(self) -> None:
+        """Wait until it answers."""
+        self.until(lambda: self("get").status == 0)
+
+    def __call__(self, *words: object) -> Result:
+        """Run the command; options come before what follows ``--``."""
+        place = words.index("--") if "--" in words else len(words)
+        return run_apart(*words[:place], "--state", self.root, *words[place:])
+
+    def live(self, *words: object) -> Live:
+        return Live(*words, "--state", self.root)
+
+    def submit(self, *documents: Any) -> Result:
+        file = self.root.with_name(f"{self.root.name}.yaml")
+        file.write_text("---\n".join(yaml.safe_dump(each) for each in documents), encoding="utf-8")
+        return self("submit", file)
+
+    def job(self, name: str) -> Any:
+        return self("get", name, "-o", "json").data
+
+    def until_phase(self, name: str, phase: str) -> Any:
+        """Follow the job with the command until it is in this phase; return it as it is then."""
+        with self.live("get", name, "-w", "-o", "json") as watching:
+            while True:
+                line = watching.line()
+                status = yaml.safe_load(line)["status"]
+                if status["phase"] == phase:
+                    return yaml.safe_load(line)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + LONGEST_S
+        while not true():
+            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
+            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
+
+    def end(self, signum: int = signal.SIGINT) -> int:
+        self.process.send_signal(signum)
+        return self.process.wait(LONGEST_S)
+
+
+@contextmanager
+def going(root: Path, *options: object) -> Iterator[Up]:
+    """Have a ``dljob up``; whatever it leaves in the end is killed."""
+    up = Up(root, *options)
+    try:
+        up.ready()
+        yield up
+    finally:
+        up.process.kill()
+        up.process.wait()
+        kill_all(root)
+
+
+def kill_all(root: Path) -> None:
+    """Kill every process that knows of this folder, SideCars and trainings."""
+    while found := find_processes(root):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def find_processes(root: Path) -> list[int]:
+    """Every process whose command names this folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes()
+            if os.fsencode(root) in command and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def replay(name: str, root: Path, *, iterations: int, faster: float, **spec: Any) -> dict[str, Any]:
+    """A job that paces itself as it was measured, and saves itself when it is told to."""
+    checkpoint = root / "checkpoints" / name / "iteration"
+    command = [
+        *(sys.executable, str(REPLAY), f"--speeds={SPEEDS}", f"--checkpoint={checkpoint}"),
+        *(f"--iterations={iterations}", f"--faster={faster}"),
+    ]
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": [1, 2, 4]},
+            "framework": "none",
+            "processes": "perNode",
+            "training": {"iterations": iterations, "batchSize": 256},
+            "profile": {"model": "resnet50", "dataset": "imagenet"},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "checkpoint": {
+                "signal": "SIGUSR1", "confirm": "file", "shared": True,
+                "path": str(checkpoint.parent),
+            },
+            "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},
+            **spec,
+        },
+    }
