@@ -193,7 +193,9 @@ class Notebook:
             self._end_at = time.monotonic() + limit_seconds
             self._closing.set()
             self._changed.notify_all()
-        if self._thread.is_alive():
+        if self._thread.ident is None:
+            self._store.close()
+        else:
             self._thread.join(limit_seconds)
         with self._changed:
             return len(self._pending)

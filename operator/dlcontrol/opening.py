@@ -9,18 +9,23 @@ from dlcontrol.store_sqlite import SqliteStore
 
 
 def open_store(
-    address: str, *, environment: Mapping[str, str], bounds: Bounds = USUAL_BOUNDS
+    address: str,
+    *,
+    environment: Mapping[str, str],
+    bounds: Bounds = USUAL_BOUNDS,
+    patience_seconds: float = 5.0,
 ) -> Store:
     """
     Open the store at a path or URL; credentials may come from the environment instead.
 
     A file is opened at once, and a :class:`~dlcontrol.store.StoreUnusable` says what is wrong with
-    it. A server may be away: it is asked when something is wanted of it.
+    it. A server may be away: it is asked when something is wanted of it. Whatever is wanted of
+    either is given up after ``patience_seconds``.
     """
     where = read_address(address, Credentials.of(environment))
     if isinstance(where, Path):
-        return SqliteStore(where, bounds=bounds)
+        return SqliteStore(where, bounds=bounds, busy_seconds=patience_seconds)
     # Only here, because most do without a server, and the driver takes its time to load.
     from dlcontrol.store_mongo import MongoStore  # noqa: PLC0415
 
-    return MongoStore(where, bounds=bounds)
+    return MongoStore(where, bounds=bounds, patience_seconds=patience_seconds)

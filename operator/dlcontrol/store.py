@@ -73,6 +73,18 @@ class Ticket(NamedTuple):
     number: int
     """Rises from change to change of a writer."""
 
+    @classmethod
+    def read_all(cls, text: object) -> "tuple[Ticket, ...]":
+        """Read what :meth:`write_all` wrote; none, if somebody has made it unreadable."""
+        try:
+            return tuple(cls(str(writer), int(number)) for writer, number in json.loads(str(text)))
+        except (TypeError, ValueError):
+            return ()
+
+    @staticmethod
+    def write_all(tickets: "Sequence[Ticket]") -> str:
+        return json.dumps(tickets)
+
 
 MOST_TICKETS = 16
 """Of so many writers the latest ticket is remembered with each profile."""

@@ -17,7 +17,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -151,7 +151,7 @@ class MongoStore:
         return {
             kind: document["revision"]
             for kind, document in newest.items()
-            if not document["forgotten"]
+            if not document.get("forgotten")
         }
 
     def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
@@ -187,7 +187,8 @@ class MongoStore:
         return found
 
     def _find(self, db: Any, kind: JobType) -> Stored:
-        document = db.profiles.find_one({"key": _key(kind)}, sort=[("revision", -1)])
+        ours = {"key": _key(kind), "revision": {"$gt": 0}}
+        document = db.profiles.find_one(ours, sort=[("revision", -1)])
         return Stored(None) if document is None else self._read(kind, document)
 
     def _add(self, db: Any, kind: JobType, new: Stored) -> bool:
@@ -200,7 +201,7 @@ class MongoStore:
                     "_id": f"{key}#{new.revision}",
                     "key": key,
                     "revision": new.revision,
-                    "tickets": [each._asdict() for each in new.tickets],
+                    "tickets": Ticket.write_all(new.tickets),
                     "forgotten": new.profile is None,
                     **profile,
                 }
@@ -211,9 +212,9 @@ class MongoStore:
         return True
 
     def _read(self, kind: JobType, document: Document) -> Stored:
-        tickets = tuple(Ticket(**each) for each in document["tickets"])
+        tickets = Ticket.read_all(document.get("tickets"))
         profile = None
-        if not document["forgotten"]:
+        if not document.get("forgotten"):
             raw = {name: document[name] for name in document if name not in _OURS}
             profile = self._documents.read(kind, raw)
         return Stored(profile, document["revision"], tickets)
@@ -420,12 +421,24 @@ def _key(kind: JobType) -> str:
 
 def _newest(documents: Iterable[Document]) -> dict[JobType, Document]:
     """The highest revision of each type."""
-    newest: dict[str, Document] = {}
+    newest: dict[JobType, Document] = {}
     for document in documents:
-        known = newest.get(document["key"])
-        if known is None or known["revision"] < document["revision"]:
-            newest[document["key"]] = document
-    return {JobType(*json.loads(key)): document for key, document in newest.items()}
+        kind = _kind_of(document)
+        if kind is not None and document["revision"] > newest.get(kind, _NONE)["revision"]:
+            newest[kind] = document
+    return newest
+
+
+_NONE: Document = {"revision": 0}
+
+
+def _kind_of(document: Document) -> JobType | None:
+    """The type that a document is filed under; ``None`` if it is not of ours."""
+    match document:
+        case {"key": str(key), "revision": int()}:
+            with suppress(ValueError, TypeError):
+                return JobType(*json.loads(key))
+    return None
 
 
 def _id(key: Key) -> str:

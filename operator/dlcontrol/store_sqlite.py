@@ -103,7 +103,7 @@ class SqliteStore:
             if new is not old:
                 document = None if new.profile is None else _document(new.profile)
                 self._documents.remember(kind, document, new.profile)
-                tickets = json.dumps(new.tickets)
+                tickets = Ticket.write_all(new.tickets)
                 db.execute(
                     "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
                     (*kind, new.revision, tickets, document),
@@ -116,7 +116,7 @@ class SqliteStore:
         profile = None
         if document is not None:
             profile = self._documents.read(kind, document)
-        return kind, Stored(profile, revision, tuple(Ticket(*each) for each in json.loads(tickets)))
+        return kind, Stored(profile, revision, Ticket.read_all(tickets))
 
     # --- the history
 

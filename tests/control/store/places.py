@@ -25,6 +25,14 @@ SHAPE = Shape(4, 1, "V100")
 AWAY = StoreAway("memory", "does not answer", "wait")
 
 
+PATIENCE_SECONDS = 60.0
+"""How busy the machine is at the moment is no matter of these tests."""
+
+
+def open_patiently(address: str, bounds: Bounds = USUAL_BOUNDS) -> Store:
+    return open_store(address, environment={}, bounds=bounds, patience_seconds=PATIENCE_SECONDS)
+
+
 class Place:
     """A place for a store, which can be opened several times."""
 
@@ -40,7 +48,7 @@ class Place:
         return store
 
     def _open(self, bounds: Bounds) -> Store:
-        return open_store(self.address, environment={}, bounds=bounds)
+        return open_patiently(self.address, bounds)
 
     def close(self) -> None:
         for store in self._opened:

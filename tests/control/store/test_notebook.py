@@ -22,7 +22,16 @@ from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile
 from tests.control.store.conftest import WITH_SERVER
 from tests.control.store.memory import MemoryStore
-from tests.control.store.places import AWAY, KIND, OTHER, SHAPE, Place, make_entry, speed_seen
+from tests.control.store.places import (
+    AWAY,
+    KIND,
+    OTHER,
+    SHAPE,
+    Place,
+    make_entry,
+    open_patiently,
+    speed_seen,
+)
 from tests.servers.mongo import MongoServer
 
 LIMIT_SECONDS = 60.0
@@ -373,6 +382,12 @@ def test_closing_writes_what_waits_and_closes_the_store():
     assert store.is_closed
 
 
+def test_a_notebook_that_was_never_opened_can_be_closed():
+    store = MemoryStore()
+    assert Desk(store).notebook.close(LIMIT_SECONDS) == 0
+    assert store.is_closed
+
+
 def test_closing_does_not_wait_for_a_store_that_is_away():
     store = MemoryStore()
     store.failing = lambda _: AWAY
@@ -442,7 +457,7 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing(desks, server: 
     learn(desk, range(60, 80))
     desk.flush()
     desk.wait_for_notice(is_there=True)
-    with closing(open_store(server.url("dljob"), environment={})) as store:
+    with closing(open_patiently(server.url("dljob"))) as store:
         check_nothing_was_lost(store, 80)
     assert [notice.is_there for notice in desk.notices] == [False, True]
     assert desk.notebook.state().dropped == Dropped()

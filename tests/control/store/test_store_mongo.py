@@ -18,7 +18,15 @@ from dlcontrol.tables import GpuRow, JobRow
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Profile
 from tests.control.store.conftest import WITH_SERVER
-from tests.control.store.places import KIND, OTHER, Place, make_entry, speed_seen
+from tests.control.store.places import (
+    KIND,
+    OTHER,
+    PATIENCE_SECONDS,
+    Place,
+    make_entry,
+    open_patiently,
+    speed_seen,
+)
 from tests.servers.mongo import MongoServer
 from tests.sidecar.certificates import Authority
 
@@ -143,7 +151,8 @@ def test_tables_are_looked_at_again_after_a_while(shared_server: MongoServer, mo
     now = 0.0
     rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
     address = mongo_address(mongo.address)
-    with closing(MongoStore(address, clock=lambda: now)) as store:
+    patience = PATIENCE_SECONDS
+    with closing(MongoStore(address, patience_seconds=patience, clock=lambda: now)) as store:
         store.replace_gpus(rows)
         mongo.open().replace_gpus(rows[:1])
         store.replace_gpus(rows)
@@ -170,7 +179,9 @@ def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     for kind in (KIND, OTHER):
         fold_into(store, kind, [speed_seen()])
     with database(mongo.address) as db:
-        db.profiles.update_one({"type.model": "bert"}, {"$set": {"speeds": "many"}})
+        wrong = {"speeds": "many", "tickets": "torn off"}
+        db.profiles.update_one({"type.model": "bert"}, {"$set": wrong})
+        db.profiles.insert_many([{"hello": "world"}, {"key": "{", "revision": 1}, {"key": 3}])
     again = mongo.open()
     assert again.profiles().keys() == {KIND}
     assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text
@@ -202,7 +213,8 @@ def test_a_name_that_nobody_knows_is_away():
 
 
 def test_an_outage_in_between_is_over_when_the_server_is_back(server: MongoServer):
-    with closing(open_store(server.url("dljob"), environment={})) as store:
+    address = server.url("dljob")
+    with closing(open_store(address, environment={}, patience_seconds=10.0)) as store:
         fold_into(store, KIND, [speed_seen()])
         store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
         server.kill()
@@ -232,7 +244,8 @@ def test_who_is_refused_is_told_without_the_password(
 ):
     caplog.set_level(0)
     url = url.replace("PLACE", shared_server.place)
-    with closing(open_store(url, environment=environment)) as store:
+    opened = open_store(url, environment=environment, patience_seconds=PATIENCE_SECONDS)
+    with closing(opened) as store:
         # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
         with pytest.raises(StoreUnusable, match="refuses these credentials") as raised:
             store.revisions()
@@ -248,7 +261,7 @@ def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path:
     with MongoServer(ferretdb, tmp_path / "mongo", tls=ours) as server:
         place = server.place.replace("127.0.0.1", "localhost")
         url = f"mongodb://{place}/db?tls=true&tlsCAFile="
-        with closing(open_store(f"{url}{ours / 'ca.crt'}", environment={})) as store:
+        with closing(open_patiently(f"{url}{ours / 'ca.crt'}")) as store:
             fold_into(store, KIND, [speed_seen()])
             assert store.revisions() == {KIND: 1}
         with (

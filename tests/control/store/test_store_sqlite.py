@@ -254,7 +254,9 @@ def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
     with opened(path) as store:
         for kind in (KIND, OTHER):
             fold_into(store, kind, [speed_seen()])
-    query(path, "UPDATE profiles SET document = '{\"kind\": 3}' WHERE model = 'bert'")
+    query(
+        path, "UPDATE profiles SET document = '{\"kind\": 3}', tickets = '{' WHERE model = 'bert'"
+    )
     with opened(path) as store:
         assert store.profiles().keys() == {KIND}
         assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text

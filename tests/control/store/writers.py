@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dlcontrol.opening import open_store
 from dlcontrol.store import Store, Ticket, fold_into
 from dlcore.model import JobId
-from tests.control.store.places import KIND, make_entry, speed_seen
+from tests.control.store.places import KIND, make_entry, open_patiently, speed_seen
 
 ROOT = Path(__file__).resolve().parents[3]
 BEGUN = "begun"
@@ -57,7 +56,7 @@ def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[st
 def main(address: str, name: str, count: int) -> None:
     sys.stdout.write(f"{BEGUN}\n")
     sys.stdout.flush()
-    store = open_store(address, environment={})
+    store = open_patiently(address)
     for number in range(1, count + 1):
         write_piece(store, name, number)
         sys.stdout.write(f"{number}\n")

@@ -1,0 +1,50 @@
+"""What docs/store.md shows can be typed as it stands there."""
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import yaml
+
+from dlcontrol.store import fold_into
+from dlcontrol.store_sqlite import SqliteStore
+from dlcontrol.tables import GpuRow, JobRow
+from dlcore import profilefile
+from dlcore.model import JobId, NodeName
+from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation
+from tests.control.store.places import make_entry, speed_seen
+from tests.control.store.writers import ROOT
+
+PAGE = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_query_finds_something(tmp_path: Path):
+    path = tmp_path / "store.db"
+    with closing(SqliteStore(path)) as store:
+        seen: list[Observation] = [
+            speed_seen(),
+            AccuracySeen(1.0, 0.5),
+            CostSeen(CostTerm.CHECKPOINT, 3.0),
+        ]
+        fold_into(store, JobType("resnet18"), seen)
+        store.record([make_entry("resnet18-imagenet", 1.0)])
+        store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
+        store.replace_jobs([JobRow(job=JobId("resnet18-imagenet"))])
+    [block] = blocks("sql")
+    queries = [query for query in block.split(";") if query.strip()]
+    assert len(queries) == 6
+    with closing(sqlite3.connect(path)) as db:
+        found = [db.execute(query).fetchall() for query in queries]
+    assert all(found)
+
+
+def test_the_example_of_a_profile_is_one():
+    [block] = blocks("yaml")
+    profile = profilefile.parse(yaml.safe_load(block))
+    assert str(profile.type) == "resnet18/imagenet/256"
+    assert len(profile.speeds) == len(profile.accuracy) == len(profile.cost_samples) == 1
