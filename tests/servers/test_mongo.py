@@ -14,7 +14,7 @@ from tests.servers.binaries import BUILD_SECONDS, find_ferretdb
 from tests.servers.mongo import MongoServer
 from tests.sidecar.drivers import ROOT, read_proc, wait_until
 
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300.0)
+pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300.0), pytest.mark.slow]
 
 
 def test_it_keeps_its_place_and_its_data(tmp_path: Path):
@@ -46,7 +46,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 def test_it_ends_with_the_tests_however_they_end(tmp_path: Path):
     command = [sys.executable, "-c", START, str(find_ferretdb()), str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -57,7 +57,7 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
 
 SQLITE = pytest.param("sqlite")
-MONGO = pytest.param("mongo", marks=WITH_SERVER)
+MONGO = pytest.param("mongo", marks=[WITH_SERVER, pytest.mark.slow])
 
 
 @pytest.fixture(params=["memory", SQLITE, MONGO])

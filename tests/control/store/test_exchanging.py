@@ -17,6 +17,7 @@ from dlcore.profiles import (
 )
 from dlsim.shipped import load_shipped
 from dlwire.messages import Shape
+from tests.control.store.conftest import MONGO, SQLITE
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import KIND, OTHER, SHAPE, Place, speed_seen
 
@@ -102,7 +103,7 @@ def test_what_was_imported_goes_on_learning():
     assert profile.speeds[SHAPE].iterations_per_s == 75.0
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mongo", marks=pytest.mark.timeout(1800))])
+@pytest.mark.parametrize("kind", [SQLITE, MONGO])
 def test_the_shipped_profiles_can_be_taken_in(make_place, kind: str):
     shipped = load_shipped()
     store = make_place(kind).open()

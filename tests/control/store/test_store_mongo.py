@@ -30,7 +30,7 @@ from tests.control.store.places import (
 from tests.servers.mongo import MongoServer
 from tests.sidecar.certificates import Authority
 
-pytestmark = WITH_SERVER
+pytestmark = [WITH_SERVER, pytest.mark.slow]
 
 
 @pytest.fixture
