@@ -1,10 +1,12 @@
 """
 What the words of SideCars teach about types of jobs: observations for profiles.
 
-Fed with every state that is heard, at the time it is heard. A speed is measured over a stretch in
-which nothing changed, from its second sample on, because caches and clocks are cold after a start.
-A cost is measured once for each change. Everything is robust further on: a profile is the median
-of the latest few observations (:mod:`dlcore.profiles`).
+Fed with every state that is heard, at the time it is heard. Mere progress is told late, but with
+for how long no iteration was reported; so the time of the latest one is known, and when the first
+one began follows from how fast they came. A speed is measured over a stretch in which nothing
+changed, from its second sample on, because caches and clocks are cold after a start. A cost is
+measured once for each change. Everything is robust further on: a profile is the median of the
+latest few observations (:mod:`dlcore.profiles`).
 """
 
 from collections.abc import Iterator
@@ -42,20 +44,39 @@ class Resumption(NamedTuple):
     """For how long it did not train: saving, stopping, starting, and the first step."""
 
 
+class _Sample(NamedTuple):
+    """So many iterations were done when this time came."""
+
+    at: float
+    iteration: int
+
+
 @dataclass(slots=True)
 class _Stretch:
     """One start of a job's processes."""
 
     generation: int
     ordered_at: float
-    """When it was heard that they were being started."""
+    """When they were told to start."""
     found_iteration: int
-    """What was reported last of the start before."""
-    first_at: float | None = None
-    """When the first iteration of this start was reported."""
-    sample_at: float = 0.0
-    sample_iteration: int = 0
+    """How many iterations were done before, as far as is known."""
+    told_iteration: int
+    """What is told until the first iteration of this start is."""
+    first: _Sample | None = None
+    """What was reported first of this start."""
+    is_timed: bool = False
+    """Whether it is known how long its start took, or never will be."""
+    sample: _Sample = _Sample(0.0, 0)
     samples: int = 0
+
+    def began_at(self, latest: _Sample) -> float | None:
+        """When its first iteration began, once it is known how fast they come."""
+        if self.first is None or latest.iteration <= self.first.iteration:
+            return None
+        seconds_each = (latest.at - self.first.at) / (latest.iteration - self.first.iteration)
+        # After a crash it may go on from further back: then the first to be told was the first.
+        before = max(1, self.first.iteration - self.found_iteration)
+        return max(self.ordered_at, self.first.at - before * seconds_each)
 
 
 @dataclass(slots=True)
@@ -63,6 +84,8 @@ class _Pupil:
     """What is remembered of a job between two states."""
 
     stretch: _Stretch | None = None
+    iteration: int = 0
+    """The latest that was told."""
     points: list[AccuracyPoint] = field(default_factory=list)
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
@@ -94,55 +117,68 @@ class Lessons:
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Lesson:
         """Learn from a state of one of the job's SideCars."""
         pupil = self._pupils.setdefault(key.job, _Pupil())
-        had_stepped = pupil.stretch is not None and pupil.stretch.first_at is not None
-        before = pupil.stretch
-        observations = (
-            *_costs(pupil, entry, state),
-            *self._progress(pupil, entry, key, state, now),
-        )
-        stretch = pupil.stretch
-        if stretch is None or stretch.first_at is None or (had_stepped and stretch is before):
-            return Lesson(observations)
-        lost = stretch.first_at - stretch.ordered_at + _stopping_seconds(state)
-        return Lesson(observations, Resumption(entry.status.generation, lost))
+        observations = [*_costs(pupil, entry, state)]
+        resumed = None
+        if _speaks_for_all(entry, key, state):
+            observations += _accuracy(pupil, entry, state)
+            stretch = _stretch_of(pupil, state, now)
+            if state.phase is Phase.RUNNING:
+                is_news = stretch.first is None and not stretch.is_timed
+                observations += self._progress(stretch, entry, state, now)
+                if is_news and stretch.first is not None:
+                    lost = stretch.first.at - stretch.ordered_at + _stopping_seconds(state)
+                    resumed = Resumption(entry.status.generation, lost)
+        pupil.iteration = max(pupil.iteration, state.progress.iteration)
+        return Lesson(tuple(observations), resumed)
 
     def _progress(
-        self, pupil: _Pupil, entry: Entry, key: PodKey, state: State, now: float
-    ) -> Iterator[Observation]:
-        placement = entry.status.placement
-        if placement is None or key.node != placement.nodes[0]:
-            return  # The leader speaks for all.
-        if state.held_generation != entry.status.run_generation:
-            return
-        yield from _accuracy(pupil, entry, state)
-        stretch = pupil.stretch
-        if stretch is None or stretch.generation != state.held_generation:
-            found = state.progress.iteration if state.phase is not Phase.RUNNING else 0
-            stretch = pupil.stretch = _Stretch(state.held_generation, now, found)
-        if state.phase is not Phase.RUNNING:
-            return
-        yield from self._speed(stretch, entry, state.progress.iteration, now)
-
-    def _speed(
-        self, stretch: _Stretch, entry: Entry, iteration: int, now: float
+        self, stretch: _Stretch, entry: Entry, state: State, now: float
     ) -> Iterator[Observation]:
         placement = entry.status.placement
         assert placement is not None
-        if stretch.first_at is None:
-            if iteration != stretch.found_iteration:
-                stretch.first_at = stretch.sample_at = now
-                stretch.sample_iteration = iteration
-                seconds = now - stretch.ordered_at
-                yield CostSeen(CostTerm.PROCESS_INITIALIZATION, seconds, placement.gpus)
+        latest = _Sample(now - state.progress.idle_seconds, state.progress.iteration)
+        if stretch.first is None:
+            if latest.iteration != stretch.told_iteration:
+                stretch.first = stretch.sample = latest
             return
-        elapsed, done = now - stretch.sample_at, iteration - stretch.sample_iteration
+        began_at = stretch.began_at(latest)
+        if not stretch.is_timed and began_at is not None:
+            stretch.is_timed = True
+            seconds = began_at - stretch.ordered_at
+            yield CostSeen(CostTerm.PROCESS_INITIALIZATION, seconds, placement.gpus)
+        elapsed, done = latest.at - stretch.sample.at, latest.iteration - stretch.sample.iteration
         if elapsed < self._sample_seconds or done < FEWEST_STEPS:
             return
         yield SpeedSeen(
             placement.shape, done / elapsed, elapsed, now, warming_up=stretch.samples == 0
         )
         stretch.samples += 1
-        stretch.sample_at, stretch.sample_iteration = now, iteration
+        stretch.sample = latest
+
+
+def _speaks_for_all(entry: Entry, key: PodKey, state: State) -> bool:
+    """Whether it is the leader, and speaks of what was decided last."""
+    placement = entry.status.placement
+    if placement is None or key.node != placement.nodes[0]:
+        return False
+    return state.held_generation == entry.status.run_generation
+
+
+def _stretch_of(pupil: _Pupil, state: State, now: float) -> _Stretch:
+    """The present start of the processes; a new one when it is first heard of."""
+    stretch = pupil.stretch
+    if stretch is None or stretch.generation != state.held_generation:
+        has_started = state.phase is Phase.RUNNING
+        took = state.change.start_seconds if has_started and state.change is not None else 0.0
+        stretch = pupil.stretch = _Stretch(
+            state.held_generation,
+            ordered_at=now - took,
+            found_iteration=max(pupil.iteration, state.progress.iteration),
+            told_iteration=state.progress.iteration,
+            # It has been training already: whoever led before us has seen its start.
+            is_timed=has_started and state.progress.iterations_per_second > 0,
+        )
+    return stretch
 
 
 def _accuracy(pupil: _Pupil, entry: Entry, state: State) -> Iterator[Observation]:

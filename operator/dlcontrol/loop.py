@@ -20,6 +20,7 @@ from typing import ParamSpec, Protocol
 from dlcontrol import coordinating, judging, observing
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.asides import Asides
+from dlcontrol.coordinating import Unbook
 from dlcontrol.judging import News, Rules, Verdict
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced, Observation, Platform, Pod, PodKey, PodPhase
@@ -205,6 +206,9 @@ class Controller:
             self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
         self.scene = scene
         self._next_look = self._plan_next_look(scene)
+        if any(isinstance(command, Unbook) for command in commands):
+            # What was of no use while it was there may be done now.
+            self._woken.set()
         self._gauge.cycle(time.perf_counter() - began, decided=decision is not None)
         self._show(scene)
 

@@ -12,6 +12,7 @@ from dlcontrol import observing
 from dlcontrol.inventory import gpu_rows
 from dlcontrol.judging import News
 from dlcontrol.learning import Lessons
+from dlcontrol.learning_pods import PodLessons
 from dlcontrol.notebook import Notebook
 from dlcontrol.platforms import Entry, PodKey
 from dlcontrol.records import Status
@@ -36,6 +37,7 @@ class Remembrance:
     def __init__(self, notebook: Notebook, lessons: Lessons, *, epoch: int) -> None:
         self.notebook = notebook
         self._lessons = lessons
+        self._pods = PodLessons()
         self._epoch = epoch
         self._forecasts: dict[JobId, float] = {}
         self._shown_at = 0.0
@@ -62,7 +64,10 @@ class Remembrance:
             self.notebook.record((replace(change, cost_seconds=resumed.lost_seconds),))
 
     def look(self, scene: Scene) -> None:
-        """Predict anew where a job's learning curve has gone on, and forget who is over."""
+        """Learn from how pods are, predict anew where learning goes on, forget who is over."""
+        for kind, seen in self._pods.look(scene):
+            if kind.model:
+                self.notebook.observe(kind, (seen,))
         if scene.now >= self._shown_at + SHOW_SECONDS:
             self._shown_at = scene.now
             self._show(scene)

@@ -227,10 +227,17 @@ class Scene:
     def holders(self) -> Mapping[GpuRef, tuple[JobId, ...]]:
         """Who may hold each GPU. Several may where not all is known; then it is nobody's to give."""
         holders: dict[GpuRef, tuple[JobId, ...]] = {}
-        for job, refs in self.held.items():
-            for ref in refs:
+        for job, seats in self.seats.items():
+            for ref in frozenset().union(*map(self._occupies, seats.values())):
                 holders[ref] = (*holders.get(ref, ()), job)
         return holders
+
+    def _occupies(self, seat: Seat) -> frozenset[GpuRef]:
+        """Which GPUs nobody else can be given because of this pod."""
+        if self.mechanism is Mechanism.RECREATE and not seat.has_ended:
+            # They were granted to its container, which has them until it is gone.
+            return self._everything(seat)
+        return self.may_hold(seat)
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
         """Whether it is proven that no other job holds this GPU."""

@@ -61,9 +61,10 @@ class Observer:
         return tuple(self._problems.values())[:MOST_PROBLEMS]
 
     def post(self, post: Post) -> None:
-        is_first = self._meter.observations == 0
+        is_first = not self._meter.has_observed
         self._meter.observe(self._clock(), post)
         if is_first:
+            # From this it is known how long the start took; all further ones can wait.
             self._changed()
 
     # --- what comes in ----------------------------------------------------------------------

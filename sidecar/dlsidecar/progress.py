@@ -108,7 +108,8 @@ class Meter:
         self.epoch: float | None = None
         self.batch_size: int | None = None
         self.metrics: dict[str, float] = {}
-        self.observations = 0
+        self.has_observed = False
+        """Whether anything was said since the latest start."""
         self._moved_at: float | None = None
         self._points: list[tuple[float, float]] = []
         self._is_warming_up = True
@@ -122,6 +123,7 @@ class Meter:
         self._speed = None
         self._is_stale = False
         self._moved_at = now
+        self.has_observed = False
 
     def end(self) -> None:
         """Nothing runs any more, so nothing can stall; the last progress stays to be read."""
@@ -133,7 +135,7 @@ class Meter:
     def observe(self, now: float, seen: Post) -> None:
         if seen == Post():
             return
-        self.observations += 1
+        self.has_observed = True
         if self._has_moved(seen):
             self._moved_at = now
         if seen.epoch is not None:

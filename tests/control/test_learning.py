@@ -1,0 +1,214 @@
+"""What is learnt of a training is what is true of it, however late its words are heard."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol.learning import Lessons
+from dlcontrol.learning_pods import PodLessons
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
+from dlcontrol.records import Booking, Status
+from dlcontrol.scene import Contact, Scene, Seat
+from dlcore.model import JobId, Node, NodeName, Placement
+from dlcore.model import Phase as JobPhase
+from dlcore.profiles import CostSeen, CostTerm, SpeedSeen
+from dlwire.messages import Change, Phase, Progress, State, Stop, Warmth
+from tests.builders import make_job
+
+NODE = NodeName("node")
+KEY = PodKey(JobId("job"), NODE)
+HERE = Placement.of({NODE: (0, 1)})
+ORDERED_AT = 1000.0
+START_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Training:
+    """One start of a training, as it truly is."""
+
+    speed: float
+    initialization_s: float
+    found: int = 0
+    """How many iterations were done before."""
+    generation: int = 1
+    is_new_pod: bool = False
+    """Nothing is told of what was done before."""
+
+    @property
+    def begins_at(self) -> float:
+        return ORDERED_AT + self.initialization_s
+
+    def state_at(self, now: float) -> State:
+        """What its SideCar would answer at this time."""
+        done = max(0, math.floor((now - self.begins_at) * self.speed + 1e-6))
+        latest = self.begins_at + done / self.speed if done else ORDERED_AT
+        return State(
+            "incarnation",
+            1,
+            Phase.RUNNING,
+            released=False,
+            held_generation=2 * self.generation + 1,
+            progress=Progress(
+                iteration=self.found + done if done or not self.is_new_pod else 0,
+                iterations_per_second=self.speed if done > 1 else 0.0,
+                idle_seconds=max(0.0, now - latest),
+            ),
+            change=Change(2 * self.generation + 1, start_seconds=START_SECONDS),
+        )
+
+
+def entry(generation: int = 1) -> Entry:
+    status = Status(phase=JobPhase.RUNNING, generation=generation, placement=HERE)
+    return Entry(make_job("job", options=(2,)), 0, status)
+
+
+def hear(lessons: Lessons, training: Training, times: list[float]):
+    """Let it be heard at these times after its processes were there; returns what is learnt."""
+    learnt = []
+    for time in times:
+        now = ORDERED_AT + START_SECONDS + time
+        state = training.state_at(now)
+        learnt.append(lessons.hear(entry(training.generation), KEY, state, now))
+    return learnt
+
+
+def costs(learnt) -> list[CostSeen]:
+    return [
+        seen
+        for lesson in learnt
+        for seen in lesson.observations
+        if isinstance(seen, CostSeen) and seen.term is CostTerm.PROCESS_INITIALIZATION
+    ]
+
+
+@given(
+    st.floats(0.2, 50.0),
+    st.floats(START_SECONDS, 30.0),
+    st.lists(st.floats(0.01, 3.0), min_size=2, max_size=30),
+)
+def test_the_start_of_the_processes_is_timed_however_late_it_is_heard(speed, seconds, pauses):
+    training = Training(speed, seconds)
+    times, at = [0.0], seconds - START_SECONDS
+    for pause in pauses:
+        at += pause
+        times.append(at)
+    seen = costs(hear(Lessons(), training, times))
+    assert len(seen) <= 1
+    if training.state_at(ORDERED_AT + START_SECONDS + at).progress.iteration > 1 + math.ceil(
+        speed * max(pauses)
+    ):
+        assert len(seen) == 1
+    for each in seen:
+        assert each.seconds == pytest.approx(seconds, abs=1e-3)
+        assert each.gpus == HERE.gpus
+
+
+@pytest.mark.parametrize("is_new_pod", [False, True])
+def test_a_start_goes_on_from_where_the_one_before_was(is_new_pod):
+    lessons = Lessons()
+    hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 2.0, 3.75])
+    again = Training(5.0, 2.0, found=30, generation=2, is_new_pod=is_new_pod)
+    (seen,) = costs(hear(lessons, again, [0.0, 2.3, 4.0]))
+    assert seen.seconds == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("is_new_pod", [False, True])
+def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
+    lessons = Lessons()
+    hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 9.0])
+    again = Training(5.0, 2.0, found=10, generation=2, is_new_pod=is_new_pod)
+    (seen,) = costs(hear(lessons, again, [0.0, 2.0, 4.0]))
+    assert seen.seconds == pytest.approx(2.0, abs=1.0 / 5.0 + 1e-3)
+
+
+def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
+    lessons = hear(Lessons(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
+    assert costs(lessons) == []
+    assert [lesson.resumed for lesson in lessons] == [None] * 3
+
+
+def test_speeds_are_true_although_progress_is_heard_late():
+    training = Training(0.7, 1.0)
+    learnt = hear(Lessons(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])
+    speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
+    assert len(speeds) > 3
+    assert [each.warming_up for each in speeds] == [True] + [False] * (len(speeds) - 1)
+    assert [each.iterations_per_s for each in speeds] == pytest.approx([0.7] * len(speeds))
+
+
+def test_a_job_resumes_once_and_the_time_it_lost_is_told():
+    learnt = hear(Lessons(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
+    resumed = [lesson.resumed for lesson in learnt if lesson.resumed is not None]
+    (only,) = resumed
+    assert only.generation == 1
+    # Until its first iteration is over.
+    assert only.lost_seconds == pytest.approx(3.0 + 1 / 2.0, abs=1e-3)
+
+
+# --- pods ---------------------------------------------------------------------------------
+
+BOOKING = Booking(NODE, 1)
+
+
+def scene(now: float, *, phase: PodPhase = PodPhase.UP, fresh: bool = True, **state) -> Scene:
+    there = replace(
+        State("incarnation", 1, Phase.READY, released=True, warmth=Warmth(wanted=1, ready=1)),
+        **state,
+    )
+    is_up = phase is PodPhase.UP
+    contact = Contact(there if is_up or state else None, is_up, since=now, first_seen=now)
+    one = entry()
+    status = replace(one.status, pods=(BOOKING,), booked_at=ORDERED_AT)
+    seat = Seat(KEY, BOOKING, Pod(KEY, phase), contact, asked=True, fresh=fresh)
+    return Scene(
+        now=now,
+        epoch=1,
+        entries={KEY.job: replace(one, status=status)},
+        seats={KEY.job: {NODE: seat}},
+        nodes={NODE: Node.of(NODE, 2)},
+    )
+
+
+def terms(lessons: PodLessons, *scenes: Scene) -> list[tuple[CostTerm, float]]:
+    return [(seen.term, seen.seconds) for each in scenes for _, seen in lessons.look(each)]
+
+
+COLD = {"warmth": Warmth(wanted=1, ready=0)}
+LEAVING = {"target": Stop(1, 4, "incarnation", leave=True), "leaving": True}
+
+
+def test_a_pod_has_started_when_its_sidecar_is_warm():
+    learnt = terms(
+        PodLessons(),
+        scene(ORDERED_AT, phase=PodPhase.PENDING),
+        scene(ORDERED_AT + 5, **COLD),
+        scene(ORDERED_AT + 7),
+        scene(ORDERED_AT + 8),
+    )
+    assert learnt == [(CostTerm.POD_INITIALIZATION, 7.0)]
+
+
+def test_a_pod_takes_from_its_last_process_to_its_proven_end_to_end():
+    learnt = terms(
+        PodLessons(),
+        scene(ORDERED_AT),
+        scene(ORDERED_AT + 1, **LEAVING, phase=PodPhase.UP, released=False),
+        scene(ORDERED_AT + 3, **LEAVING),
+        scene(ORDERED_AT + 4, **LEAVING),
+        scene(ORDERED_AT + 8, **LEAVING, phase=PodPhase.ENDED),
+        scene(ORDERED_AT + 9, **LEAVING, phase=PodPhase.ENDED),
+    )
+    assert learnt == [(CostTerm.POD_INITIALIZATION, 0.0), (CostTerm.POD_TERMINATION, 5.0)]
+
+
+def test_pods_that_were_there_before_us_teach_nothing_of_their_start():
+    assert terms(PodLessons(), scene(ORDERED_AT + 7, fresh=False)) == []
+
+
+def test_a_pod_that_dies_teaches_nothing_of_how_pods_end():
+    lessons = PodLessons()
+    dead = scene(ORDERED_AT + 2, phase=PodPhase.ENDED, released=False)
+    assert terms(lessons, scene(ORDERED_AT, fresh=False), dead) == []
