@@ -6,7 +6,6 @@ is to see a job's GPUs runs here, in the surroundings that it tells.
 """
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +112,8 @@ class LocalBackend:
             nodes = ", ".join(each["node"] for each in there)
             raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
         place = chosen[0]
+        import subprocess  # noqa: PLC0415 - no other verb needs it
+
         try:
             done = subprocess.run(  # noqa: S603 - it is what the user has asked for
                 list(command),

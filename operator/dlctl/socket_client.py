@@ -2,10 +2,11 @@
 HTTP on the Unix socket of a ``dljob up``: one request a connection, JSON in and out.
 
 What goes wrong on the way is told as a :class:`~dlctl.backends.BackendError` that names the socket
-and what to do.
+and what to do. Python's own client would do as well, but loading it takes longer than all the rest
+of ``dljob get``; and what answers here is our own server, which says how long an answer is.
 """
 
-import http.client
+import contextlib
 import json
 import socket
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from dlctl.backends import Away, BackendError, Complaint, Conflict, NotThere
 
 PATIENCE_S = 30.0
 """How long an answer may take beyond what it was asked to wait."""
+
+BLOCK = 1 << 18
 
 
 class SocketClient:
@@ -42,13 +45,9 @@ class SocketClient:
         target = "/v1/" + "/".join(quote(part, safe="") for part in parts)
         if query:
             target += "?" + urlencode({name: str(value) for name, value in query.items()})
-        payload = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if payload is not None else {}
-        connection = _Connection(self.path, PATIENCE_S + seconds)
+        payload = b"" if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, target, payload, headers)
-            answer = connection.getresponse()
-            return _read(answer.status, answer.read())
+            return _read(_exchange(self.path, _request(method, target, payload), seconds))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise Away(
                 f"no dljob up answers at {self.path}; start one, or name the folder"
@@ -59,28 +58,58 @@ class SocketClient:
                 f"dljob up does not answer at {self.path} for {PATIENCE_S:.0f} s;"
                 " look at its log, or start it again"
             ) from error
-        except (OSError, http.client.HTTPException) as error:
-            problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        except OSError as error:
+            problem = error.strerror or str(error) or type(error).__name__
             raise Away(
                 f"the connection to dljob up at {self.path} failed ({problem});"
                 " see whether it runs yet, and as which user"
             ) from error
-        finally:
-            connection.close()
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, seconds: float) -> None:
-        super().__init__("localhost", timeout=seconds)
-        self._path = path
+def _request(method: str, target: str, payload: bytes) -> bytes:
+    head = [
+        f"{method} {target} HTTP/1.1",
+        "Host: localhost",
+        # So that the end of the answer is the end of the connection.
+        "Connection: close",
+        "Content-Type: application/json",
+        f"Content-Length: {len(payload)}",
+    ]
+    return "\r\n".join((*head, "", "")).encode() + payload
 
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+
+def _exchange(path: Path, request: bytes, seconds: float) -> bytes:
+    """Send a request and return all that comes back."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(PATIENCE_S + seconds)
+        connection.connect(str(path))
+        # Who refuses what is too large does so before all of it has arrived.
+        with contextlib.suppress(BrokenPipeError):
+            connection.sendall(request)
+        blocks = []
+        while block := connection.recv(BLOCK):
+            blocks.append(block)
+    return b"".join(blocks)
 
 
-def _read(status: int, content: bytes) -> dict[str, Any]:
+def _read(answer: bytes) -> dict[str, Any]:
+    head, _, content = answer.partition(b"\r\n\r\n")
+    first, *fields = head.split(b"\r\n")
+    words = first.split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise ConnectionError("it was cut, or is not HTTP" if answer else "it was cut")
+    lengths = [field.split(b":", 1)[1] for field in fields if _is_length(field)]
+    if lengths and int(lengths[0]) != len(content):
+        raise ConnectionError("it was cut")
+    return _judge(int(words[1]), content)
+
+
+def _is_length(field: bytes) -> bool:
+    return field.lower().startswith(b"content-length:")
+
+
+def _judge(status: int, content: bytes) -> dict[str, Any]:
+    """Return what was answered; raise what was refused."""
     try:
         document: dict[str, Any] = json.loads(content)
     except ValueError as error:

@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ import yaml
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
-from dllocal.folders import Folders
 from tests.ctl.running import Live, Result, run_apart
 from tests.local.stages import job_document
 
@@ -361,27 +359,6 @@ def test_where_nobody_answers_it_is_told_where_and_what_to_do(dljob, tmp_path):
 def test_the_state_folder_may_come_from_the_environment(busy):
     result = run_apart("get", "-o", "name", DLJOB_STATE=str(busy.up.root))
     assert result.stdout.splitlines() == ["dljob.dljob.io/runs", "dljob.dljob.io/waits"]
-
-
-def test_who_is_no_dljob_up_is_told_so(dljob, tmp_path):
-    folders = Folders(tmp_path)
-    folders.make()
-
-    def answer():
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(4096)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno")
-
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folders.socket))
-        listener.listen()
-        answering = threading.Thread(target=answer)
-        answering.start()
-        result = dljob("get", "--state", tmp_path)
-        answering.join()
-    assert result.stderr == "dljob: what answers is no dljob up (status 200, and no JSON)\n"
-    folders.socket.unlink()
 
 
 def test_gpus_are_listed_taken_out_and_given_back(busy):

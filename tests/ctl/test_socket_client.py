@@ -1,0 +1,100 @@
+"""Whatever answers at the socket, or does not, the user is told what is wrong and what to do."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from dlctl import socket_client
+from dllocal.folders import Folders
+from tests.local.stages import job_document
+
+
+@contextmanager
+def answering(folder, answer):
+    """Let somebody at the socket of this state folder answer one request with these bytes."""
+    folders = Folders(folder)
+    folders.make()
+    ended = threading.Event()
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            if answer is None:
+                ended.wait(30.0)
+            else:
+                connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folders.socket))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield folders.socket
+        ended.set()
+        thread.join()
+    folders.socket.unlink()
+
+
+ANSWERS = {
+    "no JSON": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
+        "what answers is no dljob up (status 200, and no JSON)",
+    ),
+    "nothing": (b"", "failed (it was cut); see whether it runs yet, and as which user"),
+    "half of an answer": (
+        b'HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n{"items": []}',
+        "failed (it was cut); see whether it runs yet, and as which user",
+    ),
+    "half of a head": (
+        b"HTTP/1.1 200 OK\r\nContent-Len",
+        "what answers is no dljob up (status 200, and no JSON)",
+    ),
+    "another tongue": (b"SSH-2.0-OpenSSH\r\n", "failed (it was cut, or is not HTTP); see whether"),
+}
+
+
+@pytest.mark.parametrize(("answer", "error"), ANSWERS.values(), ids=ANSWERS)
+def test_what_is_no_answer_is_told(dljob, tmp_path, answer, error):
+    with answering(tmp_path, answer):
+        result = dljob("get", "--state", tmp_path)
+    assert (result.status, result.stdout) == (1, "")
+    assert error in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, tmp_path, monkeypatch):
+    monkeypatch.setattr(socket_client, "PATIENCE_S", 0.2)
+    with answering(tmp_path, None) as path:
+        result = dljob("get", "--state", tmp_path)
+    assert result.stderr.startswith(f"dljob: dljob up does not answer at {path} for 0 s; look at")
+
+
+def test_a_socket_that_nobody_listens_at_is_told(dljob, tmp_path):
+    folders = Folders(tmp_path)
+    folders.make()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(folders.socket))
+    result = dljob("get", "--state", tmp_path)
+    assert result.stderr.startswith(f"dljob: no dljob up answers at {folders.socket}; start one")
+    folders.socket.unlink()
+
+
+def test_what_is_too_large_to_be_taken_in_is_told(played):
+    """The answer comes while the request is still being sent."""
+    large = job_document("large")
+    large["metadata"]["annotations"] = {f"note-{number}": "x" * 200_000 for number in range(100)}
+    result = played("submit", played.file(large))
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr == "dljob: the request is too large; submit fewer jobs at once\n"
+
+
+def test_a_long_answer_comes_whole(played):
+    documents = [job_document(f"job-{number:04}") for number in range(300)]
+    for document in documents:
+        document["metadata"]["annotations"] = {"note": "é" * 5_000}
+    assert played("submit", played.file(*documents)).status == 0
+    items = played("get", "-o", "json").data["items"]
+    assert [item["metadata"]["annotations"]["note"] for item in items] == ["é" * 5_000] * 300
