@@ -11,7 +11,7 @@ import asyncio
 import functools
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dlsidecar import kernel, processes
 from dlsidecar.contract import Changed, Report
@@ -45,13 +45,14 @@ class Crew:
         changed: Changed,
         environment: Mapping[str, str],
         mark: str,
+        passed: Sequence[int] = (),
         gauges: Gauges | None = None,
     ) -> None:
         """
         Take over the children of this process: from here on, SIGCHLD is ours.
 
         ``mark`` names the job and this start of its container; ``environment`` is what the
-        training would get without us. Raises :class:`LogCannotOpen`.
+        training would get without us, and ``passed`` are descriptors that it gets from us. Raises :class:`LogCannotOpen`.
         """
         training = settings.training
         environment = {**environment, MARK: mark}
@@ -80,11 +81,13 @@ class Crew:
             preload=training.preload,
             environment=environment,
             outputs=self._outputs,
+            passed=passed,
             reaper=self._reaper,
             on_problem=complain,
         )
         self._nursery.on_change = changed
         self.supervisor = self._build_supervisor(settings, report, environment, mark)
+        self.supervisor.passed = passed
         self._observer.warmth = self.warmth
         self._observer.held = self._held
         self._split = training.split

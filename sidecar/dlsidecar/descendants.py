@@ -108,15 +108,12 @@ def descend(processes: dict[int, Process], roots: Iterable[int]) -> set[int]:
     return found
 
 
-def carries(pid: int, mark: bytes, *, as_prefix: bool = False) -> bool:
-    """Whether the process was started with the mark, or one that begins so, in its environment."""
+def read_environment(pid: int) -> list[bytes]:
+    """Return what the process was started with; nothing if it is gone, or not ours to read."""
     try:
-        environment = read_file(f"{PROC}/{pid}/environ")
+        return read_file(f"{PROC}/{pid}/environ").split(b"\0")
     except OSError:
-        return False
-    if as_prefix:
-        return (b"\0" + environment).find(b"\0" + mark) >= 0
-    return mark in environment.split(b"\0")
+        return []
 
 
 class Household:
@@ -151,7 +148,7 @@ class Household:
             ours = descend(processes, [own])
             # A process of the job carries the mark, and so does one that it had started.
             rest = processes.keys() - ours - spared - self._ancestors(processes, own)
-            ours |= descend(processes, (pid for pid in rest if carries(pid, self._mark)))
+            ours |= descend(processes, (pid for pid in rest if self._mark in read_environment(pid)))
         ours -= spared | {own}
         return {pid for pid in ours & processes.keys() if not processes[pid].dead}
 

@@ -14,7 +14,7 @@ On a plain machine the process that was started becomes the *keeper*, and the Si
 
 What the second way cannot promise: when both are killed at the same moment, the training processes
 themselves die (the kernel kills the children of a SideCar that dies), but what they have started
-goes on until the next SideCar of the job sweeps it away by its mark (:func:`sweep`). And what
+goes on until the next SideCar of the job ends it (:mod:`dlsidecar.predecessors`). And what
 another daemon was asked to start, with a clean environment, was never ours.
 """
 
@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from dlsidecar.descendants import MARK, carries, descend, kill_group, scan
+from dlsidecar.descendants import descend, kill_group, scan
 from dlsidecar.kernel import become_subreaper, die_with_parent, give_back_memory, libc, send
 
 CLONE_NEWNS = 0x00020000
@@ -216,27 +216,3 @@ def exit_like(status: int) -> int:
             signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
     return os.WEXITSTATUS(status)
-
-
-def sweep(mark_prefix: str) -> int:
-    """
-    Kill what earlier SideCars of the job have left behind; return how many there were.
-
-    Found by the mark, from its beginning on: the incarnation at its end differs.
-    """
-    prefix = os.fsencode(f"{MARK}={mark_prefix}")
-    total = 0
-    while True:
-        processes = scan()
-        own = descend(processes, [os.getpid()])
-        left = [
-            one.pid
-            for one in processes.values()
-            if not one.dead and one.pid not in own and carries(one.pid, prefix, as_prefix=True)
-        ]
-        if not left:
-            return total
-        total += len(left)
-        for pid in left:
-            send(pid, signal.SIGKILL)
-        time.sleep(0.01)

@@ -14,11 +14,12 @@ import signal
 import sys
 import uuid
 
-from dlsidecar import EXIT_UNAVAILABLE, keeping, kernel, options
+from dlsidecar import EXIT_UNAVAILABLE, keeping, kernel, options, predecessors
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew, LogCannotOpen
 from dlsidecar.events import Interrupted
 from dlsidecar.listening import Servers
+from dlsidecar.machine import STUCK
 from dlsidecar.settings import Settings
 from dlwire.messages import Problem
 
@@ -38,6 +39,10 @@ CERTIFICATES = Problem(
 )
 
 
+class CannotBegin(Exception):
+    """The SideCar ends before it has begun; the message is what the log shall say."""
+
+
 def run_command() -> int:
     """Do what the command line says, and return the exit status."""
     logging.basicConfig(
@@ -55,37 +60,17 @@ def run_command() -> int:
 
 async def live(settings: Settings) -> int:
     """Live as one start of a container; return the exit status of the training."""
-    incarnation = uuid.uuid4().hex
-    # What tells this SideCar from all others that may see the same processes.
-    name = settings.serving.socket or settings.serving.job_uid
-    agent = Agent(incarnation=incarnation, limits=limits_of(settings.training))
-    try:
-        crew = Crew(
-            settings,
-            report=agent.happen,
-            changed=agent.changed,
-            environment=options.environment_of_training(os.environ),
-            mark=f"{name}.{incarnation}",
-        )
-    except LogCannotOpen as error:
-        log.error("LogCannotOpen: %s; see --log-file", error)  # noqa: TRY400 - the reason is all there is to say
-        return EXIT_UNAVAILABLE
-    agent.begin(crew.supervisor, crew)
+    agent = Agent(incarnation=uuid.uuid4().hex, limits=limits_of(settings.training))
     servers = Servers(agent, settings.serving)
     try:
-        servers.open()
-    except OSError as error:
-        log.error("DoorsCannotOpen: %s; see --socket, --listen, --tls and --health", error)  # noqa: TRY400 - the reason is all there is to say
+        crew = _gather(settings, agent, servers)
+    except CannotBegin as reason:
+        log.error("%s", reason)  # noqa: TRY400 - the reason is all there is to say
         await servers.close()
-        crew.close()
         return EXIT_UNAVAILABLE
-    # Behind the doors, because they are locked: now we are the only one of this name.
-    swept = keeping.sweep(f"{name}.")
-    if swept:
-        log.warning("ended %d processes that an earlier start had left behind", swept)
     _hear_signals(agent, crew)
     crew.begin()
-    log.info("ready; this start of the container is %s", incarnation)
+    log.info("ready; this start of the container is %s", agent.incarnation)
     # Modules that have just been compiled leave megabytes behind.
     kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
@@ -95,6 +80,43 @@ async def live(settings: Settings) -> int:
     await crew.finish_output()
     crew.close()
     return status
+
+
+def _gather(settings: Settings, agent: Agent, servers: Servers) -> Crew:
+    """Lock the doors, see that nobody of before is left, and only then gather the crew."""
+    # What tells this SideCar from all others that may see the same processes.
+    socket = settings.serving.socket and os.path.abspath(settings.serving.socket)  # noqa: PTH100
+    name = socket or settings.serving.job_uid
+    passed = _be_alone(name, socket, servers)
+    try:
+        crew = Crew(
+            settings,
+            report=agent.happen,
+            changed=agent.changed,
+            environment=options.environment_of_training(os.environ),
+            mark=predecessors.make_mark(name, agent.incarnation),
+            passed=passed,
+        )
+    except LogCannotOpen as error:
+        raise CannotBegin(f"LogCannotOpen: {error}; see --log-file") from error
+    agent.begin(crew.supervisor, crew)
+    return crew
+
+
+def _be_alone(name: str, socket: str, servers: Servers) -> tuple[int, ...]:
+    """Become the only one of this name, and return what the training processes shall inherit."""
+    try:
+        servers.open()
+        swept = predecessors.sweep(name)
+        passed = (predecessors.hold(f"{socket}.held"),) if socket else ()
+    except OSError as error:
+        doors = "see --socket, --listen, --tls and --health"
+        raise CannotBegin(f"DoorsCannotOpen: {error}; {doors}") from error
+    except predecessors.Lingering as error:
+        raise CannotBegin(f"{STUCK.name}: {error}; {STUCK.remedy}") from error
+    if swept:
+        log.warning("ended %d processes that an earlier start had left behind", swept)
+    return passed
 
 
 def _hear_signals(agent: Agent, crew: Crew) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dlsidecar import checkpoints, gpus, ranks
 from dlsidecar.contract import Report
@@ -110,6 +110,8 @@ class Processes:
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
+        self.passed: Sequence[int] = ()
+        """Descriptors that the training processes inherit."""
         self.is_output_read: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether all that it said was looked at."""
 
@@ -181,7 +183,13 @@ class Processes:
         out, err = self._outputs
         environment = {**self._environment, **trainer.environment}
         try:
-            pid = start(self._training.command, env=environment, stdout=out, stderr=err)
+            pid = start(
+                self._training.command,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                pass_fds=self.passed,
+            )
         except CannotStart as error:
             self._fail_start(error.reason, str(error))
             return False

@@ -112,6 +112,7 @@ class Nursery:
         preload: Sequence[str],
         environment: Mapping[str, str],
         outputs: tuple[int, int],
+        passed: Sequence[int],
         reaper: Reaper,
         on_problem: Problem,
     ) -> None:
@@ -120,6 +121,7 @@ class Nursery:
         self._source = read_helper("spare.py")
         self._environment = dict(environment)
         self._outputs = outputs
+        self._passed = passed
         self._reaper = reaper
         self._on_problem = on_problem
         self._loop = asyncio.get_running_loop()
@@ -177,7 +179,7 @@ class Nursery:
                 env=self._environment,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
-                pass_fds=sorted(set(passed)),
+                pass_fds=sorted({*passed, *self._passed}),
             )
         except CannotStart as error:
             self._fail(str(error))

@@ -32,6 +32,7 @@ from dlsidecar.events import (
     StartFailed,
     StartProcesses,
     StillThere,
+    Terminate,
     Told,
 )
 from dlsidecar.machine import Limits, Machine, react
@@ -175,7 +176,9 @@ class World:
             assert not self.is_alive
             self.left = (*self.left, action.exit_status)
         else:
-            self.is_terminating, self.is_saving = True, False
+            # The last words of those who have ended are still listened to, until SIGKILL.
+            is_settling = isinstance(action, Terminate) and not (self.waiting or self.running)
+            self.is_terminating, self.is_saving = True, self.is_saving and is_settling
 
     def begin(self, action: StartProcesses) -> None:
         assert not self.is_alive, "two trainings at once"

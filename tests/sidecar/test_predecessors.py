@@ -1,0 +1,93 @@
+"""Before a SideCar begins, nothing of an earlier start of its container is left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dlsidecar import EXIT_UNAVAILABLE
+from dlsidecar.descendants import MARK
+from dlsidecar.predecessors import Lingering, hold, make_mark, sweep
+from dlwire.messages import Phase
+from tests.sidecar.containers import BOUNDED, find_sidecar
+from tests.sidecar.drivers import find_processes, wait_until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def begin(token):
+    """Start processes that carry a mark."""
+    begun = []
+
+    def begin(mark):
+        command = [sys.executable, "-S", "-c", "import time; time.sleep(1000)", token]
+        begun.append(subprocess.Popen(command, env={MARK: mark}))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def test_what_carries_the_name_of_another_is_left_alone(begin, token):
+    name = f"/run/{token}"
+    others = [begin(make_mark(other, "a1")) for other in (f"{name}.2", f"{name}/x", f"/x{name}")]
+    assert sweep(name) == 0
+    assert [other.poll() for other in others] == [None] * 3
+
+
+def kill_both(sidecar):
+    """Kill the keeper and its SideCar such that neither has a last word."""
+    pids = [find_sidecar(sidecar.process.pid), sidecar.process.pid]
+    for how in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, how)
+    sidecar.wait_ended()
+
+
+def run_on_a_plain_machine(start, *manners):
+    """Start a training that leaves something behind even where its SideCar dies."""
+    sidecar = start(*manners, python=BOUNDED)
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(lambda state: state.phase is Phase.RUNNING)
+    wait_until(lambda: f"ready {sidecar.token}" in sidecar.told(), what="the training")
+    return sidecar
+
+
+def test_what_is_left_behind_by_two_deaths_is_ended_by_the_next_start(start, token):
+    kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "deaf"))
+    wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
+    following = start(python=BOUNDED)
+    following.wait_ready()
+    assert following.trainings() == []
+    assert "ended 1 processes that an earlier start had left behind" in following.told()
+
+
+def test_what_cannot_be_found_is_known_by_what_it_holds(start, token, tmp_path):
+    lock = str(tmp_path / "control.held")
+    kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "clearenv", "deaf"))
+    wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
+    assert sweep(str(tmp_path / "control")) == 0
+    with pytest.raises(Lingering, match="fuser"):
+        hold(lock, patience_seconds=0.1)
+    os.kill(find_processes(token)[0], signal.SIGKILL)
+    os.close(hold(lock))
+
+
+@pytest.mark.slow
+def test_a_sidecar_does_not_begin_beside_what_does_not_end(start, tmp_path):
+    with (tmp_path / "control.held").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        sidecar = start()
+        assert sidecar.wait_ended() == EXIT_UNAVAILABLE
+    told = sidecar.told()
+    assert "ERROR ProcessesDoNotEnd: processes of an earlier start are still there" in told
+    assert "ready" not in told
