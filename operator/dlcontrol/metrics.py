@@ -5,8 +5,11 @@ Fed by the loop and by the client of the SideCars; each controller has a registr
 several can live in one process.
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dlcontrol.notebook import NotebookState
 from dlcontrol.platforms import PodPhase
 from dlcontrol.scene import Scene
 from dlcore.checking import BrokenLaw
@@ -68,6 +71,20 @@ class Metrics:
             registry=self._registry,
             buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
         )
+
+    def watch_store(self, state: Callable[[], NotebookState]) -> None:
+        """Ask this for the state of the store whenever metrics are read."""
+
+        def dropped() -> float:
+            return float(sum(state().dropped))
+
+        self._gauge("dljob_store_connected", "Whether the store is there").set_function(
+            lambda: float(state().connected)
+        )
+        self._gauge("dljob_store_waiting", "Writes that wait for the store").set_function(
+            lambda: float(state().waiting)
+        )
+        self._gauge("dljob_store_dropped", "Writes given up for want of room").set_function(dropped)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self._registry)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple, get_type_hints
 
+from dlcontrol.addresses import redact
 from dlcontrol.judging import Rules
 from dlcontrol.pacing import Pace
 from dlcore.model import Mechanism
@@ -86,9 +87,14 @@ class Loaded(NamedTuple):
     origins: Mapping[str, str]
 
     def described(self) -> Iterator[Setting]:
-        """Every value with its origin and its documentation, in the order of the tree."""
+        """
+        Every value with its origin and its documentation, in the order of the tree.
+
+        Credentials are left out, because this is what people are shown.
+        """
         for path, value, documentation in _iter_leaves(self.settings, ""):
-            yield Setting(path, value, self.origins.get(path, "default"), documentation)
+            shown = redact(value) if path == "store" else value
+            yield Setting(path, shown, self.origins.get(path, "default"), documentation)
 
 
 def load(
@@ -220,10 +226,11 @@ def _read(kind: Any, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError("a text")
         return value
+    noun = "a number" if kind is float else "a whole number"
     try:
         number = math.nan if isinstance(value, bool) else kind(value)
-    except (TypeError, ValueError):
-        raise ValueError("a number" if kind is float else "a whole number") from None
-    if not math.isfinite(number) or (kind is float and number < 0):
-        raise ValueError("a number, 0 or more")
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{noun}, 0 or more")
     return number

@@ -92,6 +92,7 @@ class Running:
             Lessons(sample_seconds=setup.sample_seconds),
             epoch=self.registry.epoch,
         )
+        self.metrics.watch_store(self.memory.notebook.state)
         self.sidecars = SideCars(
             Surroundings(heard=self._hear, fenced=self._be_fenced, meter=self.metrics),
             setup.dialing,

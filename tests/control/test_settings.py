@@ -1,0 +1,75 @@
+import pytest
+
+from dlcontrol.settings import Settings, SettingsError, load
+from dlcore.model import Mechanism
+
+
+def values(loaded):
+    return {setting.path: setting for setting in loaded.described()}
+
+
+def test_nothing_given_is_the_default():
+    assert load().settings == Settings()
+    assert {setting.origin for setting in load().described()} == {"default"}
+
+
+def test_options_win_over_the_environment_and_that_over_the_file():
+    document = {"policy": "fifo", "seed": 1, "pace": {"periodSeconds": 3}}
+    environment = {"DLJOB_SEED": "2", "DLJOB_PACE_PERIOD_SECONDS": "4"}
+    loaded = load(
+        document, file="d.yaml", environment=environment, options={"pace.periodSeconds": 5}
+    )
+    assert loaded.settings.policy == "fifo"
+    assert loaded.settings.seed == 2
+    assert loaded.settings.pace.period_seconds == 5
+    told = values(loaded)
+    assert told["policy"].origin == "d.yaml"
+    assert told["seed"].origin == "DLJOB_SEED"
+    assert told["pace.periodSeconds"].origin == "--period-seconds"
+
+
+def test_every_setting_is_documented():
+    undocumented = [
+        setting.path
+        for setting in load().described()
+        if not setting.documentation and not setting.path.startswith("costs.")
+    ]
+    assert undocumented == []
+
+
+def test_words_are_read_as_what_they_mean():
+    assert load({"mechanism": "recreate"}).settings.mechanism is Mechanism.RECREATE
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ({"polcy": "fifo"}, "polcy: there is no such setting; did you mean policy?"),
+        ({"pace": 3}, "pace: there is no such setting; dljob config show lists all"),
+        ({"seed": "many"}, "seed (f): is not a whole number, 0 or more; correct it, or leave"),
+        ({"seed": True}, "seed (f): is not a whole number, 0 or more; correct it"),
+        ({"seed": -1}, "seed (f): is not a whole number, 0 or more; correct it"),
+        ({"pace": {"lookSeconds": -1}}, "pace.lookSeconds (f): is not a number, 0 or more;"),
+        ({"pace": {"lookSeconds": float("inf")}}, "pace.lookSeconds (f): is not a number, 0"),
+        ({"mechanism": "magic"}, "mechanism (f): is not one of in-place, recreate; correct"),
+        ({"store": 5}, "store (f): is not a text; correct it, or leave it out"),
+        ("policy", "is not a mapping; write it as name: value"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(document, line):
+    with pytest.raises(SettingsError) as caught:
+        load(document, file="f")
+    (told,) = caught.value.lines()
+    assert line in told
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    with pytest.raises(SettingsError) as caught:
+        load({"seed": "x", "polcy": 1, "pace": {"lookSeconds": "y"}})
+    assert len(caught.value.lines()) == 3
+
+
+def test_credentials_are_not_shown():
+    loaded = load({"store": "mongodb://me:secret@db.example/dljob"})
+    assert "secret" in loaded.settings.store
+    assert "secret" not in str(values(loaded)["store"])
