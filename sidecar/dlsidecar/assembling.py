@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from dlsidecar import kernel, processes
+from dlsidecar import gpus, kernel, processes
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
@@ -55,6 +55,7 @@ class Crew:
         training would get without us, and ``passed`` are descriptors that it gets from us. Raises :class:`LogCannotOpen`.
         """
         training = settings.training
+        self._environment = environment
         environment = {**environment, MARK: mark}
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
@@ -123,8 +124,8 @@ class Crew:
         # How many processes there will be is known with the first run only; one per visible
         # GPU is the most.
         if not self.supervisor.has_begun:
-            per_gpu = len(reading or ()) if self._split is Split.PER_GPU else 1
-            self._nursery.want(max(per_gpu, 1))
+            visible = len(reading or ()) or gpus.count_named(self._environment)
+            self._nursery.want(max(visible, 1) if self._split is Split.PER_GPU else 1)
 
     async def finish_output(self) -> None:
         """Give a slow reader of our output some time to take the last words of the training."""

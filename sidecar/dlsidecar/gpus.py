@@ -23,6 +23,8 @@ BUSY_UTILIZATION = 0.05
 BUSY_BYTES = 512 << 20
 """Above either of the two somebody computes there; an idle driver holds a few hundred MiB."""
 DRIVER = "libnvidia-ml.so.1"
+NOT_IDS = frozenset({"all", "none", "void"})
+"""What NVIDIA_VISIBLE_DEVICES may say instead of a list."""
 XID_EVENT = 0x8
 MOST_XIDS = 64
 
@@ -159,6 +161,15 @@ def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
 def choose(gpus: Collection[Gpu], ids: Collection[str]) -> list[Gpu]:
     """Return the GPUs that the ids, indices or UUIDs, name."""
     return [one for one in gpus if str(one.index) in ids or one.uuid in ids]
+
+
+def count_named(environment: Mapping[str, str]) -> int:
+    """Return how many GPUs the environment names one by one; 0 where it does not."""
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        ids = [one for one in environment.get(name, "").split(",") if one.strip()]
+        if ids and not set(ids) & NOT_IDS:
+            return len(ids)
+    return 0
 
 
 def is_busy(gpu: Gpu) -> bool:

@@ -110,3 +110,17 @@ def test_without_nvml_it_says_why_and_knows_nothing():
     if not gauge.missing:
         pytest.skip("this machine has NVML")
     assert gauge.read() == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, 0),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, 0),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": "0,1,2,3"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "0,1"}, 2),
+    ],
+)
+def test_the_environment_may_tell_how_many_gpus_there_are(environment, count):
+    assert gpus.count_named(environment) == count

@@ -89,6 +89,11 @@ def test_spares_survive_the_stop_and_are_made_anew(drive, token):
     driver.stop_all(2)
 
 
+def test_one_spare_per_gpu_waits_before_anybody_said_how_many(drive, token, monkeypatch):
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0,1,2")
+    drive_warm(drive, [sys.executable, trainer(), token], count=3, split="perGpu")
+
+
 def test_what_cannot_be_imported_is_named_and_the_start_is_cold(drive, token, script):
     driver = drive(command=[sys.executable, str(script), "0", token], preload=["no_such_module"])
     assert "no_such_module" in driver.wait_for_problem("NoWarmStart")["message"]
