@@ -379,6 +379,8 @@ def _enumerated(names: Sequence[str]) -> str:
 
 def duration(seconds: float) -> str:
     """Say it as people do who do not need it exactly."""
+    if seconds < 0.95:
+        return "less than 1 s"
     if seconds < 90:
         return f"about {seconds:.0f} s"
     if seconds < 90 * 60:

@@ -27,6 +27,7 @@ from dlctl import arguments
 from dlctl.choosing import STATE_HELP
 from dlctl.messages import say
 from dllocal import devices
+from dllocal.events import Events
 from dllocal.folders import StateError, default_root
 from dllocal.running import Running, Setup
 from dlsim import yamlfiles
@@ -198,10 +199,19 @@ def _greeting(setup: Setup) -> str:
     return f"{count} {kind}{'' if count == 1 else 's'} ({where}), policy {policy}; Ctrl-C ends it"
 
 
+def _is_for_people(record: logging.LogRecord) -> bool:
+    """Show what happens to jobs, and all that is wrong; the rest is in the file."""
+    return record.levelno >= logging.WARNING or record.name in (
+        Events.__module__,
+        Running.__module__,
+    )
+
+
 @contextmanager
 def _logging(file: Path) -> Iterator[None]:
     """For as long as it lasts, what is logged goes to standard error and into a file."""
     shown = logging.StreamHandler(sys.stderr)
+    shown.addFilter(_is_for_people)
     shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     # Made when there is something to write, because the folder is not checked before.
     kept = logging.handlers.RotatingFileHandler(

@@ -3,9 +3,10 @@ What the server of ``dljob up`` needs of all the rest of it, handed over in one 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dlcontrol.platforms import Entry
 from dlcontrol.reasons import Outlook
 from dlcontrol.scene import Scene
 from dlcontrol.settings import Setting
@@ -44,11 +45,16 @@ class Backstage:
     """What else is to be told of this controller."""
 
 
+PROGRESS = ("iteration", "iterated_at", "iterations_total", "speed", "metric", "reached")
+"""What the loop follows at every look, but writes now and then only."""
+
+
 class Present:
     """The scene that the loop saw last, with what follows from it, made once for all who ask."""
 
     def __init__(self, backstage: Backstage) -> None:
         self._backstage = backstage
+        self._seen: Scene | None = None
         self._made: tuple[Scene, Snapshot, Outlook] | None = None
 
     def see(self) -> tuple[Scene, Snapshot, Outlook] | None:
@@ -60,3 +66,36 @@ class Present:
             snapshot = self._backstage.snapshot(scene)
             self._made = scene, snapshot, Outlook(scene, snapshot)
         return self._made
+
+    def renewed(self, entry: Entry) -> Entry:
+        """Show a job of the list with how far it is by now."""
+        scene = self._backstage.scene()
+        there = scene.entries.get(entry.job.id) if scene is not None else None
+        if there is None or there.status.generation != entry.status.generation:
+            return entry
+        if there.status.iterated_at <= entry.status.iterated_at:
+            return entry
+        progress = {name: getattr(there.status, name) for name in PROGRESS}
+        return replace(entry, status=replace(entry.status, **progress))
+
+    def look(self) -> None:
+        """Let those know who watch if jobs have come on since the last look."""
+        scene, former = self._backstage.scene(), self._seen
+        if scene is None or scene is former:
+            return
+        self._seen = scene
+        if former is None:
+            return
+        registry = self._backstage.registry
+        moved = [
+            job
+            for job in registry.entries
+            if _progress(former, job) not in (None, _progress(scene, job))
+        ]
+        if moved:
+            registry.changes.note(moved)
+
+
+def _progress(scene: Scene, job: JobId) -> tuple[object, ...] | None:
+    entry = scene.entries.get(job)
+    return tuple(getattr(entry.status, name) for name in PROGRESS) if entry is not None else None

@@ -25,6 +25,8 @@ from dllocal.refusals import Complaint, Refused
 from dllocal.showing import Json
 
 LONGEST_WAIT_S = 60.0
+LOOK_S = 1.0
+"""How often it is looked for whoever watches how far jobs are."""
 MOST_HISTORY = 1000
 
 
@@ -81,7 +83,7 @@ class JobsApi:
         version = int(text) if text.isdecimal() and len(text) < 19 else -1
         known = epoch == str(self._registry.epoch) and changes.knows(version)
         if known:
-            await changes.wait(version, read_seconds(request, "seconds", 30.0))
+            await self._wait(version, read_seconds(request, "seconds", 30.0))
         changed, removed = changes.since(version if known else 0)
         entries = self._registry.entries
         chosen = [entries[job] for job in changed if selector.selects(entries[job].job.labels)]
@@ -89,6 +91,14 @@ class JobsApi:
         answer = showing.list_document(self._version(), items)
         # Whoever was away for too long has to drop what it knows.
         return web.json_response({**answer, "removed": removed, "complete": not known})
+
+    async def _wait(self, version: int, seconds: float) -> None:
+        """Return when there is something newer, or the time is over."""
+        changes, until = self._registry.changes, time.monotonic() + seconds
+        while changes.version <= version and (left := until - time.monotonic()) > 0:
+            # How far jobs are is not written each time, so that nobody tells of it.
+            await changes.wait(version, min(LOOK_S, left))
+            self._present.look()
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one job."""
@@ -220,7 +230,7 @@ class JobsApi:
         job = entry.job.id
         seen = self._present.see()
         return showing.job_document(
-            entry,
+            self._present.renewed(entry),
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             remaining=seen[2].remaining(job) if seen is not None else None,
         )

@@ -427,7 +427,8 @@ def test_who_trains_is_told_how_fast_how_far_and_for_how_long():
 
 def test_nothing_is_all_done_while_it_trains():
     state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_done=599.99)
-    assert "; 99.9 % is done, and about" in sentence_for_training(snapshot(state), state)
+    told = sentence_for_training(snapshot(state), state)
+    assert told.endswith("; 99.9 % is done, and less than 1 s is left")
 
 
 def test_of_a_job_of_unknown_length_only_the_speed_is_told():

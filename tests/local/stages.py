@@ -82,6 +82,8 @@ class Stage:
         self.store_is_away = False
         self.has_looked = True
         self.seats: dict[JobId, dict[NodeName, Seat]] = {}
+        self.live: dict[JobId, dict[str, Any]] = {}
+        """What the loop has seen of jobs by now and has not written yet."""
         self._scenes = itertools.count(1)
         self._scene: Scene | None = None
         self._scene_of: object = None
@@ -106,12 +108,16 @@ class Stage:
             return None
         cordons = self.registry.cordons()
         nodes = {node.name: _cordoned(node, cordons) for node in self.nodes}
-        key = (self.registry.changes.version, tuple(cordons.items()), len(self.seats))
+        entries = {
+            job: replace(entry, status=replace(entry.status, **self.live.get(job, {})))
+            for job, entry in self.registry.entries.items()
+        }
+        key = (entries, cordons, dict(self.seats))
         if self._scene is None or self._scene_of != key:
             self._scene = Scene(
                 now=time.time(),
                 epoch=1,
-                entries=self.registry.entries,
+                entries=entries,
                 seats=self.seats,
                 nodes=nodes,
             )
@@ -154,6 +160,10 @@ class Stage:
         self.seats[job] = {
             part.node: _seat(job, part.node, part.gpus, status) for part in placement.slices
         }
+
+    def train(self, name: str, iteration: int, **fields: Any) -> None:
+        """Let a job come on, as the loop sees it before it writes it."""
+        self.live[JobId(name)] = {"iteration": iteration, "iterated_at": time.time(), **fields}
 
     def take(self, name: str, cause: CauseCode, **fields: Any) -> None:
         """Let a job wait for this reason, with nothing left of it anywhere."""

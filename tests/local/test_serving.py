@@ -244,6 +244,35 @@ def test_who_watches_hears_of_every_change_and_of_nothing_else(ask, up):
     assert (names(news), news["removed"]) == ([], [])
 
 
+def test_how_far_a_job_is_is_told_before_it_is_written(ask, up):
+    ask.submit(job_document("a"), job_document("b"))
+    up.do(lambda stage: stage.give("a", {"n1": (0,)}, iterations_total=1000.0))
+    version = ask.get("/v1/jobs")["metadata"]["resourceVersion"]
+    up.do(lambda stage: stage.train("a", 250, speed=5.0))
+    for shown in (ask.get("/v1/jobs/a"), ask.get("/v1/jobs")["items"][0]):
+        progress = shown["status"]["progress"]
+        assert (progress["iteration"], progress["iterationsPerSecond"]) == (250, 5.0)
+        assert progress["fraction"] == 0.25
+        assert progress["etaSeconds"] == pytest.approx(150, abs=2)
+    # What was written is newer when the next decision is made.
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}, iteration=300, iterated_at=time.time()))
+    assert ask.get("/v1/jobs/a")["status"]["progress"]["iteration"] == 300
+    news, _ = watch(ask, version)
+    assert names(news) == ["a"]
+
+
+def test_who_watches_hears_how_far_jobs_are_although_nobody_writes_it(ask, up):
+    ask.submit(job_document("a"), job_document("b"))
+    up.do(lambda stage: stage.give("a", {"n1": (0,)}))
+    _, version = watch(ask, ask.get("/v1/jobs")["metadata"]["resourceVersion"], seconds=0.1)
+    threading.Timer(0.3, up.do, [lambda stage: stage.train("a", 250)]).start()
+    news, version = watch(ask, version)
+    assert names(news) == ["a"]
+    assert news["items"][0]["status"]["progress"]["iteration"] == 250
+    news, _ = watch(ask, version, seconds=0.1)
+    assert names(news) == []
+
+
 def test_who_watched_another_controller_is_sent_everything_anew(root):
     with staged(root) as up:
         asker = Asker(up.stage.folders.socket)

@@ -130,7 +130,9 @@ def replay(name: str, root: Path, *, iterations: int, faster: float, **spec: Any
             "profile": {"model": "resnet50", "dataset": "imagenet"},
             "progress": {"log": r"step (?P<iteration>\d+)"},
             "checkpoint": {
-                "signal": "SIGUSR1", "confirm": "file", "shared": True,
+                "signal": "SIGUSR1",
+                "confirm": "file",
+                "shared": True,
                 "path": str(checkpoint.parent),
             },
             "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},
