@@ -19,7 +19,7 @@ from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew, LogCannotOpen
 from dlsidecar.events import Interrupted
 from dlsidecar.listening import Servers
-from dlsidecar.machine import STUCK
+from dlsidecar.moments import STUCK
 from dlsidecar.settings import Settings
 from dlwire.messages import Problem
 

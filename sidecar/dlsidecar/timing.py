@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable
 
-from dlsidecar.machine import QUIET, Machine
+from dlsidecar.moments import QUIET, Machine
 from dlwire.messages import Change, Phase, Saving
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 
 from dlsidecar.events import Event, Told
-from dlsidecar.machine import QUIET, Machine, Reaction, Word
+from dlsidecar.machine import Machine, Reaction, Word
+from dlsidecar.moments import QUIET
 from dlwire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]

@@ -30,7 +30,6 @@ from dlsidecar.events import (
     Told,
 )
 from dlsidecar.machine import (
-    QUIET,
     TABLE,
     Limits,
     Machine,
@@ -39,6 +38,7 @@ from dlsidecar.machine import (
     draw,
     react,
 )
+from dlsidecar.moments import QUIET
 from dlwire.messages import Phase, Problem, Refused, Saving
 from tests.sidecar.targets import INCARNATION, run, stop
 

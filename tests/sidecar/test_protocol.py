@@ -13,7 +13,8 @@ from tornado.routing import PathMatches
 
 from dlsidecar import serving
 from dlsidecar.living import CERTIFICATES
-from dlsidecar.machine import STUCK, TOO_SLOW, UNCONFIRMED, draw
+from dlsidecar.machine import draw
+from dlsidecar.moments import STUCK, TOO_SLOW, UNCONFIRMED
 from dlsidecar.remedies import REMEDIES
 from dlsidecar.serving import STATUS, controller_app, health_app, inner_app
 from dlsidecar.settings import Serving

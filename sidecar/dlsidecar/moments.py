@@ -1,0 +1,113 @@
+"""
+A SideCar at one moment: what it knows, and what follows from that alone.
+
+:mod:`dlsidecar.machine` says how one moment leads to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlsidecar.events import RankEnded
+from dlwire.messages import Phase, Problem, Run, Saving, Stop, Target, Term
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How the job wants to be stopped."""
+
+    saves: bool = False
+    """Whether it can be asked to save itself."""
+    checkpoint_seconds: float = 60.0
+    grace_seconds: float = 10.0
+    kill_seconds: float = 5.0
+    """How long to wait for the proof before SIGKILL is sent once more, and that is reported."""
+
+
+QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
+"""The phases in which it is proven that nothing of the job lives."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A SideCar at one moment."""
+
+    incarnation: str
+    limits: Limits = Limits()
+    phase: Phase = Phase.READY
+    target: Target | None = None
+    """The newest declaration; what everything converges to."""
+    run: Run | None = None
+    """What the latest attempt started, or tries to start."""
+    attempt: int = 0
+    """Counts the attempts of this incarnation; news names the one it belongs to."""
+    ended: tuple[RankEnded, ...] = ()
+    """The ranks of the latest attempt that ended, in the order in which they did."""
+    failure: Problem | None = None
+    """Why the latest attempt did not end well, unless it was ended by us."""
+    saving: Saving | None = Saving.NONE
+    """How the latest checkpoint went; None while it is under way."""
+    saving_problem: Problem | None = None
+    is_stuck: bool = False
+    """Whether SIGKILL was sent long ago, and there is still no proof."""
+    is_interrupted: bool = False
+    has_left: bool = False
+
+    @property
+    def released(self) -> bool:
+        """Whether it is proven that nothing of the job lives in this incarnation."""
+        return self.phase in QUIET
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The GPUs that processes of the job may use."""
+        return () if self.released or self.run is None else self.run.gpus
+
+    @property
+    def term(self) -> Term:
+        return Term(0, 0) if self.target is None else self.target.term
+
+    @property
+    def is_leaving(self) -> bool:
+        is_told = isinstance(self.target, Stop) and self.target.leave
+        return self.is_interrupted or self.has_left or is_told
+
+    @property
+    def exit_status(self) -> int:
+        """What the SideCar ends with, as if it were the training: as a shell would tell it."""
+        if self.failure is None:
+            decisive = min(self.ended, key=lambda end: end.rank, default=None)
+        else:
+            decisive = next((end for end in self.ended if not end.is_well), None)
+        if decisive is None:
+            return 0 if self.failure is None else EXIT_NOT_STARTED
+        return (
+            decisive.exit_code if decisive.exit_code is not None else 128 + (decisive.signal or 0)
+        )
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        stuck = STUCK if self.is_stuck else None
+        known = (self.failure, self.saving_problem, stuck)
+        return tuple(problem for problem in known if problem is not None)
+
+
+EXIT_NOT_STARTED = 127
+"""As shells tell that a command cannot be run."""
+
+STUCK = Problem(
+    "ProcessesDoNotEnd",
+    "SIGKILL was sent, and it is still not proven that no process of the job is left",
+    "look for processes in the uninterruptible sleep (state D), for example on a network file"
+    " system or a GPU that has failed; the GPUs stay with this job until they are gone",
+)
+UNCONFIRMED = Problem(
+    "CheckpointNotConfirmed",
+    "the processes ended before the checkpoint was confirmed",
+    "look into the log of the training; what it did since the last checkpoint is done again",
+)
+TOO_SLOW = Problem(
+    "CheckpointTimedOut",
+    "the checkpoint was not confirmed in time, and the processes were stopped without it",
+    "raise checkpoint.timeoutSeconds, or look whether the training answers the request",
+)
