@@ -177,6 +177,15 @@ def _write_training(folder: Path, script: str, python: str, tellings: Tellings) 
     return [python, str(path), str(tellings.path)]
 
 
+def check_python(_: object, __: object, python: str) -> str:
+    """Refuse an interpreter that cannot run what is measured, before anything is."""
+    try:
+        subprocess.run([python, "-c", "import numpy"], check=True, timeout=LONGEST_S)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise click.BadParameter(f"{python} cannot import numpy: {error}") from error
+    return python
+
+
 def find_torch(python: str) -> dict[str, str] | None:
     found = subprocess.run(
         [python, "-c", FIND_TORCH], capture_output=True, text=True, check=False, timeout=LONGEST_S
@@ -235,7 +244,12 @@ def _recreate(
 @click.option("--reshapes", default=200, show_default=True, help="Of the training without imports.")
 @click.option("--starts", default=5, show_default=True, help="Warm and cold, with each library.")
 @click.option("--changes", default=3, show_default=True, help="How often 4 -> 2 -> 4 is gone.")
-@click.option("--python", default=sys.executable, help="Runs the trainings with libraries.")
+@click.option(
+    "--python",
+    default=sys.executable,
+    callback=check_python,
+    help="Runs the trainings with libraries; it needs numpy, and may have PyTorch.",
+)
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(*, reshapes: int, starts: int, changes: int, python: str, form: str) -> None:
     """Measure one after the other, each with SideCars of its own."""
