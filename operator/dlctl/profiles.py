@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from dlcontrol import exchanging
 from dlcontrol.opening import open_store
 from dlcontrol.store import Store, StoreError
 from dlcore import profilefile
@@ -195,7 +196,7 @@ def _write(profiles: Iterable[Profile], output: str) -> str:
 @command.command("import")
 @click.argument("files", nargs=-1, metavar="[FILE…]")
 @click.option("--shipped", "with_shipped", is_flag=True, help="What comes with DLJob, too.")
-@click.option("--replace", is_flag=True, help="Also types of which something is known already.")
+@click.option("--replace", is_flag=True, help="In the place of what is known already.")
 @_with_store
 def import_profiles(
     store: Store, *, files: tuple[str, ...], with_shipped: bool, replace: bool
@@ -203,43 +204,26 @@ def import_profiles(
     """
     Take in profiles that `dljob profiles export` has written, or those that are shipped.
 
-    What is known of a type already stays as it is, unless it is to be replaced.
+    Where something is known of a type already, they fill the gaps; with --replace they take its
+    place.
     """
     if not files and not with_shipped:
         raise click.UsageError("nothing is to be imported; name a file, or give --shipped")
     found = [profile for name in files for profile in _read(Path(name))]
     if with_shipped:
         found += shipped.load_shipped().values()
-    taken = [profile.type for profile in found if _take_in(store, profile, replace=replace)]
-    for kind in sorted(taken):
-        click.echo(f"{kind} imported")
-    left = len(found) - len(taken)
-    if left:
-        say(f"{left} of {len(found)} left as they were; --replace takes them in all the same")
+    outcome = exchanging.import_profiles(store, found, instead=replace)
+    for word, kinds in (("imported", outcome.added), ("completed", outcome.changed)):
+        for kind in sorted(kinds):
+            click.echo(f"{kind} {'replaced' if replace and word == 'completed' else word}")
+    if outcome.kept:
+        say(f"{len(outcome.kept)} of {len(found)} stay as they were; nothing in them is new")
 
 
 def _read(file: Path) -> Iterator[Profile]:
     for line, document in yamlfiles.load(file):
         if document is not None:
             yield from profilefile.parse_all(document, source=f"{file}:{line}")
-
-
-def _take_in(store: Store, profile: Profile, *, replace: bool) -> bool:
-    """Keep a profile; tell whether that has changed anything."""
-
-    def change(known: Profile | None) -> Profile | None:
-        if known is not None and (not replace or known.says_the_same_as(profile)):
-            return known
-        return profile
-
-    before: list[Profile | None] = []
-
-    def watched(known: Profile | None) -> Profile | None:
-        # It may be called several times; the last one counts.
-        before[:] = [known]
-        return change(known)
-
-    return store.change(profile.type, watched).profile is not before[0]
 
 
 @command.command("forget")
@@ -250,7 +234,7 @@ def forget(store: Store, *, types: tuple[str, ...]) -> None:
     Forget what is known of types. Jobs of them are profiled anew.
     """
     for profile in _choose(_known(store), types):
-        store.change(profile.type, lambda _: None)
+        exchanging.forget_profile(store, profile.type)
         click.echo(f"{profile.type} forgotten")
 
 

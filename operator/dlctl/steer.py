@@ -4,10 +4,11 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import click
 
-from dlctl.backends import Backend, Conflict, Json, NotThere
+from dlctl.backends import Away, Backend, BackendError, Conflict, Json, NotThere
 from dlctl.choosing import name_argument, with_backend
 from dlctl.jobviews import JobView
 from dlctl.messages import complain
@@ -58,29 +59,32 @@ def _for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
     for name in names:
         try:
             click.echo(f"{name} {change(name)}")
-        except (NotThere, Conflict) as error:
+        except Away:
+            raise
+        except BackendError as error:
             complain(str(error))
             status = 1
     return status
 
 
 def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
-    for attempt in range(1, ATTEMPTS + 1):
-        document = backend.get_job(name)
-        job = JobView.of(document)
-        if job.is_final:
-            remedy = "submit it under another name to train it again"
-            raise Conflict(f"{name} is {job.phase} already; {remedy}")
-        if bool(job.spec.get("suspend", False)) is suspended:
-            return "is suspended already" if suspended else "is not suspended"
-        try:
-            backend.replace_job(_with_suspend(document, suspended=suspended))
-        except Conflict:
-            if attempt == ATTEMPTS:
-                raise
-        else:
-            return "suspended" if suspended else "resumed"
-    raise AssertionError("the last attempt returns or raises")
+    """Read, change and write it; once more if somebody else has changed it in between."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(Conflict):
+            return _try_to_set_suspended(backend, name, suspended=suspended)
+    return _try_to_set_suspended(backend, name, suspended=suspended)
+
+
+def _try_to_set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
+    document = backend.get_job(name)
+    job = JobView.of(document)
+    if job.is_final:
+        remedy = "submit it under another name to train it again"
+        raise BackendError(f"{name} is {job.phase} already; {remedy}")
+    if bool(job.spec.get("suspend", False)) is suspended:
+        return "is suspended already" if suspended else "is not suspended"
+    backend.replace_job(_with_suspend(document, suspended=suspended))
+    return "suspended" if suspended else "resumed"
 
 
 def _with_suspend(document: Json, *, suspended: bool) -> Json:

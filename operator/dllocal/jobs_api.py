@@ -6,6 +6,7 @@ here. All of it runs on the controller's event loop, so that nobody else writes 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class JobsApi:
         version = int(text) if text.isdecimal() and len(text) < 19 else -1
         known = epoch == str(self._registry.epoch) and changes.knows(version)
         if known:
-            await self._wait(version, read_seconds(request, "seconds", 30.0))
+            await self._wait(version, read_seconds(request, 30.0))
         changed, removed = changes.since(version if known else 0)
         entries = self._registry.entries
         chosen = [entries[job] for job in changed if selector.selects(entries[job].job.labels)]
@@ -117,7 +118,7 @@ class JobsApi:
     async def tell_history(self, request: web.Request) -> web.Response:
         """List what was decided about a job and what happened to it, oldest first."""
         job = JobId(request.match_info["name"])
-        limit = min(MOST_HISTORY, int(read_seconds(request, "limit", 100.0)))
+        limit = min(MOST_HISTORY, int(read_number(request, "limit", 100.0)))
         entries = await asyncio.to_thread(self._stage.history, job, max(1, limit))
         if not entries:
             self._find(request)
@@ -307,13 +308,18 @@ async def read_body(request: web.Request) -> Json:
     return body
 
 
-def read_seconds(request: web.Request, name: str, usual: float) -> float:
-    """Read a number of the query, within reason."""
+def read_number(request: web.Request, name: str, usual: float) -> float:
+    """Read a number of the query."""
     text = request.query.get(name, "")
     try:
         number = float(text) if text else usual
-    except ValueError as error:
-        raise Refused(400, f'{name}: "{text}" is not a number; write such as 30') from error
-    if not number >= 0.0:
-        raise Refused(400, f'{name}: "{text}" is not a number of at least 0; write such as 30')
-    return min(number, LONGEST_WAIT_S) if name == "seconds" else number
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number < 1e15:
+        raise Refused(400, f'{name}: "{text}" is not a number from 0 upwards; write such as 30')
+    return number
+
+
+def read_seconds(request: web.Request, usual: float) -> float:
+    """Read for how long to wait at most, within reason."""
+    return min(read_number(request, "seconds", usual), LONGEST_WAIT_S)

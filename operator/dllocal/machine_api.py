@@ -10,7 +10,7 @@ from dlcontrol import inventory
 from dlcore.model import JobId, NodeName
 from dllocal import showing
 from dllocal.backstage import Backstage, Present
-from dllocal.jobs_api import read_body, read_seconds
+from dllocal.jobs_api import read_body, read_number, read_seconds
 from dllocal.refusals import Refused
 
 LONGEST_REASON = 500
@@ -51,8 +51,8 @@ class MachineApi:
 
     async def tell_events(self, request: web.Request) -> web.Response:
         """List what happened after event number ``since``, of one job or all; may wait for one."""
-        since = int(read_seconds(request, "since", 0.0))
-        seconds = read_seconds(request, "seconds", 0.0)
+        since = int(read_number(request, "since", 0.0))
+        seconds = read_seconds(request, 0.0)
         events, job = self._stage.events, request.query.get("job")
         name = JobId(job) if job else None
         try:

@@ -14,6 +14,7 @@ import yaml
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
+from dlctl.local_backend import LocalBackend
 from tests.ctl.running import Live, Result, run_apart
 from tests.local.stages import job_document
 
@@ -311,6 +312,25 @@ def test_what_can_be_done_is_done_and_the_rest_is_told(busy):
         "dljob: x: there is no such job; dljob get lists those that are",
         "dljob: runs is Completed already; submit it under another name to train it again",
     ]
+
+
+def test_a_change_that_somebody_got_in_the_way_of_is_made_once_more(busy, monkeypatch):
+    read = LocalBackend.get_job
+    reads = []
+
+    def read_and_be_overtaken(self, name):
+        document = read(self, name)
+        reads.append(name)
+        if len(reads) < 3:
+            other = {**document, "spec": {**document["spec"], "priority": len(reads)}}
+            self.replace_job(other)
+        return document
+
+    monkeypatch.setattr(LocalBackend, "get_job", read_and_be_overtaken)
+    assert busy("suspend", "runs").stdout == "runs suspended\n"
+    assert len(reads) == 3
+    spec = busy("get", "runs", "-o", "json").data["spec"]
+    assert (spec["suspend"], spec["priority"]) == (True, 2)
 
 
 def test_a_job_is_cancelled(busy):

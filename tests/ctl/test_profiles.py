@@ -114,10 +114,19 @@ def test_what_is_known_stays_unless_it_is_to_be_replaced(dljob, store, tmp_path)
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     result = dljob("profiles", "import", file)
     assert (result.status, result.stdout) == (0, "")
-    assert result.stderr == "1 of 1 left as they were; --replace takes them in all the same\n"
+    assert result.stderr == "1 of 1 stay as they were; nothing in them is new\n"
     assert dljob("profiles", "list", "-o", "json").data[0]["fastestIterationsPerSecond"] == 0.5
-    assert dljob("profiles", "import", file, "--replace").stdout == "bert imported\n"
+    assert dljob("profiles", "import", file, "--replace").stdout == "bert replaced\n"
     assert dljob("profiles", "list", "-o", "json").data[0]["fastestIterationsPerSecond"] == 7.0
+
+
+def test_what_is_not_known_yet_is_added_to_what_is(dljob, store, tmp_path):
+    file = tmp_path / "bert.yaml"
+    document = yaml.safe_load(dljob("profiles", "export", "bert").stdout)
+    document["items"][0]["speeds"].append({"gpus": 8, "iterationsPerSecond": 3.0})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert dljob("profiles", "import", file).stdout == "bert completed\n"
+    assert dljob("profiles", "list", "-o", "json").data[0]["gpus"] == [2, 8]
 
 
 def test_what_is_forgotten_is_gone_and_comes_back_when_it_is_imported(dljob, store, tmp_path):

@@ -492,14 +492,16 @@ WRONG = {
         "the document is a number, not a DLJob",
     ),
     "too much": (("POST", "/v1/jobs", b" " * (17 << 20)), 413, "the request is too large"),
-    "no number": (("GET", "/v1/events?since=x"), 400, 'since: "x" is not a number'),
-    "less than nothing": (("GET", "/v1/events?since=-1"), 400, 'since: "-1" is not a number of'),
-    "not a number": (("GET", "/v1/events?seconds=nan"), 400, 'seconds: "nan" is not a number of'),
+    "no number": (("GET", "/v1/events?since=x"), 400, 'since: "x" is not a number from 0'),
+    "less than nothing": (("GET", "/v1/events?since=-1"), 400, 'since: "-1" is not a number'),
+    "not a number": (("GET", "/v1/events?seconds=nan"), 400, 'seconds: "nan" is not a number'),
+    "endless": (("GET", "/v1/jobs/a/history?limit=inf"), 400, 'limit: "inf" is not a number'),
 }
 
 
 @pytest.mark.parametrize(("request_", "status", "error"), WRONG.values(), ids=WRONG)
 def test_whatever_is_wrong_is_told_in_one_form(ask, request_, status, error):
+    ask.submit(job_document("a"))
     answer = ask(*request_)
     assert answer.status == status
     told = json.loads(answer.body)
