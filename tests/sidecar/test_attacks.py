@@ -171,7 +171,7 @@ def test_who_only_holds_connections_keeps_neither_the_controller_nor_the_trainin
         answer = await controller.put(run(2))
         assert json.loads(answer.body)["error"] == "OtherIncarnation"
         for writer in held:
-            writer.close()
+            writer.transport.abort()
 
     asyncio.run(asyncio.wait_for(siege(), LONGEST_SECONDS))
     see_undisturbed(sidecar, before)
