@@ -26,8 +26,8 @@ class Asker:
         connection = http.client.HTTPConnection("localhost", timeout=30.0)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(30.0)
-        connection.sock.connect(str(self._path))
         try:
+            connection.sock.connect(str(self._path))
             payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
             connection.request(method, target, payload)
             answer = connection.getresponse()

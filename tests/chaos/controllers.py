@@ -1,0 +1,198 @@
+"""
+``dljob up`` with points at which it may die; made ready once, and forked for each new life.
+
+Read from standard input are orders, one line of JSON each; answered is the process id of the
+controller, and then how it ended. A fork costs a hundredth of what it costs to start Python and to
+import everything, and what is killed is a process like any other.
+
+It is composed of the same parts as ``dljob up``. What is added lies around them: the methods that
+write and command, the statements of both databases, and the starting of processes.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from dlcontrol import dialing
+from dlcontrol.dialing import DialSettings
+from dlcontrol.judging import Rules
+from dlcontrol.loop import Options
+from dlcontrol.pacing import Pace
+from dlcore import policies
+from dlcore.model import Mechanism
+from dllocal import pods
+from dllocal.running import Running, Setup
+from dlsidecar.kernel import die_with_parent
+from dlsim.clusters import build_packed, parse_cluster
+from dlwire.messages import Run, Target
+from tests.chaos.points import Fuse, Plan
+
+WITHOUT_NAMESPACE = (
+    "import dlsidecar.keeping as keeping; keeping.is_isolation_possible = lambda: False;"
+    " from dlsidecar.__main__ import main; raise SystemExit(main())"
+)
+"""A SideCar as it is where nobody may make namespaces: its keeper is a subreaper only."""
+
+CHANGES = ("UPDATE", "INSERT", "DELETE", "CREATE", "COMMIT", "BEGIN")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be controlled, and for how long."""
+
+    state: str
+    deaths: str
+    """The file in which a controller says at which point it dies."""
+    plan: Plan
+    cluster: str = "2x4"
+    policy: str = "adaptive"
+    mechanism: str = "in-place"
+    store: str = ""
+    has_namespaces: bool = True
+
+    @classmethod
+    def read(cls, line: str) -> "Order":
+        fields = json.loads(line)
+        return cls(**{**fields, "plan": Plan(**fields["plan"])})
+
+
+def serve() -> None:
+    """Fork a controller for each line, and say what became of it."""
+    die_with_parent(signal.SIGKILL)
+    for line in sys.stdin:
+        order = Order.read(line)
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            os._exit(live(order))
+        print(child, flush=True)  # noqa: T201 - the answer
+        status = os.waitpid(child, 0)[1]
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
+
+
+def live(order: Order) -> int:
+    """Be a controller until the end."""
+    die_with_parent(signal.SIGKILL)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(f"{order.state}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for ours, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(ours, number)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(message)s")
+    try:
+        asyncio.run(_control(order))
+    except BaseException:  # noqa: BLE001 - whatever it is, two processes would go on from here
+        traceback.print_exc()
+        return 70
+    return 0
+
+
+async def _control(order: Order) -> None:
+    fuse = Fuse(order.plan, Path(order.deaths))
+    _guard_databases(fuse)
+    _guard_processes(fuse, has_namespaces=order.has_namespaces)
+    _guard_wire(fuse)
+    nodes = build_packed(parse_cluster(order.cluster))
+    fuse.passes("at its start")
+    running = Running(
+        Setup(
+            state=Path(order.state),
+            nodes=lambda: nodes,
+            virtual_gpus=True,
+            options=Options(
+                policy=policies.make(order.policy),
+                mechanism=Mechanism(order.mechanism),
+                rules=Rules(retry_seconds=0.2, longest_retry_seconds=1.0, lost_seconds=15.0),
+                pace=Pace(period_seconds=2.0, look_seconds=0.5, rest_share=1.0),
+            ),
+            store=order.store,
+            sample_seconds=1.0,
+            dialing=DialSettings(longest_pause_seconds=0.5, refused_pause_seconds=0.5),
+        )
+    )
+    fuse.passes("when all is made")
+    machine: Any = running.machine
+    fuse.guard_async(machine, "observe", "record", "launch", "remove", "forget", "tell")
+    fuse.guard(machine, "rendezvous_port")
+    fuse.guard(running.pods, "kill")
+    fuse.guard(running.registry, "submit_all", "change", "cancel")
+    fuse.guard(running.memory, "note", "note_news")
+    _guard_declarations(fuse, running.sidecars)
+    fuse.guard_async(running.server, "open")
+    await running.run()
+    await running.close()
+
+
+def _guard_declarations(fuse: Fuse, sidecars: Any) -> None:
+    declare = sidecars.declare
+
+    def declare_guarded(key: object, target: Target) -> None:
+        fuse.around(f"declare {_name(target)}", declare)(key, target)
+
+    sidecars.declare = declare_guarded
+    fuse.guard(sidecars, "follow", "forget", where="sidecars.")
+
+
+def _name(target: Target) -> str:
+    if isinstance(target, Run):
+        return "Run"
+    return "Stop and leave" if target.leave else "Stop"
+
+
+def _guard_wire(fuse: Fuse) -> None:
+    """Have points right before a declaration is on the wire, and when its answer is there."""
+    send = dialing.Line.declare
+
+    async def send_guarded(line: dialing.Line, target: Target) -> Any:
+        return await fuse.around_async(f"send {_name(target)}", send)(line, target)
+
+    dialing.Line.declare = send_guarded  # type: ignore[assignment,method-assign]
+
+
+def _guard_databases(fuse: Fuse) -> None:
+    """Have a point before each statement that changes something, and so within transactions."""
+    connect = sqlite3.connect
+
+    def connect_guarded(database: Any, *args: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(database, *args, **named)
+        name = Path(str(database).partition("?")[0]).name
+
+        def look(statement: str) -> None:
+            words = statement.split()
+            if words and words[0].upper() in CHANGES:
+                what = " ".join(words[:3] if words[0] == "INSERT" else words[:2])
+                fuse.passes(f"{name}: before {what}")
+
+        connection.set_trace_callback(look)
+        return connection
+
+    sqlite3.connect = connect_guarded  # type: ignore[assignment]
+
+
+def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
+    """Have points around the start of a SideCar, and tell its training which node this is."""
+
+    def start(command: list[str], *, env: dict[str, str], **named: Any) -> Any:
+        (log,) = (word for word in command if word.startswith("--log-file="))
+        place = command.index("-m")
+        if not has_namespaces:
+            command = [*command[:place], "-c", WITHOUT_NAMESPACE, *command[place + 2 :]]
+        return fuse.around("starting a SideCar", subprocess.Popen)(
+            command, env={**env, "CHAOS_NODE": Path(log).stem}, **named
+        )
+
+    changed: Any = pods
+    changed.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    serve()

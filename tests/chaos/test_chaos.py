@@ -1,0 +1,36 @@
+"""Kill everything that can be killed, a little; the long run is ``make chaos``."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dlcore.model import Mechanism
+from tests.chaos.worlds import Trouble, in_trouble
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "has_namespaces"),
+    [(Mechanism.IN_PLACE, True), (Mechanism.RECREATE, False)],
+    ids=["in place", "recreated without namespaces"],
+)
+def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_namespaces):
+    root = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
+    trouble = Trouble(
+        seed=5,
+        kills=12,
+        jobs=4,
+        mechanism=mechanism,
+        has_namespaces=has_namespaces,
+        least_seconds=3.0,
+        most_seconds=8.0,
+    )
+    with in_trouble(root, trouble) as world:
+        world.run()
+        world.verify()
+        assert world.story.deaths.total() >= trouble.kills
+    # Only if all was well, since what is in there tells what was not.
+    shutil.rmtree(root)

@@ -1,0 +1,149 @@
+"""The checker itself, held to its word by logs that are forged."""
+
+import json
+
+import pytest
+
+from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read
+
+
+def forge(
+    job="a", *, at=0.0, start="1", rank=0, world=1, gpus=("n:0",), resumed=0, steps=0, ending="done"
+):
+    """A process that took a step a second, saved itself at its end, and told of it."""
+    life = Forged(at)
+    life.say("begin", job=job, start=start, rank=rank, world=world, gpus=gpus, iteration=resumed)
+    for step in range(resumed + 1, resumed + steps + 1):
+        life.say("step", iteration=step)
+    if ending:
+        life.say("saved", iteration=resumed + steps)
+        life.say(ending, iteration=resumed + steps)
+    return life
+
+
+class Forged:
+    def __init__(self, at):
+        self.at = at
+        self.text = ""
+
+    def say(self, what, **more):
+        self.text += json.dumps({"what": what, "at": self.at, **more}) + "\n"
+        self.at += 1.0
+
+
+def judge(*forged, iterations=None, given_up=(), disturbances=()):
+    lives = [life for each in forged if (life := read(each.text)) is not None]
+    expected = Expected(
+        iterations if iterations is not None else {"a": 5},
+        frozenset(given_up),
+        tuple(Disturbance(*each) for each in disturbances),
+    )
+    return find_broken_laws(lives, expected)
+
+
+def test_a_job_that_moved_and_finished_broke_no_law():
+    assert (
+        judge(
+            forge(steps=3, ending="ended"),
+            forge(at=10.0, start="2", gpus=("n:1", "n:2"), resumed=3, steps=2),
+        )
+        == []
+    )
+
+
+def test_containers_of_one_start_live_together():
+    other = forge(rank=1, world=2, gpus=("m:0",), ending="")
+    for _ in range(6):
+        other.say("alive")
+    assert judge(forge(world=2, steps=5), other) == []
+
+
+def test_who_begins_before_the_last_sign_of_the_former_is_a_second_master():
+    first = forge(steps=5)
+    second = forge("b", at=4.0, steps=5)
+    (law,) = judge(first, second, iterations={"a": 5, "b": 5})
+    assert law.startswith("two masters of n:0: a (rank 0 of start 1")
+
+
+def test_a_longer_life_is_not_hidden_by_a_shorter_one_within_it():
+    long, short = forge(steps=50), forge("b", at=2.0, steps=5)
+    third = forge("c", at=30.0, steps=5)
+    laws = judge(long, short, third, iterations={"a": 50, "b": 5, "c": 5})
+    assert len(laws) == 2
+    assert "a (" in laws[1]
+    assert "c (" in laws[1]
+
+
+def test_who_finds_its_gpu_locked_tells_of_two_masters_though_the_other_is_silent():
+    late = forge("b", at=20.0, ending="")
+    late.say("clash", gpu="n:0")
+    laws = judge(forge(steps=5), late, iterations={"a": 5}, given_up=["b"])
+    assert [law for law in laws if law.startswith("two masters")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"start": "2", "gpus": ("n:1",)}, id="two starts"),
+        pytest.param({"start": "1", "gpus": ("n:1",)}, id="a rank twice"),
+    ],
+)
+def test_a_job_does_not_live_twice(other):
+    laws = judge(forge(steps=5), forge(at=2.0, ending="", **other))
+    assert [law for law in laws if law.startswith("lives twice")]
+
+
+@pytest.mark.parametrize("resumed", [0, 2, 4])
+def test_what_was_saved_is_where_the_next_one_begins(resumed):
+    laws = judge(forge(steps=3, ending="ended"), forge(at=10.0, resumed=resumed, steps=5 - resumed))
+    assert [law for law in laws if "goes on from" in law]
+
+
+def test_no_iteration_is_left_out():
+    life = forge(steps=2, ending="")
+    life.say("step", iteration=4)
+    life.say("step", iteration=5)
+    life.say("saved", iteration=5)
+    (law,) = judge(life)
+    assert law.endswith("does not count one by one")
+
+
+def test_iterations_are_lost_only_to_those_who_were_disturbed():
+    killed, again = forge(steps=3, ending=""), forge(at=10.0, start="2", steps=5)
+    (law,) = judge(killed, again)
+    assert law.endswith("came to 3, kept 0, and nobody had disturbed it")
+    assert judge(killed, again, disturbances=[("a", 4.0)]) == []
+    assert judge(killed, again, disturbances=[("b", 4.0)]) == [law]
+    assert judge(killed, again, disturbances=[("a", 11.0)]) == [law]
+
+
+def test_who_is_killed_between_saving_and_saying_so_has_lost_nothing():
+    killed = forge(steps=3, ending="")
+    assert judge(killed, forge(at=10.0, start="2", resumed=3, steps=2)) == []
+
+
+def test_half_a_line_is_the_end_of_a_log():
+    killed = forge(steps=3, ending="")
+    killed.text += '{"what": "st'
+    assert judge(killed, forge(at=10.0, start="2", resumed=3, steps=2)) == []
+    assert read('{"what": "beg') is None
+
+
+def test_a_job_that_was_not_finished_is_told():
+    (never,) = judge(iterations={"a": 5})
+    assert never == "a never ran"
+    assert judge(forge(steps=4))[0] == "a did not come to 5, or went beyond"
+    assert judge(forge(steps=6))[0] == "a did not come to 5, or went beyond"
+    assert judge(forge(steps=4, ending="ended"), given_up=["a"]) == []
+
+
+def test_a_job_is_finished_once():
+    twice = forge(at=20.0, start="2", steps=5)
+    assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
+    # Nobody may have heard of the end; then it is asked again, and has nothing to do.
+    assert judge(forge(steps=5), forge(at=20.0, start="2", resumed=5)) == []
+
+
+def test_what_nobody_asked_for_is_told():
+    (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
+    assert law == "b ran, and nobody had asked for it"

@@ -1,0 +1,190 @@
+"""
+The independent checker: reads what the trainings wrote of themselves, and says what must not be.
+
+It knows nothing of controllers, SideCars or records. Besides the logs it is given what was asked
+for (which jobs, how many iterations), and whom the test itself has killed and when, because only
+that excuses iterations that have to be done again.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+@dataclass
+class Life:
+    """One process, from its first to its last sign of life."""
+
+    job: str
+    start: str
+    rank: int
+    world: int
+    gpus: tuple[str, ...]
+    resumed_at: int
+    begin: float
+    last: float
+    steps: list[int] = field(default_factory=list)
+    saved: list[tuple[float, int]] = field(default_factory=list)
+    ending: str = ""
+    """``done``, ``ended``, ``clash`` with the GPU, or nothing if it was killed."""
+
+    @property
+    def reached(self) -> int:
+        return self.steps[-1] if self.steps else self.resumed_at
+
+    @property
+    def kept(self) -> int:
+        """What the next one need not do again."""
+        return self.saved[-1][1] if self.saved else self.resumed_at
+
+    def __str__(self) -> str:
+        gpus = ",".join(self.gpus)
+        where = f"rank {self.rank} of start {self.start} on {gpus}"
+        return f"{self.job} ({where}, {self.begin:.3f} to {self.last:.3f})"
+
+
+class Disturbance(NamedTuple):
+    """The test itself killed something of a job."""
+
+    job: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What was asked for."""
+
+    iterations: Mapping[str, int]
+    given_up: frozenset[str] = frozenset()
+    """Jobs that their user did not want any more."""
+    disturbances: tuple[Disturbance, ...] = ()
+
+
+def read_all(folder: Path) -> list[Life]:
+    """Read every log in the order in which the processes began."""
+    lives = [life for path in folder.glob("*.jsonl") if (life := read(path.read_text()))]
+    return sorted(lives, key=lambda life: life.begin)
+
+
+def read(text: str) -> Life | None:
+    """Read one log; nothing if its process was killed before it could say a word."""
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    if not lines:
+        return None
+    first, *others = lines
+    life = Life(
+        job=first["job"],
+        start=first["start"],
+        rank=first["rank"],
+        world=first["world"],
+        gpus=tuple(first["gpus"]),
+        resumed_at=first["iteration"],
+        begin=first["at"],
+        last=lines[-1]["at"],
+    )
+    for line in others:
+        _add(life, line)
+    return life
+
+
+def _add(life: Life, line: Mapping[str, Any]) -> None:
+    match line["what"]:
+        case "step":
+            life.steps.append(line["iteration"])
+        case "saved":
+            life.saved.append((line["at"], line["iteration"]))
+        case "clash":
+            life.ending = f"clash on {line['gpu']}"
+        case "done" | "ended":
+            life.ending = line["what"]
+
+
+def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
+    """Return one sentence for each; none if all is well."""
+    ordered = sorted(lives, key=lambda life: life.begin)
+    by_job: dict[str, list[Life]] = defaultdict(list)
+    for life in ordered:
+        by_job[life.job].append(life)
+    broken = [*_two_masters(ordered)]
+    for job, of_job in by_job.items():
+        broken += _lives_twice(of_job)
+        broken += _wrong_numbers([life for life in of_job if life.rank == 0])
+        broken += _lost_for_nothing([life for life in of_job if life.rank == 0], expected)
+        if job not in expected.iterations:
+            broken.append(f"{job} ran, and nobody had asked for it")
+    for job, iterations in expected.iterations.items():
+        if job not in expected.given_up:
+            broken += _unfinished(job, by_job[job], iterations)
+    return broken
+
+
+def _two_masters(ordered: Iterable[Life]) -> Iterator[str]:
+    holders: dict[str, Life] = {}
+    for life in ordered:
+        if life.ending.startswith("clash"):
+            yield f"two masters: {life}: {life.ending}"
+        for gpu in life.gpus:
+            before = holders.get(gpu)
+            if before is not None and before.last >= life.begin:
+                yield f"two masters of {gpu}: {before} and {life}"
+            if before is None or before.last < life.last:
+                holders[gpu] = life
+
+
+def _lives_twice(of_job: Iterable[Life]) -> Iterator[str]:
+    """Of a job only the processes of one start may live, each rank once."""
+    seen: list[Life] = []
+    for life in of_job:
+        for other in seen:
+            is_same = other.start == life.start and other.rank != life.rank
+            if other.last >= life.begin and not is_same:
+                yield f"lives twice: {other} and {life}"
+        seen.append(life)
+
+
+def _wrong_numbers(leaders: Iterable[Life]) -> Iterator[str]:
+    """Each start goes on from what was saved last, and counts one by one."""
+    saved, reached = 0, 0
+    for life in leaders:
+        # It may be killed between saving and saying so.
+        if not saved <= life.resumed_at <= reached:
+            yield f"{life} goes on from {life.resumed_at}, though {saved} was saved"
+        if life.steps != list(range(life.resumed_at + 1, life.reached + 1)):
+            yield f"{life} does not count one by one"
+        saved, reached = max(life.kept, life.resumed_at), max(reached, life.reached)
+
+
+def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
+    if leaders and leaders[0].job in expected.given_up:
+        return
+    for life, after in zip(leaders, [*leaders[1:], None], strict=True):
+        until = after.begin if after is not None else float("inf")
+        kept = max(life.kept, after.resumed_at if after is not None else 0)
+        excused = any(
+            each.job == life.job and life.begin <= each.at <= until
+            for each in expected.disturbances
+        )
+        if kept < life.reached and not excused:
+            yield f"{life} came to {life.reached}, kept {kept}, and nobody had disturbed it"
+
+
+def _unfinished(job: str, of_job: list[Life], iterations: int) -> Iterator[str]:
+    leaders = [life for life in of_job if life.rank == 0]
+    if not leaders:
+        yield f"{job} never ran"
+        return
+    if max(life.reached for life in leaders) != iterations:
+        yield f"{job} did not come to {iterations}, or went beyond"
+    if leaders[-1].reached != iterations or leaders[-1].kept != iterations:
+        yield f"{job}: its last start did not finish it: {leaders[-1]}"
+    done = [life for life in leaders if life.reached == iterations and life.kept == iterations]
+    if len(done) > 1 and not _only_ends_again(done):
+        yield f"{job} was finished {len(done)} times: {done[1]}"
+
+
+def _only_ends_again(done: list[Life]) -> bool:
+    """Whether the later ones found everything done, because nobody had heard of the end."""
+    return all(not life.steps for life in done[1:])

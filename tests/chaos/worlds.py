@@ -1,0 +1,454 @@
+"""
+One machine in trouble: jobs come and go, and everything that can be killed is killed.
+
+All of it is real but for the GPUs: the controller, its SideCars, the trainings and the databases.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import selectors
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlcore.model import Mechanism
+from tests.chaos.points import Plan
+from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
+from tests.local.asking import Asker
+
+ROOT = Path(__file__).parents[2]
+TRAINER = Path(__file__).with_name("trainer.py")
+TICK_S = 0.05
+PATIENCE_S = 6.0
+"""A controller that came to no deadly point in that time is killed wherever it is."""
+SHORTEST_LIFE_S = 0.5
+SPARED_POINTS = (0, 30, 60, 120, 240)
+KILLED_FROM_OUTSIDE = "anywhere, from outside"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """How much of it there is, and of which kind."""
+
+    seed: int
+    kills: int
+    """So many controllers die before the jobs are left in peace."""
+    jobs: int = 8
+    """Jobs at a time; while controllers die, another one comes for each that ends."""
+    mechanism: Mechanism = Mechanism.IN_PLACE
+    has_namespaces: bool = True
+    least_seconds: float = 4.0
+    most_seconds: float = 16.0
+    """How long a job takes on one GPU."""
+    limit_seconds: float = 240.0
+    """No law of ours: after so long something hangs."""
+
+
+class Nursery:
+    """Where controllers come from; see :mod:`tests.chaos.controllers`."""
+
+    def __init__(self) -> None:
+        path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.controllers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        )
+        self.pid = 0
+        """The controller that lives, if one does."""
+
+    def bear(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        self.pid = int(self._line())
+
+    def wait(self, seconds: float) -> int | None:
+        """Return how the controller ended, or nothing if it lives longer than that."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return None
+        self.pid = 0
+        return int(self._line())
+
+    def end(self, signum: int = signal.SIGKILL) -> None:
+        # It may have ended by itself a moment ago.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def close(self) -> None:
+        if self.pid:
+            self.end()
+        self._process.communicate(timeout=60.0)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the nursery has ended"
+        return line
+
+
+@dataclass
+class Story:
+    """What has happened."""
+
+    deaths: Counter[str] = field(default_factory=Counter)
+    """Of controllers, by the kind of point."""
+    disturbances: list[Disturbance] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    """What else was done to it."""
+    iterations: dict[str, int] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+
+    def expected(self) -> Expected:
+        return Expected(self.iterations, frozenset(self.given_up), tuple(self.disturbances))
+
+
+class World:
+    """A state folder and all that happens to it."""
+
+    def __init__(self, root: Path, trouble: Trouble) -> None:
+        self.root = root
+        self.state = root / "state"
+        self.witness = root / "witness"
+        self.witness.mkdir()
+        self.trouble = trouble
+        self.story = Story()
+        self._chance = random.Random(trouble.seed)
+        self._nursery = Nursery()
+        self._ask = Asker(self.state / "run" / "dljob.sock")
+        self._deaths = root / "death"
+        self._unsent: list[dict[str, Any]] = []
+        self._jobs: dict[str, str] = {}
+        """The phases that were seen last."""
+        self._next_trouble = time.monotonic() + 2.0
+        self._lock: sqlite3.Connection | None = None
+        self._unlock_at = 0.0
+        self._end = time.monotonic() + trouble.limit_seconds
+        self._unsent += [self._new_job() for _ in range(trouble.jobs)]
+
+    # --- the whole of it
+
+    def run(self) -> None:
+        """Kill until enough have died, and then let everything come to its end."""
+        while self.story.deaths.total() < self.trouble.kills:
+            self._live_and_die()
+        self._release()
+        self._be_calm()
+
+    def verify(self) -> None:
+        """Hold it to all laws; to be called when everything has come to its end."""
+        broken = find_broken_laws(read_all(self.witness), self.story.expected())
+        broken += [f"{pid} was left: {command}" for pid, command in find_processes(self.root)]
+        broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
+        assert not broken, "\n".join([*broken, f"all is in {self.root}"])
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever has happened."""
+        self._release()
+        self._nursery.close()
+        while found := find_processes(self.root):
+            for pid, _ in found:
+                _kill(pid)
+            time.sleep(TICK_S)
+
+    # --- controllers
+
+    def _live_and_die(self) -> None:
+        """Have one controller until it dies."""
+        is_repeated = self._chance.random() < 0.15
+        plan = Plan(
+            seed=self._chance.getrandbits(32),
+            deaths=dict(self.story.deaths),
+            at_point=self._chance.randint(1, 25) if is_repeated else 0,
+            spares=0 if is_repeated else self._chance.choice(SPARED_POINTS),
+        )
+        self._bear(plan)
+        until = time.monotonic() + self._chance.uniform(SHORTEST_LIFE_S, PATIENCE_S)
+        while (status := self._nursery.wait(TICK_S)) is None:
+            self._make_trouble()
+            self._keep_jobs_coming()
+            self._insist_on_time()
+            if time.monotonic() > until:
+                self._nursery.end()
+        assert status == -signal.SIGKILL, f"it ended by itself ({status}); see {self.state}.log"
+        died_at = self._deaths.read_text() if self._deaths.exists() else KILLED_FROM_OUTSIDE
+        self.story.deaths[died_at] += 1
+        self._deaths.unlink(missing_ok=True)
+
+    def _bear(self, plan: Plan) -> None:
+        self._nursery.bear(
+            state=str(self.state),
+            deaths=str(self._deaths),
+            plan=asdict(plan),
+            mechanism=self.trouble.mechanism.value,
+            has_namespaces=self.trouble.has_namespaces,
+        )
+
+    def _be_calm(self) -> None:
+        """Have one controller that is left alone, until all is done and nothing is left."""
+        self._bear(Plan(seed=0, is_calm=True))
+        while not self._all_is_done():
+            status = self._nursery.wait(4 * TICK_S)
+            assert status is None, f"it ended by itself ({status}); see {self.state}.log"
+            self._send()
+            self._look()
+            self._insist_on_time()
+        self._nursery.end(signal.SIGTERM)
+        assert self._nursery.wait(60.0) == 0
+
+    def _all_is_done(self) -> bool:
+        if self._unsent or not self._look():
+            return False
+        assert "Failed" not in self._jobs.values(), self._jobs
+        return all(phase == "Completed" for phase in self._jobs.values()) and not (
+            self._held_locks() or trainings(self.root)
+        )
+
+    def _insist_on_time(self) -> None:
+        if time.monotonic() > self._end:
+            raise TimeoutError(f"{self._jobs} after {self.story}; all is in {self.root}")
+
+    # --- jobs
+
+    def _keep_jobs_coming(self) -> None:
+        self._send()
+        if not self._look():
+            return
+        active = [job for job, phase in self._jobs.items() if phase not in ("Completed", "Failed")]
+        if len(active) + len(self._unsent) < self.trouble.jobs:
+            self._unsent.append(self._new_job())
+        running = [job for job, phase in self._jobs.items() if phase == "Running"]
+        if running and self._chance.random() < 0.01:
+            self._give_up(self._chance.choice(running))
+
+    def _new_job(self) -> dict[str, Any]:
+        name = f"job-{len(self.story.iterations)}"
+        seconds = self._chance.uniform(self.trouble.least_seconds, self.trouble.most_seconds)
+        self.story.iterations[name] = int(seconds / 0.04)
+        return job_document(
+            name,
+            self.root,
+            iterations=self.story.iterations[name],
+            ends_when_saved=self._chance.random() < 0.5,
+            is_forgotten=self._chance.random() < 0.3,
+            options=self._chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
+        )
+
+    def _send(self) -> None:
+        """Submit what waits; whether it came in before a crash is seen from its name later."""
+        for document in list(self._unsent):
+            answer = self._try("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
+            if answer is None:
+                return
+            assert answer.status == 201 or b"is a job already" in answer.body, answer
+            self._unsent.remove(document)
+            self._jobs[document["metadata"]["name"]] = "Queued"
+
+    def _give_up(self, job: str) -> None:
+        # Given up as soon as it may have been heard.
+        self.story.given_up.add(job)
+        answer = self._try("DELETE", f"/v1/jobs/{job}")
+        if answer is not None:
+            assert answer.status in (200, 202, 204, 404), answer
+            self.story.others["cancelled a job"] += 1
+
+    def _look(self) -> bool:
+        """See how the jobs are, if somebody answers."""
+        answer = self._try("GET", "/v1/jobs")
+        if answer is None or answer.status != 200:
+            return False
+        seen = {
+            each["metadata"]["name"]: each.get("status", {}).get("phase", "Queued")
+            for each in answer.json["items"]
+        }
+        for job in self._jobs.keys() - seen.keys():
+            # Forgotten some time after its end, or because nobody wants it any more.
+            self._jobs[job] = "Completed"
+        self._jobs.update(seen)
+        return True
+
+    def _try(self, method: str, target: str, body: Any = None) -> Any:
+        try:
+            return self._ask(method, target, body)
+        except Exception as error:
+            if not isinstance(error, OSError | ValueError) and "http" not in type(error).__module__:
+                raise
+            return None
+
+    # --- trouble
+
+    def _make_trouble(self) -> None:
+        now = time.monotonic()
+        if self._lock is not None and now > self._unlock_at:
+            self._release()
+        if now < self._next_trouble:
+            return
+        self._next_trouble = now + self._chance.uniform(0.5, 4.0)
+        acts: Sequence[Callable[[], None]] = (
+            self._kill_training,
+            self._kill_sidecar,
+            self._kill_keeper,
+            self._lock_store,
+        )
+        self._chance.choice(acts)()
+
+    def _kill_training(self) -> None:
+        self._disturb("killed a training", list(trainings(self.root).items()))
+
+    def _kill_sidecar(self) -> None:
+        children = [(child, job) for keeper, job in self._keepers() for child in _children(keeper)]
+        self._disturb("killed a SideCar", children)
+
+    def _kill_keeper(self) -> None:
+        self._disturb("killed a keeper", self._keepers())
+
+    def _disturb(self, what: str, found: Sequence[tuple[int, str]]) -> None:
+        if found:
+            pid, job = self._chance.choice(found)
+            self.story.disturbances.append(Disturbance(job, time.monotonic()))
+            self.story.others[what] += 1
+            _kill(pid)
+
+    def _keepers(self) -> list[tuple[int, str]]:
+        """The processes of SideCars that no process of another SideCar has started, with their jobs."""
+        sidecars = {
+            pid: command for pid, command in find_processes(self.root) if "--socket=" in command
+        }
+        jobs = {pid: _job_of(command) for pid, command in sidecars.items()}
+        return [(pid, jobs[pid]) for pid in sidecars if _parent(pid) not in sidecars]
+
+    def _lock_store(self) -> None:
+        if self._lock is not None or not (self.state / "profiles.db").exists():
+            return
+        self._lock = sqlite3.connect(self.state / "profiles.db", isolation_level=None, timeout=0.2)
+        self._unlock_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
+        try:
+            self._lock.execute("BEGIN EXCLUSIVE")
+            self.story.others["locked the store"] += 1
+        except sqlite3.Error:
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _held_locks(self) -> list[Path]:
+        return [path for path in (self.state / "run").glob("*.sock.lock") if _is_held(path)]
+
+
+def job_document(
+    name: str,
+    root: Path,
+    *,
+    iterations: int,
+    ends_when_saved: bool,
+    is_forgotten: bool,
+    options: Sequence[int],
+) -> dict[str, Any]:
+    """A job that bears witness; killed as often as it likes, it is tried again."""
+    command = [
+        *(sys.executable, "-S", "-E", str(TRAINER), f"--job={name}"),
+        *(f"--folder={root / 'jobs' / name}", f"--witness={root / 'witness'}"),
+        f"--iterations={iterations}",
+        *(["--ends-when-saved"] if ends_when_saved else []),
+    ]
+    path = root / "jobs" / name / "checkpoint"
+    confirm = {"confirm": "exit"} if ends_when_saved else {"confirm": "file", "path": str(path)}
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": list(options)},
+            "framework": "pytorch",
+            "processes": "perNode",
+            "training": {"iterations": iterations},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "checkpoint": {"signal": "SIGUSR1", "shared": True, "to": "all", **confirm},
+            "backoffLimit": 1000,
+            **({"ttlSecondsAfterFinished": 1} if is_forgotten else {}),
+            "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},
+        },
+    }
+
+
+def find_processes(root: Path) -> list[tuple[int, str]]:
+    """Every process whose command or environment names this folder, but for the tests' own."""
+    found = []
+    wanted = os.fsencode(root) + b"/"
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes()
+            if wanted in command or wanted in (folder / "environ").read_bytes():
+                found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
+    return found
+
+
+def trainings(root: Path) -> dict[int, str]:
+    """All processes that train, with their jobs."""
+    found = {}
+    for pid, command in find_processes(root):
+        words = command.split()
+        if str(TRAINER) in words[:5] and "--socket=" not in command:
+            (job,) = (word for word in words if word.startswith("--job="))
+            found[pid] = job.removeprefix("--job=")
+    return found
+
+
+def _job_of(command: str) -> str:
+    (job,) = (word for word in command.split() if word.startswith("--job="))
+    return job.removeprefix("--job=")
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is_held(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+@contextmanager
+def in_trouble(root: Path, trouble: Trouble) -> Iterator[World]:
+    world = World(root, trouble)
+    try:
+        yield world
+    finally:
+        world.close()
