@@ -69,6 +69,10 @@ test-sidecar: setup  ## the SideCar with real processes
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 	$(BIN)/python scripts/build-sidecar
 
+.PHONY: chaos
+chaos: setup  ## kill whatever controls and trains at 320 points, and look what becomes of it
+	$(BIN)/python -m tests.chaos
+
 .PHONY: test-long
 test-long: setup  ## what takes very long, such as every trace to its end; not in make test
 	$(BIN)/pytest -n $(JOBS) --long --timeout 3600
