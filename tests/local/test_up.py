@@ -21,7 +21,8 @@ def test_a_job_from_its_submission_to_its_end(root):
         job = up.until_phase("long", "Running")
         gpus = job["status"]["allocation"]["nodes"][0]["gpuIds"]
         assert "Phase:         Running\n" in up("describe", "long").stdout
-        up.until(lambda: "trains on" in up("why", "long").stdout)
+        up.until(lambda: "trains on" in up.backend.explain("long")["message"])
+        assert up("why", "long").stdout.startswith("trains on")
         seen = up("exec", "long", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout.strip()
         rows = up("gpu", "list", "-o", "json").data[0]["gpus"]
         assert seen in (",".join(map(str, gpus)), "0,1,2,3")
@@ -40,12 +41,12 @@ def test_a_job_from_its_submission_to_its_end(root):
         # Resumed it goes on from there.
         assert up("resume", "long").stdout == "long resumed\n"
         up.until_phase("long", "Running")
-        up.until(lambda: up.job("long")["status"]["progress"]["iteration"] > saved)
+        up.until(lambda: up.backend.get_job("long")["status"]["progress"]["iteration"] > saved)
         steps = [int(n) for n in re.findall(r"step (\d+)", up("logs", "long").stdout)]
         assert steps.count(1) == 1
 
         # What was decided about it can be read.
-        up.until(lambda: len(up("history", "long", "-o", "json").data) >= 3)
+        up.until(lambda: len(up.backend.list_history("long", 100)) >= 3)
         kinds = [each["kind"] for each in up("history", "long", "-o", "json").data]
         assert kinds.index("start") < kinds.index("stop") < len(kinds) - 1
 
@@ -57,7 +58,7 @@ def test_a_job_from_its_submission_to_its_end(root):
 
 
 def rows_of(up):
-    (node,) = up("gpu", "list", "-o", "json").data
+    (node,) = up.backend.list_nodes()
     return node["gpus"]
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import yaml
 
+from dlctl.backends import Away
+from dlctl.local_backend import LocalBackend
+from dllocal.folders import Folders
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +28,8 @@ class Up:
 
     def __init__(self, root: Path, *options: object) -> None:
         self.root = root
+        self.backend = LocalBackend(Folders(root).socket)
+        """For what is waited for: a command takes a second to start where all cores are busy."""
         script = "from dlctl.main import main; main()"
         self.log = root.with_name(f"{root.name}.log")
         with self.log.open("ab") as log:
@@ -40,7 +45,14 @@ class Up:
 
     def ready(self) -> None:
         """Wait until it answers."""
-        self.until(lambda: self("get").status == 0)
+
+        def answers() -> bool:
+            try:
+                return bool(self.backend.about())
+            except Away:
+                return False
+
+        self.until(answers)
 
     def __call__(self, *words: object) -> Result:
         """Run the command; options come before what follows ``--``."""
@@ -55,23 +67,22 @@ class Up:
         file.write_text("---\n".join(yaml.safe_dump(each) for each in documents), encoding="utf-8")
         return self("submit", file)
 
-    def job(self, name: str) -> Any:
-        return self("get", name, "-o", "json").data
-
     def until_phase(self, name: str, phase: str) -> Any:
-        """Follow the job with the command until it is in this phase; return it as it is then."""
-        with self.live("get", name, "-w", "-o", "json") as watching:
-            while True:
-                line = watching.line()
-                status = yaml.safe_load(line)["status"]
-                if status["phase"] == phase:
-                    return yaml.safe_load(line)
+        """Follow the job until it is in this phase; return it as it is then."""
+        end = time.monotonic() + LONGEST_S
+        for news in self.backend.watch_jobs("", ""):
+            for item in news.items:
+                if item["metadata"]["name"] == name and item["status"]["phase"] == phase:
+                    return item
+            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
+        raise AssertionError("a watch has no end")
 
     def until(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + LONGEST_S
         while not true():
             assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
             assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
+            time.sleep(0.02)
 
     def end(self, signum: int = signal.SIGINT) -> int:
         self.process.send_signal(signum)
