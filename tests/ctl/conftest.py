@@ -25,14 +25,17 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def played(dljob, tmp_path, monkeypatch):
+def root():
+    """A state folder. Sockets need short paths, which those of pytest are not."""
+    folder = Path(tempfile.mkdtemp(prefix="dljob-test-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def played(dljob, root, tmp_path, monkeypatch):
     """Four GPUs on one node behind a played ``dljob up``; the command runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DLJOB_STATE", raising=False)
-    # Sockets need short paths, which those of pytest are not.
-    root = Path(tempfile.mkdtemp(prefix="dljob-test-"))
-    try:
-        with staged(root, n1=4) as up:
-            yield Played(dljob, up, tmp_path)
-    finally:
-        shutil.rmtree(root)
+    with staged(root, n1=4) as up:
+        yield Played(dljob, up, tmp_path)

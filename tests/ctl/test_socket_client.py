@@ -57,27 +57,27 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("answer", "error"), ANSWERS.values(), ids=ANSWERS)
-def test_what_is_no_answer_is_told(dljob, tmp_path, answer, error):
-    with answering(tmp_path, answer):
-        result = dljob("get", "--state", tmp_path)
+def test_what_is_no_answer_is_told(dljob, root, answer, error):
+    with answering(root, answer):
+        result = dljob("get", "--state", root)
     assert (result.status, result.stdout) == (1, "")
     assert error in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, tmp_path, monkeypatch):
+def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, root, monkeypatch):
     monkeypatch.setattr(socket_client, "PATIENCE_S", 0.2)
-    with answering(tmp_path, None) as path:
-        result = dljob("get", "--state", tmp_path)
+    with answering(root, None) as path:
+        result = dljob("get", "--state", root)
     assert result.stderr.startswith(f"dljob: dljob up does not answer at {path} for 0 s; look at")
 
 
-def test_a_socket_that_nobody_listens_at_is_told(dljob, tmp_path):
-    folders = Folders(tmp_path)
+def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
+    folders = Folders(root)
     folders.make()
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folders.socket))
-    result = dljob("get", "--state", tmp_path)
+    result = dljob("get", "--state", root)
     assert result.stderr.startswith(f"dljob: no dljob up answers at {folders.socket}; start one")
     folders.socket.unlink()
 
