@@ -106,7 +106,11 @@ def shown(value: object) -> str:
         return f"an object with {len(value)} fields"
     if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
         return "a very large number"
-    text = repr(part)
+    try:
+        text = repr(part)
+    except RecursionError:
+        # What could just be read may be nested too deep to be written.
+        return "a value that is nested too deep"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 

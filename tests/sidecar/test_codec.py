@@ -229,6 +229,15 @@ def test_a_wrong_value_is_told_with_its_path_and_a_remedy():
     assert str(refused.value) == ("metrics.'top5': must be a number (it is 'high'); write a number")
 
 
+@pytest.mark.parametrize("depth", range(900, 1010))
+def test_a_value_that_can_just_be_read_is_refused_as_any_other(depth):
+    # Whatever the depth is at which the interpreter gives up: reading and telling go equally deep.
+    with pytest.raises(Wrong):
+        codec.decode(Post, b'{"metrics":' + b"[" * depth + b"]" * depth + b"}")
+    with pytest.raises(Wrong):
+        codec.decode(Post, b"[" * depth + b"]" * depth)
+
+
 def test_a_huge_value_is_not_told_in_full():
     for huge in (b'{"epoch":"' + b"x" * 100_000 + b'"}', b'{"epoch":' + b"9" * 4000 + b"}"):
         with pytest.raises(Wrong) as refused:
