@@ -9,13 +9,15 @@ the log, and of a line of a JSON-lines file. Unknown numbers are metrics.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 
+from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Post, Progress
 
 MOST_METRICS = 32
+LARGEST_NUMBER = 1e300
+"""As in the protocol: a state with a larger one could not be read by anybody."""
 
 METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
 """What the protocol takes as a name."""
@@ -32,7 +34,7 @@ class NotProgress(ValueError):
 
 def parse_groups(groups: Mapping[str, object]) -> Post:
     """
-    Return the observation in named values; what is no finite number is left out.
+    Return the observation in named values; what is no number of the protocol is left out.
 
     Numbers may come as text, and with the commas that people print into large ones.
     """
@@ -41,8 +43,8 @@ def parse_groups(groups: Mapping[str, object]) -> Post:
         number = to_number(value)
         if number is not None and METRIC_NAME.fullmatch(name):
             numbers[name] = number
-    iteration = take(numbers, ITERATION_NAMES)
-    batch_size = take(numbers, BATCH_NAMES)
+    iteration = take(numbers, ITERATION_NAMES, most=LARGEST_WHOLE)
+    batch_size = take(numbers, BATCH_NAMES, most=LARGEST_WHOLE)
     return Post(
         iteration=None if iteration is None else int(iteration),
         epoch=take(numbers, EPOCH_NAMES),
@@ -62,13 +64,15 @@ def to_number(value: object) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST_NUMBER else None
 
 
-def take(numbers: dict[str, float], names: tuple[str, ...]) -> float | None:
-    """Remove the first of the names that is there and not negative, and return its number."""
+def take(
+    numbers: dict[str, float], names: tuple[str, ...], *, most: float = LARGEST_NUMBER
+) -> float | None:
+    """Remove the first of the names whose number is from 0 to ``most``, and return its number."""
     for name in names:
-        if numbers.get(name, -1.0) >= 0:
+        if 0 <= numbers.get(name, -1.0) <= most:
             return numbers.pop(name)
     return None
 

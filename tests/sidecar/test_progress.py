@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dlsidecar.progress import Meter, NotProgress, parse_groups, parse_line
-from dlwire.messages import Post
+from dlwire import codec
+from dlwire.messages import Post, Progress
 
 pytestmark = pytest.mark.processes
 
@@ -98,6 +99,16 @@ def test_what_is_no_number_is_left_out():
         parse_groups({"iteration": "-1", "flag": True, "none": None, "odd name": "1"}).iteration
         is None
     )
+
+
+@pytest.mark.parametrize("name", ["iteration", "batch", "epoch", "loss"])
+@pytest.mark.parametrize("number", ["9007199254740992", "1e30", "-1e30", "1.5e308", "-1.5e308"])
+def test_no_number_makes_the_state_unreadable(name, number):
+    meter = Meter()
+    meter.begin(0.0)
+    meter.observe(1.0, parse_groups({name: number}))
+    progress = meter.progress(2.0)
+    assert codec.decode(Progress, codec.encode(progress)) == progress
 
 
 def test_a_line_of_json():
