@@ -155,7 +155,8 @@ def open_gauge() -> Gauge:
 def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
     """Return those ids, indices or UUIDs, that no GPU of this machine answers to."""
     known = {str(one.index) for one in gpus} | {one.uuid for one in gpus}
-    return [one for one in ids if one not in known]
+    # NVML counts whole GPUs, and does not name the parts of one among them.
+    return [one for one in ids if one not in known and not one.startswith("MIG-")]
 
 
 def choose(gpus: Collection[Gpu], ids: Collection[str]) -> list[Gpu]:

@@ -105,6 +105,10 @@ def test_ids_that_the_machine_does_not_have_are_found():
     ]
 
 
+def test_a_part_of_a_gpu_is_not_taken_for_one_that_is_missing():
+    assert gpus.find_unknown(gpus.Nvml(Library()).read(), ["MIG-5f0c"]) == []
+
+
 def test_without_nvml_it_says_why_and_knows_nothing():
     gauge = gpus.open_gauge()
     if not gauge.missing:
