@@ -31,6 +31,8 @@ from dlsidecar.settings import (
 PREFIX = "DLJOB_SIDECAR_"
 DEFAULT_CONTROLLER = "controller.dljob"
 LARGEST_PORT = 65535
+SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+"""What Kubernetes puts into every container for a Service, which may well be named as we are."""
 
 
 class UsageError(Exception):
@@ -51,7 +53,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         training=_training(commands),
         serving=_serving(commands),
         expected_gpus=not commands.no_gpus_expected,
-        poll_seconds=commands.poll_seconds,
+        poll_seconds=max(commands.poll_seconds, 0.1),
         scratch=Path(commands.scratch),
     )
 
@@ -120,7 +122,7 @@ def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) 
         return list(arguments)
     given = []
     for name, value in sorted(environment.items()):
-        if name.startswith(PREFIX) and value:
+        if is_option(name) and value:
             option = "--" + name[len(PREFIX) :].lower().replace("_", "-")
             is_switch = option in {"--no-gpus-expected", "--progress-http"}
             given.append(option if is_switch else f"{option}={value}")
@@ -257,4 +259,9 @@ def _address(text: str) -> tuple[str, int]:
 
 def environment_of_training(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the training would get without us: all but our own options."""
-    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+    return {name: value for name, value in environment.items() if not is_option(name)}
+
+
+def is_option(name: str) -> bool:
+    """Whether a variable of the environment is meant for us."""
+    return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(f"_{name[len(PREFIX) :]}")

@@ -63,6 +63,27 @@ def test_the_training_does_not_see_our_options():
     assert environment_of_training(environment) == {"HOME": "/home/user"}
 
 
+def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
+    links = {
+        "DLJOB_SIDECAR_SERVICE_HOST": "10.0.0.1",
+        "DLJOB_SIDECAR_SERVICE_PORT_METRICS": "9000",
+        "DLJOB_SIDECAR_METRICS_SERVICE_PORT": "9000",
+        "DLJOB_SIDECAR_PORT": "tcp://10.0.0.1:9000",
+        "DLJOB_SIDECAR_PORT_9000_TCP_ADDR": "10.0.0.1",
+    }
+    assert settings_of(environment=links) == settings_of()
+    assert environment_of_training(links) == links
+
+
+def test_an_unknown_option_in_the_environment_is_refused():
+    with pytest.raises(UsageError, match="--graze-seconds"):
+        settings_of(environment={"DLJOB_SIDECAR_GRAZE_SECONDS": "3"})
+
+
+def test_looking_around_without_a_pause_is_not_possible():
+    assert settings_of("--poll-seconds", "0").poll_seconds > 0
+
+
 WRONG = {
     "nobody could speak to it": (["run", "--", "true"], "nobody could speak"),
     "nothing to run": (["run", *LOCAL], "what to run is missing"),
