@@ -25,6 +25,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.settings import Confirmation, Saving
+from dlwire.messages import MOST_GPUS
 
 MOST_FILES = 20_000
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
@@ -140,7 +141,8 @@ class Request:
             url, method="POST", body=b"", connect_timeout=limit, request_timeout=limit
         )
         try:
-            await AsyncHTTPClient().fetch(request)
+            # All at once: where ranks save together, none answers before the last was asked.
+            await AsyncHTTPClient(max_clients=MOST_GPUS).fetch(request)
         except Exception as error:  # noqa: BLE001 - whatever the job answers, or does not
             self._fail(f"POST {url}: {error}")
 
@@ -238,10 +240,11 @@ def iter_files(path: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
     while waiting and count < MOST_FILES:
         for entry in list_folder(waiting.pop()):
             count += 1
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
-                continue
+            # Where a file system does not tell at once what an entry is, even asking can fail.
             with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    continue
                 status = entry.stat()
                 yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
 

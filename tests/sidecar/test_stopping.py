@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import shlex
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 
-from tests.sidecar.drivers import find_processes
+from dlsidecar import checkpoints
+from dlsidecar.checkpoints import Request
+from dlsidecar.processes import Reaper
+from dlsidecar.settings import Confirmation, Saving
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
 
 pytestmark = pytest.mark.processes
 
@@ -170,6 +177,48 @@ def test_a_hook_over_http(drive, tmp_path, status, event):
     driver.stop_all()
 
 
+def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
+    """Each hook answers only when the last was called, as one does that gathers a checkpoint."""
+    count = 24
+    told: list[str] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        called, end = [], loop.create_future()
+
+        async def hook(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            called.append(writer)
+            if len(called) == count:
+                (tmp_path / "latest").write_text("saved")
+                for one in called:
+                    one.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    one.close()
+
+        servers = [await asyncio.start_server(hook, "127.0.0.1", 0) for _ in range(count)]
+        ports = sorted(server.sockets[0].getsockname()[1] for server in servers)
+        ranks = [SimpleNamespace(pid=0, local_rank=port - ports[0], ended=None) for port in ports]
+        saving = Saving(
+            http=f"{ports[0]}/save", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        )
+        Request(
+            saving,
+            ranks,
+            environment={},
+            outputs=(1, 2),
+            reaper=Reaper(),
+            members=list,
+            is_output_read=lambda: True,
+            tell=end.set_result,
+        )
+        told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
+        for server in servers:
+            server.close()
+
+    asyncio.run(story())
+    assert told == [""]
+
+
 def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
     code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
     command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
@@ -180,3 +229,17 @@ def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
     driver.call("checkpoint")
     driver.wait_for("CheckpointFailed")
     driver.wait_for("Gone")
+
+
+def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, tmp_path):
+    # As on a network file system that has lost it: the kernel tells no kind with the name.
+    class Stale:
+        path = "stale"
+
+        def is_dir(self, *, follow_symlinks):
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    (tmp_path / "latest").write_text("saved")
+    whole = checkpoints.list_folder
+    monkeypatch.setattr(checkpoints, "list_folder", lambda path: [Stale(), *whole(path)])
+    assert list(checkpoints.read_files(str(tmp_path))) == [str(tmp_path / "latest")]
