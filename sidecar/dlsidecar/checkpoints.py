@@ -240,13 +240,20 @@ def iter_files(path: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
     while waiting and count < MOST_FILES:
         for entry in list_folder(waiting.pop()):
             count += 1
-            # Where a file system does not tell at once what an entry is, even asking can fail.
+            if is_folder(entry):
+                waiting.append(entry.path)
+                continue
             with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                    continue
                 status = entry.stat()
                 yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one; where the kernel does not tell that with the name, asking can fail."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def list_folder(path: str) -> list[os.DirEntry[str]]:

@@ -236,8 +236,10 @@ def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, 
     class Stale:
         path = "stale"
 
-        def is_dir(self, *, follow_symlinks):
+        def is_dir(self, *, follow_symlinks=True):
             raise OSError(errno.ESTALE, "Stale file handle")
+
+        stat = is_dir
 
     (tmp_path / "latest").write_text("saved")
     whole = checkpoints.list_folder
