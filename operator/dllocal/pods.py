@@ -4,7 +4,9 @@ Pods of one machine: SideCar processes that outlive the controller.
 What kubelets are on a cluster. A pod is started in a session of its own, so that a controller that
 dies takes nothing with it, and the next one finds it again by its folder:
 
-- its lock is held by a living SideCar, and given back by the kernel at each death;
+- its lock is inherited by the SideCar that is started, and given back by the kernel at each
+  death. So it is known to live before it has run a single line of its own, and no two are ever
+  started for one pod, whoever dies in the middle of that;
 - its socket is removed by a SideCar that ended in order, and by nobody else. One that was killed
   leaves it behind.
 
@@ -41,6 +43,10 @@ log = logging.getLogger(__name__)
 
 RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """How long is waited before a SideCar that died is started again, the last one for all further."""
+
+
+DYING_SECONDS = 0.2
+"""How soon a pod is looked at again whose last process is ending, and cannot be watched any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,10 @@ class Pods:
         if not self._was_launched(key, booking):
             return Pod(key, PodPhase.PENDING)
         if self._is_alive(key, booking):
-            self._living.update(self._pids(key, booking))
+            pids = self._pids(key, booking)
+            self._living.update(pids)
+            if not pids:
+                self._look_again_in(DYING_SECONDS)
             # Without a socket it is about to end, which its last answers say better than we.
             is_up = self._has_ever_been_up(key, booking) and self._has_started(key, booking)
             return Pod(key, PodPhase.UP, address) if is_up else Pod(key, PodPhase.PENDING)
@@ -188,21 +197,10 @@ class Pods:
         child = self._children.get((key, booking.serial))
         if child is not None and child.poll() is None:
             return True
-        return self._is_locked(key, booking)
-
-    def _is_locked(self, key: PodKey, booking: Booking) -> bool:
-        try:
-            held = os.open(
-                f"{self._folders.pod_socket(key, booking.serial)}.lock", os.O_RDWR | os.O_CLOEXEC
-            )
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        held = _lock(self._folders.pod(key, booking.serial) / "alive")
+        if held is None:
             return True
-        finally:
-            os.close(held)
+        os.close(held)
         return False
 
     # --- what is done
@@ -213,7 +211,10 @@ class Pods:
         trainer = trainer_of(entry.job, entry.document)
         # Known before it is started: what was never told of may have been started.
         (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
-        with (folder / "sidecar.log").open("ab") as output:
+        held = _lock(folder / "alive")
+        if held is None:
+            return
+        with os.fdopen(held), (folder / "sidecar.log").open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._sidecar(entry, key, booking), "--", *trainer.command],
                 cwd=trainer.folder,
@@ -222,6 +223,7 @@ class Pods:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=[held],
             )
         self._children[key, booking.serial] = child
         (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")
@@ -252,18 +254,42 @@ class Pods:
         return command
 
     def _pids(self, key: PodKey, booking: Booking) -> list[int]:
-        """The process that we started, if it still is that one."""
+        """The process that was started, if it still is that one."""
         try:
             text = (self._folders.pod(key, booking.serial) / "pid").read_text()
             pid, started_at = text.split()
         except (OSError, ValueError):
-            return []
-        return [int(pid)] if _started_at(int(pid)) == started_at else []
+            pid, started_at = "0", "never"
+        if _started_at(int(pid)) == started_at:
+            return [int(pid)]
+        # Whoever started it may have been killed before it could write that down.
+        return _find_sidecars(self._folders.pod_socket(key, booking.serial))
 
     def _reap(self) -> None:
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[name]
+
+
+def _lock(path: Path) -> int | None:
+    """Take a lock that lives as long as any process that inherits it; none if others have it."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        return None
+    return held
+
+
+def _find_sidecars(socket: Path) -> list[int]:
+    """All processes that were told to answer there."""
+    wanted, found = os.fsencode(f"--socket={socket}"), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
 
 
 def _started_at(pid: int) -> str:

@@ -64,9 +64,12 @@ class Place:
     async def until(self, phase: PodPhase) -> float:
         """Look only when told to, until it is so; returns when."""
         while self.look().phase is not phase:
-            await self._news.wait()
-            self._news.clear()
+            await self.news()
         return time.time()
+
+    async def news(self) -> None:
+        await self._news.wait()
+        self._news.clear()
 
     def signal(self, signum: int) -> None:
         pid = (self.folders.pod(KEY, BOOKING.serial) / "pid").read_text().split()[0]
@@ -80,6 +83,8 @@ def place(folder: Path, times: PodTimes) -> Iterator[Place]:
         yield there
     finally:
         there.pods.kill(there.entry, BOOKING)
+        for child in there.pods._children.values():
+            child.wait(LONGEST_SECONDS)
         there.watch.close()
 
 
@@ -101,6 +106,27 @@ def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times
             told = time.time()
             has_ended = await there.until(PodPhase.ENDED)
             assert has_ended - told >= times.end
+
+    live_through(story)
+
+
+@pytest.mark.processes
+def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as killed, place(tmp_path, PodTimes()) as successor:
+            killed.pods.launch(killed.entry, BOOKING)
+            # Killed after it had started the SideCar, and before it could write down which.
+            (killed.folders.pod(KEY, BOOKING.serial) / "pid").unlink()
+            first = successor.look()
+            assert (first.phase, first.reason) == (PodPhase.PENDING, "")
+            await successor.until(PodPhase.UP)
+
+            # What nobody wrote down can be ended all the same. If it had come so far as to answer,
+            # it is started again, for the proof.
+            successor.pods.kill(successor.entry, BOOKING)
+            while (pod := successor.look()).phase is PodPhase.UP:
+                await successor.news()
+            assert pod.phase is PodPhase.ENDED or pod.reason == "Restarting"
 
     live_through(story)
 
