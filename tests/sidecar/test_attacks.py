@@ -141,21 +141,23 @@ def test_whoever_has_no_business_here_disturbs_nothing_and_costs_no_memory(besie
     asyncio.run(siege(ROUNDS))
     assert read_memory_kib(sidecar) < memory + 1024
     see_undisturbed(sidecar, before)
-    told = {name: status for name, _, status in (key.partition(": ") for key in network.told)}
-    assert {name: told[name] for name in told if name not in {"nonsense", "large", "headers"}} == {
-        "nobody": "no connection",
-        "forger": "no connection",
-        "expired": "no connection",
-        "other_job": "403",
-        "stranger": "403",
-        "job": "403",
-        "plain": "",
-        "malformed": "400",
-        "path": "404",
+    told: dict[str, set[str]] = {}
+    for name, _, status in (key.partition(": ") for key in network.told):
+        told.setdefault(name, set()).add(status)
+    assert {name: told[name] for name in told if name not in {"nonsense", "large"}} == {
+        "nobody": {"no connection"},
+        "forger": {"no connection"},
+        "expired": {"no connection"},
+        "other_job": {"403"},
+        "stranger": {"403"},
+        "job": {"403"},
+        "plain": {""},
+        "malformed": {"400"},
+        "path": {"404"},
+        "headers": {""},
     }
     # It is hung up on whoever goes on sending, who may or may not see the answer.
-    assert told["large"] in {"413", ""}
-    assert told["headers"] == ""
+    assert told["large"] <= {"413", ""}
 
 
 def test_who_only_holds_connections_keeps_neither_the_controller_nor_the_training(besieged):
