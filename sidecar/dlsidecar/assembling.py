@@ -183,7 +183,13 @@ class Crew:
             feed = self._matcher.feed
             solve = self._observer.solve
             self._pumps = [
-                Pump(sink, copy=feed, on_problem=complain, on_relief=solve) for sink in (1, 2)
+                Pump(
+                    sink,
+                    copy=functools.partial(feed, stream=stream),
+                    on_problem=complain,
+                    on_relief=solve,
+                )
+                for stream, sink in enumerate((1, 2))
             ]
             return self._pumps[0].inlet, self._pumps[1].inlet
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

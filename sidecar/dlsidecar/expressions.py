@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dlsidecar.descendants import read_file
+from dlsidecar.matching import STREAMS
 from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
 LARGEST_BLOCK = 65536
@@ -60,7 +61,8 @@ class Matcher:
     def _reset(self) -> None:
         self._unsent = b""
         self._unread = b""
-        self._gap = False
+        self._gaps: set[int] = set()
+        """The streams of which something was left out."""
         self._open: deque[int] = deque()
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
@@ -127,31 +129,38 @@ class Matcher:
 
     # --- what goes there --------------------------------------------------------------------
 
-    def feed(self, output: bytes) -> None:
-        """Hand over output of the training, or leave it out where the helper is behind."""
+    def feed(self, output: bytes, stream: int = 0) -> None:
+        """
+        Hand over output of the training, or leave it out where the helper is behind.
+
+        What comes in two streams is not mixed: half a line of the one may wait for its other half
+        while the other goes on.
+        """
         if self._pid is None:
             return
         for begin in range(0, len(output), LARGEST_BLOCK):
-            self._feed_block(output[begin : begin + LARGEST_BLOCK])
+            self._feed_block(output[begin : begin + LARGEST_BLOCK], stream)
 
     def skip(self) -> None:
         """Say that output was left out, so that two halves of lines are not joined."""
-        self._gap = True
+        self._gaps.add(0)
 
-    def _feed_block(self, block: bytes) -> None:
+    def _feed_block(self, block: bytes, stream: int) -> None:
         if self._unsent or len(self._open) >= MOST_OPEN:
-            self._gap = True
+            self._gaps.add(stream)
             return
-        if self._gap:
-            self._gap = False
-            self._unsent += bytes(4)
-            self._open.append(0)
-        self._unsent += len(block).to_bytes(4, "big") + block
-        self._open.append(len(block))
+        if stream in self._gaps:
+            self._gaps.remove(stream)
+            self._put(b"", stream)
+        self._put(block, stream)
         self._send()
         if self._watchdog is None and self._pid is not None:
             self._cpu_at_answer = processor_seconds(self._pid)
             self._watch()
+
+    def _put(self, block: bytes, stream: int) -> None:
+        self._unsent += len(block).to_bytes(4, "big") + bytes([stream]) + block
+        self._open.append(len(block))
 
     def _send(self) -> None:
         try:
@@ -228,7 +237,7 @@ class Matcher:
         self._restarts += 1
         if self._restarts <= self.most_restarts:
             self._start()
-            self._gap = True
+            self._gaps = set(range(STREAMS))
         else:
             self._on_problem(
                 "ExpressionGivenUp",

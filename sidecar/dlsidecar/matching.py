@@ -2,12 +2,13 @@
 The user's regular expression, run in a process of its own.
 
 The source of this file is handed to ``python -c``, so that it works from a folder and from inside an
-archive. It imports nothing of ours, and of it nothing is imported but a word.
+archive. It imports nothing of ours; what is imported of it are words for both sides.
 
-On standard input come blocks: four bytes of length and as many bytes of output. A length of
-zero says that something was left out in between. For each block one line of JSON is answered,
-a list of what matched: an expression that backtracks for ever shows itself by not answering. One
-that cannot be compiled is answered with the reason, as a text, and that is all.
+On standard input come blocks: four bytes of length, one that says of which stream it is, and as
+many bytes of output. A length of zero says that something was left out in between. For each block
+one line of JSON is answered, a list of what matched: an expression that backtracks for ever shows
+itself by not answering. One that cannot be compiled is answered with the reason, as a text, and
+that is all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from re import Pattern
 
 LONGEST_LINE = 4096
+STREAMS = 2
+"""Output and error output: each has its own lines, which may come in pieces."""
 CONFIRMED = "checkpoint confirmed"
 """No group of an expression can have this name."""
 
@@ -29,14 +32,14 @@ def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
     return data if len(data) == count else None
 
 
-def read_blocks(source: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the blocks; an empty one stands for a gap."""
+def read_blocks(source: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks, each after the number of its stream; an empty one stands for a gap."""
     while True:
-        head = read_exactly(source, 4)
-        block = head and read_exactly(source, int.from_bytes(head, "big"))
-        if block is None:
+        head = read_exactly(source, 5)
+        block = head and read_exactly(source, int.from_bytes(head[:4], "big"))
+        if head is None or block is None:
             return
-        yield block
+        yield head[4], block
 
 
 class Lines:
@@ -103,9 +106,9 @@ def main(progress: str, confirm: str) -> None:
     except ValueError as error:
         answer(str(error))
         return
-    lines = Lines()
-    for block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
-        answer(match_lines(expressions[0], expressions[1], lines.take(block)))
+    streams = [Lines() for _ in range(STREAMS)]
+    for stream, block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
+        answer(match_lines(expressions[0], expressions[1], streams[stream].take(block)))
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ class Driver:
         **training: Any,
     ) -> None:
         training.setdefault("log_file", str(folder / "log"))
-        stdout = training.pop("stdout", None)
-        out = os.open(stdout, os.O_WRONLY) if stdout else None
+        outputs = [training.pop(name, None) for name in ("stdout", "stderr")]
+        out, err = (os.open(path, os.O_WRONLY | os.O_APPEND) if path else None for path in outputs)
         self.log = Path(training["log_file"] or folder / "log")
         self.events: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -96,10 +96,11 @@ class Driver:
             pass_fds=[channel],
             env=environment,
             stdout=out,
+            stderr=err,
         )
-        os.close(channel)
-        if out is not None:
-            os.close(out)
+        for descriptor in (channel, out, err):
+            if descriptor is not None:
+                os.close(descriptor)
         self._reader = threading.Thread(target=self._read, args=[answers], daemon=True)
         self._reader.start()
         self.pid = self.wait_for("Ready")["pid"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -40,6 +41,36 @@ def test_a_progress_bar_is_read(drive):
     driver = begin(drive(progress_log=STEP))
     append(driver, "step 1 loss=0.5\rstep 2 loss=0.4\r")
     driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 2, "step 2")
+    driver.stop_all()
+
+
+def test_what_is_said_elsewhere_does_not_become_a_part_of_a_line(drive, tmp_path, token):
+    output, seen = tmp_path / "output", tmp_path / "seen"
+    output.touch()
+    # Half a line, as every program writes that keeps its output back, and then a warning.
+    code = f"""
+import os, time
+os.write(1, b"step 1 loss=0.5\\nstep 2")
+while not os.path.exists({str(seen)!r}):
+    time.sleep(0.01)
+os.write(2, b"3 warnings, loss=9.9\\n")
+while os.path.exists({str(seen)!r}):
+    time.sleep(0.01)
+os.write(1, b" loss=0.25\\n")
+time.sleep(1000)
+"""
+    command = [sys.executable, "-S", "-c", code, token]
+    way = {"log_file": "", "stdout": str(output), "stderr": str(output)}
+    driver = drive(
+        command=command, progress_log=r"step (?P<iteration>\d+).*loss=(?P<loss>.+)", **way
+    )
+    driver.start()
+    driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 1, "the first step")
+    seen.touch()
+    wait_until(lambda: "warnings" in output.read_text(), what="the warning")
+    seen.unlink()
+    facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] > 1, "another step")
+    assert (facts["progress"]["iteration"], facts["progress"]["metrics"]) == (2, {"loss": 0.25})
     driver.stop_all()
 
 
