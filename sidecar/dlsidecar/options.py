@@ -31,7 +31,9 @@ from dlsidecar.settings import (
 PREFIX = "DLJOB_SIDECAR_"
 DEFAULT_CONTROLLER = "controller.dljob"
 LARGEST_PORT = 65535
-SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+SERVICE_LINK = re.compile(
+    r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
 """What Kubernetes puts into every container for a Service, which may well be named as we are."""
 
 
