@@ -85,6 +85,7 @@ class Crew:
             passed=passed,
             reaper=self._reaper,
             on_problem=complain,
+            on_relief=self._observer.solve,
         )
         self._nursery.on_change = changed
         self.supervisor = self._build_supervisor(settings, report, environment, mark)

@@ -25,6 +25,13 @@ from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 65536
+OF_ONE_START = (
+    "ExpressionGivenUp",
+    "ExpressionTooSlow",
+    "HelperCannotStart",
+    "ProgressNotUnderstood",
+)
+"""What is forgiven with a new start: it is tried again, and told again if need be."""
 
 
 class Observer:
@@ -71,6 +78,8 @@ class Observer:
 
     def begin_start(self) -> None:
         """A new start of the training: its speed is measured anew."""
+        for name in OF_ONE_START:
+            self.solve(name)
         self._meter.begin(self._clock())
 
     def end_start(self) -> None:

@@ -50,9 +50,10 @@ def read_order(descriptor: int) -> Any:
     return json.loads(data.decode())
 
 
-def become(order: Any, path: list[str]) -> None:
+def become(order: Any, environment: dict[str, str], path: list[str]) -> None:
     """Run the script or the module as if the interpreter had just been started with it."""
     os.environ.clear()
+    os.environ.update(environment)
     os.environ.update(order["environment"])
     sys.path[:] = path
     sys.argv[:] = order["arguments"]
@@ -90,6 +91,8 @@ def main() -> None:
     orders, answers, out, err = (int(text) for text in sys.argv[1:5])
     # With -c the first entry is the current folder, which a script would not have.
     path = [entry for entry in sys.path if entry]
+    # As we got it: what is imported may change it.
+    environment = dict(os.environ)
     faults = preload(sys.argv[5:])
     answer(answers, ready=not faults, faults=faults)
     order = read_order(orders)
@@ -103,7 +106,7 @@ def main() -> None:
         os.close(descriptor)
     answer(answers, running=True)
     os.close(answers)
-    become(order, path)
+    become(order, environment, path)
 
 
 if __name__ == "__main__":

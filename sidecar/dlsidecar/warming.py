@@ -115,7 +115,9 @@ class Nursery:
         passed: Sequence[int],
         reaper: Reaper,
         on_problem: Problem,
+        on_relief: Callable[[str], None],
     ) -> None:
+        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
         self._script = take_apart(command) if preload else None
         self._preload = tuple(preload)
         self._source = read_helper("spare.py")
@@ -124,6 +126,7 @@ class Nursery:
         self._passed = passed
         self._reaper = reaper
         self._on_problem = on_problem
+        self._on_relief = on_relief
         self._loop = asyncio.get_running_loop()
         self._spares: list[Spare] = []
         self._sent: dict[int, Spare] = {}
@@ -154,7 +157,9 @@ class Nursery:
         self.wanted = count if self._script else 0
         for spare in self._spares[self.wanted :]:
             self._discard(spare)
-        self._fill()
+        # Those that were just handed out are not replaced before their start had its time.
+        if self._timer is None:
+            self._fill()
 
     def _fill(self) -> None:
         self._timer = None
@@ -223,6 +228,7 @@ class Nursery:
                 self._discard(spare)
             else:
                 spare.is_ready = True
+                self._on_relief("NoWarmStart")
             self.on_change()
         elif said.get("faults"):
             self._fail(f"cannot import {said['faults']}")
@@ -269,8 +275,10 @@ class Nursery:
             self._fail("a spare interpreter has touched a GPU")
             self._discard(spare)
             return None
+        # Only what it does not have yet: the whole may be more than a pipe takes at once.
+        known = self._environment
         order = {
-            "environment": dict(environment),
+            "environment": {one: to for one, to in environment.items() if known.get(one) != to},
             "module": self._script.module,
             "arguments": list(self._script.arguments),
         }

@@ -33,3 +33,19 @@ def test_the_first_iteration_of_each_start_is_told_at_once_and_no_other():
         gauges.close()
 
     asyncio.run(story())
+
+
+def test_what_one_start_did_wrong_is_not_held_against_the_next():
+    async def story() -> None:
+        gauges = Gauges()
+        settings = Settings(Training(command=("true",), progress_file="progress"))
+        observer = Observer(settings, changed=lambda: None, gauges=gauges)
+        observer.begin_start()
+        observer.take_file(b"step 5\n")
+        observer.complain("OutputLost", "of the machine, and not of the training")
+        assert [one.name for one in observer.problems()] == ["ProgressNotUnderstood", "OutputLost"]
+        observer.begin_start()
+        assert [one.name for one in observer.problems()] == ["OutputLost"]
+        gauges.close()
+
+    asyncio.run(story())

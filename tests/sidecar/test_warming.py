@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.warming import Script, take_apart
-from tests.sidecar.drivers import find_processes
+from dlsidecar.processes import Reaper
+from dlsidecar.warming import Nursery, Script, take_apart
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
 
 pytestmark = pytest.mark.processes
 
@@ -106,11 +108,51 @@ def test_a_killed_spare_is_replaced(drive, token):
     # No trainer runs, so whoever is a child of the harness is its spare.
     spare = children_of(driver.pid)[0]
     os.kill(spare, signal.SIGKILL)
-    driver.wait_for_problem("NoWarmStart")
-    driver.wait_for_fact(
+    facts = driver.wait_for_fact(
         lambda facts: facts["warmth"]["ready"] == 1 and children_of(driver.pid) != [spare],
         "another spare",
     )
+    # That there was none for a moment is over.
+    assert facts["problems"] == []
+
+
+def test_a_large_environment_keeps_nobody_from_a_warm_start(drive, token, script, monkeypatch):
+    for number in range(3):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 100_000)
+    driver = drive_warm(drive, [sys.executable, str(script), "0", token])
+    assert run_once(driver) == 0
+    assert driver.facts()["processes"][0]["warm"]
+    assert "LARGE_2" in read_told(driver)["environment"]
+
+
+def test_the_next_spare_waits_until_the_start_had_its_time(tmp_path):
+    """A start is what everybody waits for; imports beside it would make it slower."""
+
+    async def story() -> None:
+        ready = asyncio.Event()
+        nursery = Nursery(
+            command=[sys.executable, str(tmp_path / "train.py")],
+            preload=["colorsys"],
+            environment=os.environ,
+            outputs=(1, 2),
+            passed=(),
+            reaper=Reaper(),
+            on_problem=lambda name, text: pytest.fail(f"{name}: {text}"),
+            on_relief=lambda _: None,
+        )
+        nursery.refill_seconds = 3600.0
+        nursery.on_change = ready.set
+        nursery.want(1)
+        await asyncio.wait_for(ready.wait(), LIMIT_SECONDS)
+        taken = nursery.take(os.environ, lambda _: None)
+        assert taken is not None
+        nursery.want(1)
+        assert nursery.pids() == []
+        nursery.close()
+        os.kill(taken, signal.SIGKILL)
+        os.waitpid(taken, 0)
+
+    asyncio.run(story())
 
 
 def test_one_that_touched_a_gpu_is_thrown_away(drive, token, tmp_path, script):
