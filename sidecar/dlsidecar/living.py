@@ -93,7 +93,7 @@ def _gather(settings: Settings, agent: Agent, servers: Servers) -> Crew:
             settings,
             report=agent.happen,
             changed=agent.changed,
-            environment=options.environment_of_training(os.environ),
+            environment=options.environment_of_training(os.environ, settings.serving.inner_socket),
             mark=predecessors.make_mark(name, agent.incarnation),
             passed=passed,
         )

@@ -29,6 +29,7 @@ from dlsidecar.settings import (
 )
 
 PREFIX = "DLJOB_SIDECAR_"
+PROGRESS_SOCKET = "DLJOB_PROGRESS_SOCKET"
 DEFAULT_CONTROLLER = "controller.dljob"
 LARGEST_PORT = 65535
 SERVICE_LINK = re.compile(
@@ -259,9 +260,12 @@ def _address(text: str) -> tuple[str, int]:
     return address.strip("[]"), int(port)
 
 
-def environment_of_training(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the training would get without us: all but our own options."""
-    return {name: value for name, value in environment.items() if not is_option(name)}
+def environment_of_training(
+    environment: Mapping[str, str], inner_socket: str = ""
+) -> dict[str, str]:
+    """Return what the training would get without us, and where it may tell its progress."""
+    door = {PROGRESS_SOCKET: str(Path(inner_socket).absolute())} if inner_socket else {}
+    return {**{name: to for name, to in environment.items() if not is_option(name)}, **door}
 
 
 def is_option(name: str) -> bool:

@@ -338,7 +338,8 @@ class State:
     held_generation: int = field(default=0, metadata=wire(Whole()))
     """The generation whose processes were started last."""
     leaving: bool = field(default=False, metadata=wire(Flag()))
-    """Whether the SideCar is about to end, and will accept nothing more."""
+    """Whether the SideCar is about to end. Until it has, a newer run prevents that, unless whoever
+    runs the container wants it to end."""
     processes: tuple[Process, ...] = field(
         default=(), metadata=wire(Each(Nested(Process), MOST_GPUS))
     )

@@ -227,3 +227,22 @@ def test_doors_that_cannot_be_opened_are_told_before_anything_is_started(tmp_pat
     assert ran.returncode in {EXIT_UNAVAILABLE, EXIT_USAGE}
     assert token not in ran.stdout
     assert find_processes(token) == []
+
+
+POST = """
+import http.client, os, socket, time
+connection = http.client.HTTPConnection("sidecar")
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect(os.environ["DLJOB_PROGRESS_SOCKET"])
+connection.request("POST", "/v1/progress", b'{"iteration": 7}')
+connection.getresponse()
+time.sleep(1000)
+"""
+
+
+def test_a_training_tells_its_progress_where_its_environment_says(start, tmp_path, token):
+    command = (sys.executable, "-S", "-c", POST, token)
+    sidecar = start(command=command, options=("--inner-socket", str(tmp_path / "inner")))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(lambda s: s.progress.iteration == 7)

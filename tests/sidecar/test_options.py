@@ -84,6 +84,12 @@ def test_looking_around_without_a_pause_is_not_possible():
     assert settings_of("--poll-seconds", "0").poll_seconds > 0
 
 
+def test_the_training_is_told_where_it_may_tell_its_progress(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environment = environment_of_training({"HOME": "/home/user"}, "inner")
+    assert environment == {"HOME": "/home/user", "DLJOB_PROGRESS_SOCKET": f"{tmp_path}/inner"}
+
+
 WRONG = {
     "nobody could speak to it": (["run", "--", "true"], "nobody could speak"),
     "nothing to run": (["run", *LOCAL], "what to run is missing"),
