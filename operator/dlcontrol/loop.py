@@ -23,7 +23,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.coordinating import Unbook
 from dlcontrol.judging import News, Rules, Verdict
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Fenced, Observation, Platform, Pod, PodKey, PodPhase
+from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
@@ -137,6 +137,8 @@ class Controller:
         self._next_look = 0.0
         self._next_show = 0.0
         self._rest = 0.0
+        self._complaint = ""
+        """Why the last look failed; empty if it did not."""
         self.scene: Scene | None = None
         """What was seen and decided last, for whoever shows it."""
 
@@ -153,11 +155,28 @@ class Controller:
                 await self.cycle()
             except Fenced:
                 raise
-            except Exception:
-                log.exception("a look at everything failed; it is looked at anew")
+            except NotKept as error:
+                if self._is_new(error):
+                    log.error("%s. Until then nothing is decided, and what trains goes on", error)  # noqa: TRY400 - where in our code says nothing
                 self._next_look = self._clock() + self._options.pace.look_seconds
+            except Exception as error:
+                if self._is_new(error):
+                    log.exception("a look at everything failed; it is looked at anew")
+                self._next_look = self._clock() + self._options.pace.look_seconds
+            else:
+                self._be_content()
             self._rest = self._options.pace.rest_share * (time.thread_time() - began)
             await self._wait()
+
+    def _is_new(self, error: Exception) -> bool:
+        """Whether the last look did not fail for the same reason; it is told of once."""
+        before, self._complaint = self._complaint, f"{type(error).__name__}: {error}"
+        return self._complaint != before
+
+    def _be_content(self) -> None:
+        if self._complaint:
+            self._complaint = ""
+            log.warning("it can be decided again")
 
     async def _wait(self) -> None:
         # However much news there is, others on this event loop have their turn.

@@ -102,6 +102,10 @@ class Fenced(Exception):
     """Somebody else leads by now: nothing more may be decided or commanded here."""
 
 
+class NotKept(Exception):
+    """Nothing can be kept at present; the text is one line that says why, and what to do."""
+
+
 class Platform(Protocol):
     """The place. Every method may be called again with the same arguments, without harm."""
 
@@ -113,7 +117,8 @@ class Platform(Protocol):
         Keep these, so that they survive any crash, before anything is done that they speak of.
 
         One after the other in their order, where they cannot be kept at once. Raises
-        :class:`Fenced` if this controller is no longer the one that decides.
+        :class:`Fenced` if this controller is no longer the one that decides, and :class:`NotKept`
+        if it is, and it cannot be done now.
         """
 
     async def launch(self, order: PodOrder) -> None:

@@ -6,10 +6,11 @@ Implements :class:`dlcontrol.platforms.Platform` out of :mod:`dllocal.registry` 
 """
 
 import socket
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dlcontrol.platforms import Observation, PodKey, PodOrder
+from dlcontrol.platforms import NotKept, Observation, PodKey, PodOrder
 from dlcontrol.records import Status
 from dlcore.model import JobId, Node
 from dllocal.events import Events
@@ -48,7 +49,12 @@ class Machine:
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep these; they are on the disk when this returns."""
-        self._registry.record(statuses)
+        try:
+            self._registry.record(statuses)
+        except sqlite3.Error as error:
+            raise NotKept(
+                f"{self._folders.registry}: cannot be written ({error}); make room on its disk"
+            ) from error
 
     async def launch(self, order: PodOrder) -> None:
         """Start the SideCar of this pod."""

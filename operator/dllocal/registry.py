@@ -176,10 +176,12 @@ class Registry:
         try:
             self._insist_on_leading()
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            # Where the disk is full, it was taken back already.
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def _insist_on_leading(self) -> None:
         (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()

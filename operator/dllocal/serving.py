@@ -6,6 +6,7 @@ JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,7 +56,7 @@ class Server:
             await web.TCPSite(self._metrics, host.strip("[]") or "127.0.0.1", int(text)).start()
         except OSError as error:
             raise StateError(
-                f"serving.metrics: {address} cannot be opened ({error.strerror}); choose another"
+                f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
                 " port, or end who has it"
             ) from error
 
@@ -65,6 +66,11 @@ class Server:
         await self._api.cleanup()
         if self._is_open:
             self._path.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, and not the sentence that asyncio makes of it."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _runner(routes: Iterable[web.RouteDef]) -> web.AppRunner:

@@ -6,7 +6,6 @@ Each test has a real SideCar and ends with a good training, so that nothing is l
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import uuid
@@ -16,6 +15,7 @@ import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
 from dlwire.messages import Phase, State
+from tests.disks import on_small_disk
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar, read_children
 
@@ -134,18 +134,6 @@ def test_no_gpu_where_one_was_expected(start):
     wait_reported(sidecar, "GPUsNotVisible")
     # Without NVML nobody can tell which ids are right: the training has to find out.
     run_well(sidecar, 1)
-
-
-def on_small_disk(folder: Path, *, size: int) -> tuple[str, ...]:
-    """Start with a disk of its own in a folder, which nobody else sees."""
-    privately = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "-r"]
-    mount = f'mount -t tmpfs -o size={size} none "$0"'
-    tried = subprocess.run(
-        [*privately, "sh", "-c", mount, folder], capture_output=True, check=False
-    )
-    if tried.returncode:
-        pytest.skip(f"nothing can be mounted here: {tried.stderr.decode().strip()}")
-    return (*privately, "sh", "-c", f'{mount} && exec "$@"', str(folder), sys.executable)
 
 
 def test_a_full_disk_under_the_log_of_the_training(start, tmp_path):
