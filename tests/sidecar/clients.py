@@ -81,6 +81,8 @@ class Client:
 
 
 def parse_answer(answer: bytes) -> Answer:
+    if not answer:
+        raise ConnectionError("it hung up without an answer")
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,23 +68,25 @@ class Container:
         self.sidecar = self._begin(before="")
 
     def _begin(self, before: str) -> SideCar:
-        """Start a SideCar; the one before may have to end before it can listen."""
-        command = self.manner.command(self.token, self.folder)
-        options = (*FRAMEWORK, *self.manner.options)
-        for _ in range(100):
-            sidecar = SideCar(
-                self.folder,
-                self.token,
-                *command,
-                options=options,
-                python=self.manner.python,
-                environment={"TOKEN": self.token},
-            )
-            if wait_until(partial(is_decided, sidecar, before), what="a beginning") == UP:
-                sidecar.wait_ready()
-                return sidecar
-            sidecar.close()
-        raise AssertionError("the one before does not end")
+        """Start SideCars until one of them need not give way to the one before."""
+        return wait_until(partial(self._try, before), what="the end of the one before")
+
+    def _try(self, before: str) -> SideCar | None:
+        sidecar = SideCar(
+            self.folder,
+            self.token,
+            *self.manner.command(self.token, self.folder),
+            options=(*FRAMEWORK, *self.manner.options),
+            python=self.manner.python,
+            environment={"TOKEN": self.token},
+        )
+        with ExitStack() as stack:
+            stack.callback(sidecar.close)
+            if wait_until(partial(is_decided, sidecar, before), what="a beginning") == GAVE_WAY:
+                return None
+            sidecar.wait_ready()
+            stack.pop_all()
+        return sidecar
 
     # --- what is declared -------------------------------------------------------------------
 

@@ -98,6 +98,12 @@ class Story:
         target = stop_of(self.newer(), checkpoint=self.chance.random() < 0.3)
         assert self.container.declare(target) == 200
 
+    def declare_a_burst(self) -> None:
+        """Change our mind, again and again, while what trains is being stopped."""
+        self.let_it_train()
+        for _ in range(self.chance.randint(2, 4)):
+            self.chance.choice([self.declare_a_run, self.declare_a_stop])()
+
     def declare_unheard(self) -> None:
         self.container.declare_unheard(run_of(self.newer()))
 
@@ -176,7 +182,10 @@ class Story:
     # --- the SideCar ----------------------------------------------------------------------
 
     def end_the_sidecar(self) -> None:
-        how = self.chance.choice(["leave", "interrupt", "kill it", "kill its keeper"])
+        how = self.chance.choice(["leave", "interrupt", *["kill it", "kill its keeper"] * 2])
+        if self.chance.random() < 0.5:
+            self.declare_a_run()
+            self.let_it_train()
         keeper = self.container.sidecar.process.pid
         if how == "leave":
             assert self.container.declare(stop_of(self.newer(), leave=True)) == 200
@@ -189,7 +198,7 @@ class Story:
         self.container.begin_anew()
 
     def moves(self) -> list[Callable[[], None]]:
-        often = [self.declare_a_run, self.declare_a_run, self.declare_a_stop, self.wait]
+        often = [self.declare_a_run, self.declare_a_stop, self.declare_a_burst, self.wait]
         usual = [self.repeat, self.stamp, self.say_what_is_old, self.contradict]
         seldom = [self.declare_unheard, self.declare_as_a_new_leader, self.address_another]
         patient = [self.wait_for_the_end, self.wait_for_the_end, self.let_it_train]
