@@ -108,6 +108,9 @@ class Certificates:
         """Read them all; raises OSError, of which SSLError is one, if they are no good."""
         self._seen = self._stamp()
         certificate, key, authority = self._files
+        for file in self._files:
+            # OpenSSL does not say which of them it cannot read.
+            file.open("rb").close()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED

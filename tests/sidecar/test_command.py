@@ -185,7 +185,8 @@ def test_ten_thousand_nonsensical_requests_disturb_nobody_and_leave_nothing(star
     assert statuses[b""] < 500
 
 
-def test_the_training_sees_its_own_environment_and_none_of_ours(start):
+def test_the_training_sees_its_own_environment_and_none_of_ours(start, monkeypatch):
+    monkeypatch.setenv("DLJOB_SIDECAR_POLL_SECONDS", "1")
     show = ("sh", "-c", "env; echo done")
     sidecar = start(command=show)
     sidecar.wait_ready()
@@ -219,12 +220,15 @@ def test_a_wrong_command_line_is_told_in_one_line():
 
 def test_doors_that_cannot_be_opened_are_told_before_anything_is_started(tmp_path, token):
     folder = str(tmp_path / "missing")
-    network = ["--listen", "127.0.0.1:0", "--tls", folder, "--job-uid", "u"]
+    # The certificates are looked at before the port is.
+    network = ["--listen", "127.0.0.1:1", "--tls", folder, "--job-uid", "u"]
     ran = run_command("run", "--socket", f"{folder}/control", "--", "echo", token)
     assert ran.returncode == EXIT_UNAVAILABLE
     assert "DoorsCannotOpen" in ran.stderr
     ran = run_command("run", *network, "--", "echo", token)
-    assert ran.returncode in {EXIT_UNAVAILABLE, EXIT_USAGE}
+    assert ran.returncode == EXIT_UNAVAILABLE
+    assert "DoorsCannotOpen" in ran.stderr
+    assert f"{folder}/tls.crt" in ran.stderr
     assert token not in ran.stdout
     assert find_processes(token) == []
 
