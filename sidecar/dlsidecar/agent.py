@@ -24,11 +24,13 @@ from dlsidecar.events import (
     Event,
     Kill,
     Leave,
+    StartFailed,
     StartProcesses,
     Terminate,
     Told,
 )
 from dlsidecar.machine import Limits, Machine, Reaction, react
+from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Training
 from dlsidecar.timing import Stopwatch
 from dlwire.messages import (
@@ -125,6 +127,21 @@ class Agent:
     # --- actions --------------------------------------------------------------------------
 
     def _carry_out(self, action: Action) -> None:
+        """
+        Carry an action out; where that breaks, go on with the next.
+
+        It breaks where a machine has run out of something, descriptors for example. The next action
+        is most often the timer that leads out of it, by another attempt.
+        """
+        try:
+            self._do(action)
+        except Exception as error:
+            log.exception("%s did not succeed", type(action).__name__)
+            if isinstance(action, StartProcesses):
+                problem = make_problem("CannotStart", f"{type(error).__name__}: {error}")
+                self._inbox.append(StartFailed(action.attempt, problem))
+
+    def _do(self, action: Action) -> None:
         if isinstance(action, StartProcesses):
             self._disarm()
             self._supervisor.start(action.run, action.attempt)

@@ -1,6 +1,8 @@
 """What the agent does with events, actions and time; nothing below it is real."""
 
 import asyncio
+import errno
+import os
 
 import pytest
 
@@ -55,6 +57,47 @@ def test_time_that_runs_out_is_an_event():
         demanded = list(below.demanded)
         await asyncio.sleep(0.01)
         assert below.demanded == demanded
+
+    live_through(story())
+
+
+class BrokenSupervisor(FakeSupervisor):
+    """Breaks its contract on a machine that has run out of everything, until that is mended."""
+
+    is_broken = True
+
+    def _demand(self, what):
+        self.demanded.append(what)
+        if self.is_broken:
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    def start(self, run, attempt):
+        self.run, self.attempt = run, attempt
+        self._demand("start")
+
+    def terminate(self):
+        self._demand("terminate")
+
+    def kill(self):
+        self._demand("kill")
+
+
+def test_what_breaks_below_is_tried_again_and_told():
+    async def story():
+        below = BrokenSupervisor()
+        agent = Agent(incarnation=INCARNATION, limits=Limits(grace_seconds=0, kill_seconds=0))
+        agent.begin(below, FakeFacts())
+        assert agent.declare(run(1)) is None
+        while below.demanded.count("kill") < 3:
+            await asyncio.sleep(0)
+        assert below.demanded[:2] == ["start", "terminate"]
+        assert "CannotStart" in {problem.name for problem in agent.state().problems}
+        assert not agent.state().released
+        below.is_broken = False
+        agent.happen(below.gone())
+        assert agent.state().phase is Phase.FAILED
+        assert agent.declare(run(2)) is None
+        assert agent.state().phase is Phase.STARTING
 
     live_through(story())
 
