@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from dlcore.model import Mechanism
 from tests.chaos.testimony import read_all
 from tests.chaos.worlds import Trouble, in_trouble
+from tests.servers import binaries
 
 WORLDS = (
     (Mechanism.IN_PLACE, True),
@@ -18,7 +20,8 @@ WORLDS = (
     (Mechanism.IN_PLACE, False),
     (Mechanism.RECREATE, False),
 )
-"""How GPUs change hands, and whether SideCars have namespaces."""
+"""How GPUs change hands, and whether SideCars have namespaces. The last one keeps its profiles in a
+server of the MongoDB protocol, if one was built for the tests before."""
 
 
 def main() -> int:
@@ -29,6 +32,7 @@ def main() -> int:
     options.add_argument("--world", type=int, choices=range(len(WORLDS)))
     given = options.parse_args()
     numbers = range(len(WORLDS)) if given.world is None else [given.world]
+    server = binaries.find(dict(os.environ))
     deaths: Counter[str] = Counter()
     for number in numbers:
         mechanism, has_namespaces = WORLDS[number]
@@ -37,6 +41,7 @@ def main() -> int:
                 seed=given.seed + number,
                 kills=-(-given.kills // len(numbers)),
                 mechanism=mechanism,
+                server=server if number == len(WORLDS) - 1 else None,
                 has_namespaces=has_namespaces,
                 limit_seconds=60 * given.minutes / len(numbers),
             )

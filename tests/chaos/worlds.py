@@ -4,15 +4,9 @@ One machine in trouble: jobs come and go, and everything that can be killed is k
 All of it is real but for the GPUs: the controller, its SideCars, the trainings and the databases.
 """
 
-import contextlib
-import fcntl
-import json
-import os
 import random
-import selectors
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,12 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
+from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
+from tests.chaos.processes import (
+    TRAINER,
+    children,
+    find_processes,
+    is_held,
+    job_of,
+    kill,
+    parent,
+    trainings,
+)
 from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
 from tests.local.asking import Asker
+from tests.servers.mongo import MongoServer
 
-ROOT = Path(__file__).parents[2]
-TRAINER = Path(__file__).with_name("trainer.py")
 TICK_S = 0.05
 PATIENCE_S = 6.0
 """A controller that came to no deadly point in that time is killed wherever it is."""
@@ -51,56 +55,10 @@ class Trouble:
     least_seconds: float = 4.0
     most_seconds: float = 16.0
     """How long a job takes on one GPU."""
+    server: Path | None = None
+    """A server of the MongoDB protocol, for the store; else that is a file."""
     limit_seconds: float = 240.0
     """No law of ours: after so long something hangs."""
-
-
-class Nursery:
-    """Where controllers come from; see :mod:`tests.chaos.controllers`."""
-
-    def __init__(self) -> None:
-        path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.controllers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        )
-        self.pid = 0
-        """The controller that lives, if one does."""
-
-    def bear(self, **order: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        self.pid = int(self._line())
-
-    def wait(self, seconds: float) -> int | None:
-        """Return how the controller ended, or nothing if it lives longer than that."""
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                return None
-        self.pid = 0
-        return int(self._line())
-
-    def end(self, signum: int = signal.SIGKILL) -> None:
-        # It may have ended by itself a moment ago.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signum)
-
-    def close(self) -> None:
-        if self.pid:
-            self.end()
-        self._process.communicate(timeout=60.0)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the nursery has ended"
-        return line
 
 
 @dataclass
@@ -137,8 +95,13 @@ class World:
         self._jobs: dict[str, str] = {}
         """The phases that were seen last."""
         self._next_trouble = time.monotonic() + 2.0
+        self._server = (
+            MongoServer(trouble.server, root / "server") if trouble.server is not None else None
+        )
+        self._is_down = self._server is not None
         self._lock: sqlite3.Connection | None = None
         self._unlock_at = 0.0
+        self._release()
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
 
@@ -154,17 +117,22 @@ class World:
     def verify(self) -> None:
         """Hold it to all laws; to be called when everything has come to its end."""
         broken = find_broken_laws(read_all(self.witness), self.story.expected())
+        if self._server is not None:
+            self._server.kill()
         broken += [f"{pid} was left: {command}" for pid, command in find_processes(self.root)]
         broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
         assert not broken, "\n".join([*broken, f"all is in {self.root}"])
 
     def close(self) -> None:
         """Leave nothing behind, whatever has happened."""
-        self._release()
+        if self._lock is not None:
+            self._lock.close()
         self._nursery.close()
+        if self._server is not None:
+            self._server.kill()
         while found := find_processes(self.root):
             for pid, _ in found:
-                _kill(pid)
+                kill(pid)
             time.sleep(TICK_S)
 
     # --- controllers
@@ -198,6 +166,7 @@ class World:
             plan=asdict(plan),
             mechanism=self.trouble.mechanism.value,
             has_namespaces=self.trouble.has_namespaces,
+            store=self._server.url("chaos") if self._server is not None else "",
         )
 
     def _be_calm(self) -> None:
@@ -295,7 +264,7 @@ class World:
 
     def _make_trouble(self) -> None:
         now = time.monotonic()
-        if self._lock is not None and now > self._unlock_at:
+        if (self._lock is not None or self._is_down) and now > self._unlock_at:
             self._release()
         if now < self._next_trouble:
             return
@@ -304,7 +273,7 @@ class World:
             self._kill_training,
             self._kill_sidecar,
             self._kill_keeper,
-            self._lock_store,
+            self._lock_store if self._server is None else self._stop_server,
         )
         self._chance.choice(acts)()
 
@@ -312,8 +281,8 @@ class World:
         self._disturb("killed a training", list(trainings(self.root).items()))
 
     def _kill_sidecar(self) -> None:
-        children = [(child, job) for keeper, job in self._keepers() for child in _children(keeper)]
-        self._disturb("killed a SideCar", children)
+        sidecars = [(child, job) for keeper, job in self._keepers() for child in children(keeper)]
+        self._disturb("killed a SideCar", sidecars)
 
     def _kill_keeper(self) -> None:
         self._disturb("killed a keeper", self._keepers())
@@ -323,15 +292,15 @@ class World:
             pid, job = self._chance.choice(found)
             self.story.disturbances.append(Disturbance(job, time.monotonic()))
             self.story.others[what] += 1
-            _kill(pid)
+            kill(pid)
 
     def _keepers(self) -> list[tuple[int, str]]:
         """The processes of SideCars that no process of another SideCar has started, with their jobs."""
         sidecars = {
             pid: command for pid, command in find_processes(self.root) if "--socket=" in command
         }
-        jobs = {pid: _job_of(command) for pid, command in sidecars.items()}
-        return [(pid, jobs[pid]) for pid in sidecars if _parent(pid) not in sidecars]
+        jobs = {pid: job_of(command) for pid, command in sidecars.items()}
+        return [(pid, jobs[pid]) for pid in sidecars if parent(pid) not in sidecars]
 
     def _lock_store(self) -> None:
         if self._lock is not None or not (self.state / "profiles.db").exists():
@@ -344,13 +313,24 @@ class World:
         except sqlite3.Error:
             self._release()
 
+    def _stop_server(self) -> None:
+        assert self._server is not None
+        self._server.kill()
+        self._is_down = True
+        self._unlock_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
+        self.story.others["stopped the store's server"] += 1
+
     def _release(self) -> None:
+        """Let the store be there."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        if self._is_down and self._server is not None:
+            self._server.start()
+            self._is_down = False
 
     def _held_locks(self) -> list[Path]:
-        return [path for path in (self.state / "run").glob("*.sock.lock") if _is_held(path)]
+        return [path for path in (self.state / "run").glob("*.sock.lock") if is_held(path)]
 
 
 def job_document(
@@ -387,62 +367,6 @@ def job_document(
             "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},
         },
     }
-
-
-def find_processes(root: Path) -> list[tuple[int, str]]:
-    """Every process whose command or environment names this folder, but for the tests' own."""
-    found = []
-    wanted = os.fsencode(root) + b"/"
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes()
-            if wanted in command or wanted in (folder / "environ").read_bytes():
-                found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
-    return found
-
-
-def trainings(root: Path) -> dict[int, str]:
-    """All processes that train, with their jobs."""
-    found = {}
-    for pid, command in find_processes(root):
-        words = command.split()
-        if str(TRAINER) in words[:5] and "--socket=" not in command:
-            (job,) = (word for word in words if word.startswith("--job="))
-            found[pid] = job.removeprefix("--job=")
-    return found
-
-
-def _job_of(command: str) -> str:
-    (job,) = (word for word in command.split() if word.startswith("--job="))
-    return job.removeprefix("--job=")
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _is_held(path: Path) -> bool:
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 @contextmanager

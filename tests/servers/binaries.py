@@ -44,14 +44,18 @@ def find_ferretdb() -> Path:
 
 def find_or_build(environment: dict[str, str]) -> Path:
     """Return the server: an explicit one, one on the path, a cached one, or a new one."""
-    cache = cache_folder(environment)
+    return find(environment) or build(cache_folder(environment), environment)
+
+
+def find(environment: dict[str, str]) -> Path | None:
+    """Return the server if it was made before."""
     path = environment.get("PATH", "").split(os.pathsep)
-    folders = [environment.get(FOLDER, ""), *path, str(cache)]
+    folders = [environment.get(FOLDER, ""), *path, str(cache_folder(environment))]
     for folder in folders:
         found = Path(folder) / FERRETDB
         if folder and os.access(found, os.X_OK):
             return found
-    return build(cache, environment)
+    return None
 
 
 def cache_folder(environment: dict[str, str]) -> Path:

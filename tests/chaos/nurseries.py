@@ -1,0 +1,61 @@
+"""Where the controllers of a world come from."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class Nursery:
+    """Where controllers come from; see :mod:`tests.chaos.controllers`."""
+
+    def __init__(self) -> None:
+        path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.controllers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        )
+        self.pid = 0
+        """The controller that lives, if one does."""
+
+    def bear(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        self.pid = int(self._line())
+
+    def wait(self, seconds: float) -> int | None:
+        """Return how the controller ended, or nothing if it lives longer than that."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return None
+        self.pid = 0
+        return int(self._line())
+
+    def end(self, signum: int = signal.SIGKILL) -> None:
+        # It may have ended by itself a moment ago.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def close(self) -> None:
+        if self.pid:
+            self.end()
+        self._process.communicate(timeout=60.0)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the nursery has ended"
+        return line
