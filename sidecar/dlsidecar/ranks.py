@@ -9,8 +9,10 @@ pytorch      what ``torchrun`` would set; every process sees all GPUs of its con
              takes the one that LOCAL_RANK names
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
-horovod      what ``horovodrun`` would set, for its Gloo controller; the rendezvous is ours
-jax          what ``jax.distributed.initialize()`` reads; each process sees its own GPUs
+horovod      what ``horovodrun`` would set, for its Gloo controller. It also runs a server at
+             the address of the rendezvous, and that is not done here: nobody listens there
+jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
+             has to be given, also where there is one process; each process sees its own GPUs
 none         nothing but the GPUs, each process its own
 ===========  ==============================================================================
 """
@@ -114,8 +116,6 @@ def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def describe_jax(run: Run, local_rank: int) -> dict[str, str]:
-    if run.world_size == 1:
-        return {}
     return {
         "JAX_COORDINATOR_ADDRESS": join_address(run.peers[0].host, run.rendezvous_port),
         "JAX_NUM_PROCESSES": str(run.world_size),

@@ -79,6 +79,12 @@ def test_jax_is_told_its_coordinator():
     assert (second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == ("2", "1")
 
 
+def test_the_code_of_a_training_with_jax_need_not_know_how_many_there_are():
+    (only,) = environments(run_of(1), "jax")
+    assert (only["JAX_NUM_PROCESSES"], only["JAX_PROCESS_ID"]) == ("1", "0")
+    assert only["JAX_COORDINATOR_ADDRESS"] == "node-0:29500"
+
+
 def test_a_framework_that_reads_nothing_is_told_nothing_but_its_gpus():
     first, second = environments(run_of(2), "none")
     assert set(first) == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
