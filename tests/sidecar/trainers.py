@@ -106,14 +106,14 @@ def start_child(token: str, manners: set[str], *, twice: bool, told: int) -> Non
 
 
 def start_children(token: str, manners: set[str]) -> None:
-    """Return when all of them are what they want to be."""
+    """Return when all of them are what they want to be, or dead before they were."""
     waited, told = os.pipe()
-    count = 0
     for manner in manners & {"fork", "daemon"}:
         start_child(token, manners, twice=manner == "daemon", told=told)
-        count += 1
-    while count:
-        count -= len(os.read(waited, count))
+    os.close(told)
+    while os.read(waited, 1):
+        pass
+    os.close(waited)
 
 
 def save(path: str) -> None:
@@ -155,7 +155,7 @@ def main(token: str, *arguments: str) -> None:
     if "deaf" in manners:
         be_deaf()
     if arguments[:1] == ("child",):
-        os.write(int(arguments[1]), b".")
+        os.close(int(arguments[1]))
         wait_for_ever()
     # A warm interpreter does not have us in its command line; the name shows it to the witness.
     with open("/proc/self/comm", "w") as comm:
