@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
+from dlsidecar.keeping import FORWARDED
 from dlsidecar.living import EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
@@ -250,3 +251,26 @@ def test_a_training_tells_its_progress_where_its_environment_says(start, tmp_pat
     sidecar.wait_ready()
     sidecar.run(1)
     sidecar.wait_for(lambda s: s.progress.iteration == 7)
+
+
+HEAR = """
+import signal, time
+for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH"):
+    signal.signal(signal.Signals[name], lambda _, __, name=name: print("heard", name, flush=True))
+print("listening", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+def test_signals_that_are_meant_for_the_training_reach_it(start, token):
+    sidecar = start(command=(sys.executable, "-S", "-c", HEAR, token))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    before = sidecar.wait_for(is_phase(Phase.RUNNING))
+    wait_until(lambda: "listening" in sidecar.told(), what="the training")
+    for signum in set(FORWARDED) - {signal.SIGTERM, signal.SIGINT}:
+        sidecar.process.send_signal(signum)
+        heard = f"heard {signal.Signals(signum).name}\n"
+        wait_until(lambda heard=heard: heard in sidecar.told(), what=heard)
+    assert sidecar.state().processes == before.processes
