@@ -56,7 +56,8 @@ class Request:
     """
 
     period_seconds = 0.1
-    settling_seconds = 1.0
+    settling_seconds = 5.0
+    """How long to read on for the word that confirms; on a busy machine the matcher takes a while."""
 
     def __init__(
         self,
