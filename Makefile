@@ -58,12 +58,11 @@ check: lint  ## lint and the fast tests, in under two minutes
 # the last line.
 .PHONY: test
 test: lint  ## lint and all tests, with the floor on the branches of dlcore
-	$(BIN)/pytest -n $(JOBS) -m "not processes" --cov --cov-report=term --min-branches=$(BRANCHES)
+	$(BIN)/pytest -n $(JOBS) -m "not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
 
-# Apart from the others until the SideCar is complete: they take minutes and use both cores.
 .PHONY: test-sidecar
-test-sidecar: setup  ## the SideCar with real processes
-	$(BIN)/pytest -m "processes and not frameworks"
+test-sidecar: setup  ## of all tests only those with real SideCars and training processes
+	$(BIN)/pytest -n $(JOBS) -m "processes and not frameworks"
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
