@@ -24,6 +24,8 @@ def sidecar_options(job: Job) -> tuple[str, ...]:
     ]
     if job.preload:
         options.append(f"--preload={','.join(job.preload)}")
+        # The SideCar sees all GPUs of the machine, and the job may never have so many.
+        options.append(f"--most-spares={max(job.gpus.options)}")
     return tuple(options)
 
 

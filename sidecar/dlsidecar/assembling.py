@@ -93,6 +93,7 @@ class Crew:
         self._observer.warmth = self.warmth
         self._observer.held = self._held
         self._split = training.split
+        self._most_spares = training.most_spares
 
     def _build_supervisor(
         self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str
@@ -123,10 +124,11 @@ class Crew:
 
     def _want_spares(self, reading: Reading) -> None:
         # How many processes there will be is known with the first run only; one per visible
-        # GPU is the most.
+        # GPU is the most, and in a container all GPUs of the machine are visible.
         if not self.supervisor.has_begun:
-            visible = len(reading or ()) or gpus.count_named(self._environment)
-            self._nursery.want(max(visible, 1) if self._split is Split.PER_GPU else 1)
+            visible = len(reading or ()) or gpus.count_named(self._environment) or 1
+            most = min(visible, self._most_spares or visible)
+            self._nursery.want(most if self._split is Split.PER_GPU else 1)
 
     async def finish_output(self) -> None:
         """Give a slow reader of our output some time to take the last words of the training."""

@@ -85,6 +85,7 @@ def _add_training(group: Any) -> None:
     group.add_argument("--grace-seconds", type=_seconds, default=10.0)
     group.add_argument("--kill-seconds", type=_seconds, default=5.0)
     group.add_argument("--preload", type=_listed, default=(), metavar="MODULE[,MODULE...]")
+    group.add_argument("--most-spares", type=_count, default=0, metavar="N")
     group.add_argument("--log-file", default="", metavar="FILE")
     group.add_argument("--no-gpus-expected", action="store_true")
     group.add_argument("--poll-seconds", type=_seconds, default=5.0)
@@ -149,6 +150,7 @@ def _training(options: argparse.Namespace) -> Training:
         grace_seconds=options.grace_seconds,
         kill_seconds=max(options.kill_seconds, 0.1),
         preload=options.preload,
+        most_spares=options.most_spares,
         progress_log=options.progress_log,
         progress_file=options.progress_file,
         progress_http=options.progress_http,
@@ -225,6 +227,12 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= 1e7:
         raise argparse.ArgumentTypeError(f"{text} is no time in seconds, from 0 to 10000000")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4):
+        raise argparse.ArgumentTypeError(f"{text} is no number from 0 to 9999")
+    return int(text)
 
 
 def _listed(text: str) -> tuple[str, ...]:

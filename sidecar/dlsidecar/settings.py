@@ -77,6 +77,9 @@ class Training:
     """After SIGKILL, before it is reported that something does not die; repeated."""
     preload: tuple[str, ...] = ()
     """What warm interpreters import; none are kept if it is empty."""
+    most_spares: int = 0
+    """How many of them are kept at most before the first run, which says how many it takes: as many
+    as the job can ever have processes here. 0 if that is not known."""
     progress_log: str = ""
     """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
     progress_file: str = ""

@@ -96,6 +96,13 @@ def test_one_spare_per_gpu_waits_before_anybody_said_how_many(drive, token, monk
     drive_warm(drive, [sys.executable, trainer(), token], count=3, split="perGpu")
 
 
+def test_no_more_spares_wait_than_the_job_can_have_processes(drive, token, monkeypatch):
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    command = [sys.executable, trainer(), token]
+    driver = drive_warm(drive, command, count=2, split="perGpu", most_spares=2)
+    assert driver.facts()["warmth"]["wanted"] == 2
+
+
 def test_what_cannot_be_imported_is_named_and_the_start_is_cold(drive, token, script):
     driver = drive(command=[sys.executable, str(script), "0", token], preload=["no_such_module"])
     assert "no_such_module" in driver.wait_for_problem("NoWarmStart")["message"]
