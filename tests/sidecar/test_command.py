@@ -17,7 +17,7 @@ from dlsidecar.living import EXIT_USAGE
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
-from tests.sidecar.sidecars import read_children, read_memory_kib
+from tests.sidecar.sidecars import SideCar, read_children, read_memory_kib
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -271,6 +271,9 @@ def test_signals_that_are_meant_for_the_training_reach_it(start, token):
     wait_until(lambda: "listening" in sidecar.told(), what="the training")
     for signum in set(FORWARDED) - {signal.SIGTERM, signal.SIGINT}:
         sidecar.process.send_signal(signum)
-        heard = f"heard {signal.Signals(signum).name}\n"
-        wait_until(lambda heard=heard: heard in sidecar.told(), what=heard)
+        wait_heard(sidecar, f"heard {signal.Signals(signum).name}\n")
     assert sidecar.state().processes == before.processes
+
+
+def wait_heard(sidecar: SideCar, line: str) -> None:
+    wait_until(lambda: line in sidecar.told(), what=line)
