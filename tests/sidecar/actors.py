@@ -39,6 +39,8 @@ class Stage:
         self._count = 0
         self._lock = threading.Lock()
         self.heard: Counter[Pair] = Counter()
+        self.excused: dict[Pair, str] = {}
+        """What this machine does not allow to bring about, and why."""
 
     @contextmanager
     def container(self, manner: Manner) -> Iterator[Actors]:

@@ -30,8 +30,8 @@ from tests.sidecar.containers import (
     stop_of,
     watched,
 )
-from tests.sidecar.drivers import find_processes, wait_until
-from tests.sidecar.witnesses import find_trainings
+from tests.sidecar.drivers import wait_until
+from tests.sidecar.witnesses import find_relatives, find_trainings
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -228,7 +228,7 @@ def test_one_sidecar_keeps_the_laws(tmp_path, token, manner):
     with watched(token), ThreadPoolExecutor(AT_ONCE) as pool:
         for told in [pool.submit(tell, number) for number in range(AT_ONCE)]:
             told.result()
-    wait_until(lambda: not find_processes(token), what="the end of all processes")
+    wait_until(lambda: not find_relatives(token), what="the end of all processes")
 
 
 # --- three SideCars of one job ------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_three_sidecars_of_a_job_change_together(tmp_path, token, manner):
         job.stop()
         job.settle()
         assert find_trainings(token) == []
-    wait_until(lambda: not find_processes(token), what="the end of all processes")
+    wait_until(lambda: not find_relatives(token), what="the end of all processes")
 
 
 def test_there_are_two_hundred_stories():

