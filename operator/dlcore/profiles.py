@@ -9,7 +9,7 @@ nothing, a machine that becomes slower for good is believed after half as many, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any, NamedTuple
@@ -76,6 +76,10 @@ class Costs:
     def process_restart(self, gpus: int) -> float:
         """What a change costs when only the process is restarted, inside its pod."""
         return self.process_stop + self.process_start(gpus)
+
+    def faster(self, factor: float) -> "Costs":
+        """The same where everything takes so many times less."""
+        return Costs(**{each.name: getattr(self, each.name) / factor for each in fields(self)})
 
 
 class Speed(NamedTuple):

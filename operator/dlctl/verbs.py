@@ -90,6 +90,7 @@ VERBS = {
         "profiles": Verb("profiles", "What is known of types of jobs."),
     },
     "Simulation": {
+        "demo": Verb("demo", "Show on this machine what DLJob does, live."),
         "simulate": Verb("simulate", "Play a trace under one or more policies."),
         "reproduce": Verb("reproduce", "Repeat the evaluation of a paper."),
         "policies": Verb("policies", "List the policies."),

@@ -9,6 +9,7 @@ lie in a folder of the user's under the runtime folder of the machine instead.
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +73,11 @@ class Folders:
                     f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
                 ) from error
             _insist_on_privacy(folder)
+
+    def remove(self) -> None:
+        """Remove everything; whoever does it has seen to it that nobody lives here any more."""
+        for folder in (self.sockets, self.root):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def lock(self) -> int:
         """Be the only controller of this folder; returns what to close in the end."""

@@ -19,6 +19,7 @@ Where a demonstration or a comparison wants pods that take as long as those of a
 :class:`PodTimes` says how long: a pod is then told to be up, and to have ended, no earlier than that.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -37,7 +38,7 @@ from dlcontrol.records import Booking
 from dlcore.profiles import Costs
 from dllocal.folders import Folders
 from dllocal.trainers import trainer_of
-from dllocal.watching import Watch
+from dllocal.watching import Watch, wait_for_end
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +70,24 @@ class PodTimes:
 
 AT_ONCE = PodTimes()
 
+POLL_SECONDS = 5.0
+"""So often a SideCar looks at what does not come by itself, such as how far the training is."""
+
 
 class Pods:
     """All pods of a state folder."""
 
     def __init__(
-        self, folders: Folders, *, virtual_gpus: bool, watch: Watch, times: PodTimes = AT_ONCE
+        self,
+        folders: Folders,
+        *,
+        virtual_gpus: bool,
+        watch: Watch,
+        times: PodTimes = AT_ONCE,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._folders = folders
+        self._poll_seconds = poll_seconds
         self._virtual = virtual_gpus
         self._watch = watch
         self._times = times
@@ -118,6 +129,23 @@ class Pods:
         for pid in self._pids(key, booking):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    async def end(self, entries: Iterable[Entry], *, patience_s: float = 15.0) -> None:
+        """End all SideCars and what they run: in order, or after some time as it comes."""
+        pods = [
+            (PodKey(entry.job.id, booking.node), booking)
+            for entry in entries
+            for booking in entry.status.pods
+        ]
+        for signum, seconds in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
+            pids = [pid for pod in pods for pid in self._pids(*pod)]
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.gather(*map(wait_for_end, pids))
+            self._reap()
 
     def forget(self, job_folder: Path) -> None:
         """Remove what is kept of pods that have ended."""
@@ -245,6 +273,7 @@ class Pods:
             f"--socket={socket}",
             f"--log-file={self._folders.training_log(key)}",
             f"--scratch={socket.parent}",
+            f"--poll-seconds={self._poll_seconds:g}",
             *sidecar_options(entry.job),
         ]
         if self._virtual:

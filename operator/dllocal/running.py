@@ -19,6 +19,7 @@ from typing import Any
 
 from dlcontrol.availability import Notice
 from dlcontrol.dialing import DialSettings
+from dlcontrol.exchanging import import_profiles
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
@@ -29,15 +30,16 @@ from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
 from dlcore.model import Node
+from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.machine import Machine
-from dllocal.pods import AT_ONCE, Pods, PodTimes
+from dllocal.pods import AT_ONCE, POLL_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
 from dllocal.serving import Server
 from dllocal.watching import Watch
-from dlwire.messages import Refusal
+from dlwire.messages import Refusal, State
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +62,17 @@ class Setup:
     sample_seconds: float = 10.0
     pod_times: PodTimes = AT_ONCE
     """How long pods take at least, where a cluster is to be shown."""
+    poll_seconds: float = POLL_SECONDS
+    """How often SideCars look at how far the training is."""
     dialing: DialSettings = DialSettings()
     settings: tuple[Setting, ...] = ()
     """Where all that came from, for those who ask."""
     metrics: str = ""
     """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
+    profiles: tuple[Profile, ...] = ()
+    """What was measured offline, and fills the gaps of what is known."""
+    listener: Callable[[PodKey, State, float], None] | None = None
+    """Told every state of every SideCar, and when it was heard."""
 
 
 class Running:
@@ -85,6 +93,7 @@ class Running:
             virtual_gpus=setup.virtual_gpus,
             watch=self._watch,
             times=setup.pod_times,
+            poll_seconds=setup.poll_seconds,
         )
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
@@ -132,6 +141,10 @@ class Running:
             await asyncio.wait({control})
             log.info("ends; what trains goes on training")
 
+    async def clear(self) -> None:
+        """End all that runs here, for whoever leaves nothing behind; nobody may control any more."""
+        await self.pods.end(self.registry.entries.values())
+
     async def close(self) -> None:
         """Let go of everything. SideCars and what they run stay as they are."""
         self._fenced.cancel()
@@ -144,6 +157,8 @@ class Running:
 
     def _open_notebook(self) -> Notebook:
         store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)
+        if self.setup.profiles:
+            import_profiles(store, self.setup.profiles)
         notebook = Notebook(store, tell=_tell_of_store, defaults=self.setup.options.costs)
         notebook.open(wait_seconds=STORE_SECONDS)
         return notebook
@@ -182,7 +197,10 @@ class Running:
         entry = self.registry.entries.get(key.job)
         state = self.sidecars.contact(key).state
         if entry is not None and state is not None:
-            self.memory.hear(entry, key, state, time.time())
+            now = time.time()
+            self.memory.hear(entry, key, state, now)
+            if self.setup.listener is not None:
+                self.setup.listener(key, state, now)
         if material:
             self.controller.wake()
 

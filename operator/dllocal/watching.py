@@ -81,6 +81,22 @@ class Watch:
         os.close(descriptor)
 
 
+async def wait_for_end(pid: int) -> None:
+    """Return when this process has ended, whoever's child it is."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
 def _watch_folder(path: Path) -> int:
     """Return what can be read whenever something happens there."""
     libc = ctypes.CDLL(None, use_errno=True)

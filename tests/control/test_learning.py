@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -153,7 +154,7 @@ def test_a_job_resumes_once_and_the_time_it_lost_is_told():
 BOOKING = Booking(NODE, 1)
 
 
-def scene(now: float, *, phase: PodPhase = PodPhase.UP, fresh: bool = True, **state) -> Scene:
+def scene(now: float, *, phase: PodPhase = PodPhase.UP, fresh: bool = True, **state: Any) -> Scene:
     there = replace(
         State("incarnation", 1, Phase.READY, released=True, warmth=Warmth(wanted=1, ready=1)),
         **state,
@@ -176,8 +177,8 @@ def terms(lessons: PodLessons, *scenes: Scene) -> list[tuple[CostTerm, float]]:
     return [(seen.term, seen.seconds) for each in scenes for _, seen in lessons.look(each)]
 
 
-COLD = {"warmth": Warmth(wanted=1, ready=0)}
-LEAVING = {"target": Stop(1, 4, "incarnation", leave=True), "leaving": True}
+COLD: dict[str, Any] = {"warmth": Warmth(wanted=1, ready=0)}
+LEAVING: dict[str, Any] = {"target": Stop(1, 4, "incarnation", leave=True), "leaving": True}
 
 
 def test_a_pod_has_started_when_its_sidecar_is_warm():

@@ -9,7 +9,7 @@ distributions and means are over all seeds.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from dlsim import plots
 from dlsim.plots import COLOURS, DASHES, STYLE, WIDTH, Run
 from dlsim.records import Happening, Record
-from dlsim.reproducing.sidecar_case import JOB_1, JOB_2, PAPER, SUBMITTED_2_S, Played
+from dlsim.reproducing.sidecar_case import JOB_1, JOB_2, PAPER, Played, Sums, sum_up
 from dlsim.reproducing.sidecar_constants import FROZEN
 from dlsim.reproducing.sidecar_published import PENDING_AT_LAST, REDUCTIONS, SHARES
 from dlsim.reproducing.sidecar_runs import (
@@ -37,6 +37,7 @@ LABELS = {"default": "default", "termination": "termination", "sidecar": "SideCa
 """What the approaches are called in pictures."""
 
 Runs = Mapping[str, Sequence[Outcomes]]
+Curve = tuple[list[float], list[float]]
 Look = Mapping[str, Any]
 
 _EDGE: Look = {"edgecolor": "black", "linewidth": 0.7}
@@ -46,6 +47,7 @@ BARS: Mapping[str, Look] = {
     "sidecar": {**_EDGE, "color": COLOURS[0]},
     "paper": {**_EDGE, "color": "white", "hatch": "....."},
     "ours": {**_EDGE, "color": COLOURS[0]},
+    "this run": {**_EDGE, "color": COLOURS[0]},
 }
 """Told apart by hatches as well as by colours."""
 
@@ -83,37 +85,69 @@ def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 # --- the case study -----------------------------------------------------------------------
 
 
-@_styled
+class Panel(NamedTuple):
+    """How fast some jobs trained over time in one approach."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    """Times and speeds, as steps."""
+    marks: Sequence[float] = ()
+    """When the paper says that something changed."""
+
+
 def draw_case(case: Sequence[Played]) -> Figure:
     """How fast both jobs train over time, and when the paper says that they change (Figure 3)."""
-    figure, panels = _make_panels(rows=len(case), height=4.8, sharex=True)
-    for axes, played in zip(panels, case, strict=True):
-        for index, (job, name) in enumerate(((JOB_1, "job 1"), (JOB_2, "job 2"))):
-            time, speed = read_speeds(played.record, job)
-            look = {"color": COLOURS[index], "linestyle": DASHES[index]}
-            axes.step(time, speed, where="post", label=name, **look)
-        times = [t for event, t in PAPER[played.approach].items() if "reshape" not in event]
-        axes.plot(
-            times,
-            [1.12] * len(times),
-            linestyle="",
-            marker="v",
-            color="black",
-            markersize=4,
-            label="the paper's times",
+    panels = [
+        Panel(
+            LABELS[played.approach],
+            {name: read_speeds(played.record, job) for job, name in CASE_JOBS.items()},
+            paper_marks(played.approach),
         )
-        axes.vlines(times, 0, 1.12, color="black", linewidth=0.6, linestyle=DASHES[2])
-        axes.set_title(LABELS[played.approach])
-        axes.set_ylim(0, 1.25)
-        axes.set_yticks([0, 0.5, 1])
-    panels[-1].set_xlim(0, 1300)
-    panels[-1].set_xlabel("time (seconds)")
-    figure.supylabel("training speed (1: as requested)", fontsize=STYLE["font.size"])
-    _add_legend(figure, panels[0])
+        for played in case
+    ]
+    return draw_speeds(panels, until=1300.0, up="training speed (1: as requested)")
+
+
+CASE_JOBS = {JOB_1: "job 1", JOB_2: "job 2"}
+
+
+def paper_marks(approach: str) -> list[float]:
+    """The times that the paper tells of an approach."""
+    return [time for event, time in PAPER[approach].items() if "reshape" not in event]
+
+
+@_styled
+def draw_speeds(panels: Sequence[Panel], *, until: float, up: str) -> Figure:
+    """How fast jobs train over time, an approach above the other."""
+    figure, places = _make_panels(rows=len(panels), height=4.8, sharex=True)
+    speeds = [max(curve[1]) for panel in panels for curve in panel.curves.values()]
+    top = max(speeds, default=1.0) * 1.25
+    for axes, panel in zip(places, panels, strict=True):
+        for index, (name, (times, speed)) in enumerate(panel.curves.items()):
+            look = {"color": COLOURS[index], "linestyle": DASHES[index]}
+            axes.step(times, speed, where="post", label=name, **look)
+        if panel.marks:
+            height = 0.9 * top
+            axes.plot(
+                panel.marks,
+                [height] * len(panel.marks),
+                linestyle="",
+                marker="v",
+                color="black",
+                markersize=4,
+                label="the paper's times",
+            )
+            axes.vlines(panel.marks, 0, height, color="black", linewidth=0.6, linestyle=DASHES[2])
+        axes.set_title(panel.title)
+        axes.set_ylim(0, top)
+    places[-1].set_xlim(0, until)
+    places[-1].set_xlabel("time (seconds)")
+    figure.supylabel(up, fontsize=STYLE["font.size"])
+    _add_legend(figure, places[0])
     return figure
 
 
-def read_speeds(record: Record, job: str) -> tuple[list[float], list[float]]:
+def read_speeds(record: Record, job: str) -> Curve:
     """The speed of a job of the case study over time, as steps."""
     times, speeds = [0.0], [0.0]
     for entry in record.log:
@@ -129,36 +163,29 @@ def read_speeds(record: Record, job: str) -> tuple[list[float], list[float]]:
 _SPEED_CHANGES = (Happening.TRAINS, Happening.HALTS, Happening.COMPLETED)
 
 
-@_styled
 def draw_case_times(case: Sequence[Played]) -> Figure:
     """Makespan and average completion time of the two jobs (Figure 4)."""
+    groups = {
+        "paper": [sum_up(PAPER[played.approach]) for played in case],
+        "ours": [sum_up(played.times) for played in case],
+    }
+    return draw_sums([LABELS[played.approach] for played in case], groups)
+
+
+@_styled
+def draw_sums(names: Sequence[str], groups: Mapping[str, Sequence[Sums]]) -> Figure:
+    """Makespan and average completion time, an approach beside the other."""
     figure, panels = _make_panels(columns=2, height=2.6)
-    names = [LABELS[played.approach] for played in case]
-    for axes, measure, title in (
-        (panels[0], _case_makespan, "makespan"),
-        (panels[1], _case_jct, "average job completion time"),
+    for axes, field, title in (
+        (panels[0], "makespan_s", "makespan"),
+        (panels[1], "avg_jct_s", "average job completion time"),
     ):
-        groups = {
-            "paper": [measure(_paper_times(played.approach)) for played in case],
-            "ours": [measure(played.times) for played in case],
-        }
-        _draw_groups(axes, names, groups, fmt="{:,.0f}")
+        values = {label: [getattr(each, field) for each in some] for label, some in groups.items()}
+        _draw_groups(axes, names, values, fmt="{:,.0f}")
         axes.set_title(title)
     panels[0].set_ylabel("seconds")
     _add_legend(figure, panels[0])
     return figure
-
-
-def _paper_times(approach: str) -> Mapping[str, float]:
-    return PAPER[approach]
-
-
-def _case_makespan(times: Mapping[str, float]) -> float:
-    return max(times["job-1-done"], times["job-2-done"])
-
-
-def _case_jct(times: Mapping[str, float]) -> float:
-    return (times["job-1-done"] + times["job-2-done"] - SUBMITTED_2_S) / 2
 
 
 # --- the workloads ------------------------------------------------------------------------

@@ -1,0 +1,271 @@
+"""``dljob demo``: the SideCar paper's case study on this machine, live."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, RenderableType
+
+from dlcore.model import Mechanism
+from dlctl import writing
+from dlctl.demonstrating import closing, performing, reshaping, viewing
+from dlctl.demonstrating.closing import Result
+from dlctl.demonstrating.filming import Film
+from dlctl.demonstrating.journal import Journal
+from dlctl.demonstrating.performing import Hall
+from dlctl.demonstrating.reshaping import Reshapes
+from dlctl.demonstrating.script import (
+    Document,
+    Script,
+    tell_what_is_modelled,
+    write_case,
+    write_real,
+)
+from dlctl.demonstrating.stage import Failed, Stage
+from dlctl.forms import to_json
+from dlctl.messages import say
+from dllocal.measuring import Stuck
+
+FASTER = 12.0
+LEAST_FASTER, MOST_FASTER = 1.0, 60.0
+CHANGES = {Mechanism.IN_PLACE: 20, Mechanism.RECREATE: 8}
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+JOURNAL = "demo-events.jsonl"
+FILMED_AT_S = 470.0
+"""When it is best seen in what the approaches differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line."""
+
+    real: bool
+    faster: float
+    changes: int | None
+    out: Path
+    output: str
+    record: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out."""
+
+    script: Script
+    results: list[Result]
+    reshapes: list[Reshapes]
+    film: Film
+
+
+@click.command("demo")
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Train for real (examples/digits), one approach after the other: nothing is modelled.",
+)
+@click.option(
+    "--faster",
+    type=click.FloatRange(LEAST_FASTER, MOST_FASTER),
+    default=FASTER,
+    show_default=True,
+    metavar="TIMES",
+    help="In how many times less time than in the paper.",
+)
+@click.option(
+    "--changes",
+    type=click.IntRange(2, 1000),
+    metavar="N",
+    help="How many changes in place are measured, and how many recreations."
+    f"  [default: {CHANGES[Mechanism.IN_PLACE]} and {CHANGES[Mechanism.RECREATE]}]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("plots"),
+    show_default=True,
+    metavar="DIR",
+    help="Where the pictures and the event log are put.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json")),
+    default="table",
+    show_default=True,
+    help="How the figures are printed.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also draw what was seen on the terminal, as SVG.",
+)
+def command(**given: Any) -> None:
+    """
+    Show the case study of the SideCar paper on this machine, live.
+
+    Two jobs share four GPUs (virtual ones, where there are not so many) in three approaches side by
+    side: a scheduler that changes nothing, one that ends jobs and starts them anew, and DLJob, which
+    changes their GPUs in place. Controllers, SideCars and processes are real. What a cluster and a
+    model would take that are not here is waited out, in so many times less time, and is called
+    modelled; what is real is measured and told apart.
+    """
+    options = Options(**given)
+    writing.check_writable(options.out / JOURNAL)
+    if options.record is not None:
+        writing.check_writable(options.record)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dljob-demo-") as folder:
+        outcome = asyncio.run(_perform(options, Path(folder)))
+    _close(options, outcome)
+
+
+async def _perform(options: Options, folder: Path) -> Outcome:
+    path = options.out / JOURNAL
+    path.unlink(missing_ok=True)
+    hall = Hall(folder, performing.find_machine(), Journal(path))
+    task = asyncio.current_task()
+    assert task is not None
+    for signum in ENDING:
+        asyncio.get_running_loop().add_signal_handler(signum, _interrupt, task)
+    try:
+        return await _play(options, hall)
+    except (Failed, Stuck) as error:
+        raise click.ClickException(f"{error}; the event log is {path}") from error
+    except asyncio.CancelledError:
+        raise click.Abort from None
+    finally:
+        hall.journal.close()
+
+
+def _interrupt(task: asyncio.Task[Any]) -> None:
+    """End, once; whoever is impatient cannot keep us from leaving nothing behind."""
+    if not task.cancelling():
+        say("ends what it has started …")
+        task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """What is shown, and how."""
+
+    write: Callable[[Path], Script]
+    play: Callable[[Sequence[Stage], Callable[[], None]], Awaitable[None]]
+    write_probe: Callable[[Path], Document]
+
+
+async def _play(options: Options, hall: Hall) -> Outcome:
+    _announce(options, hall)
+    programme = await _plan(options, hall)
+    async with performing.build_stages(hall, programme.write) as stages:
+        picture = viewing.Picture(stages)
+        film = Film(picture, FILMED_AT_S)
+        with _view(hall, stages, picture) as tell:
+
+            def watch() -> None:
+                tell()
+                film.look()
+
+            await programme.play(stages, watch)
+        results = performing.read_results(hall, stages)
+    changes = CHANGES if options.changes is None else dict.fromkeys(CHANGES, options.changes)
+    numbers = " and ".join(f"{number} {mechanism.value}" for mechanism, number in changes.items())
+    say(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
+    reshapes = await performing.measure_all(hall, changes, programme.write_probe)
+    return Outcome(stages[0].script, results, reshapes, film)
+
+
+async def _plan(options: Options, hall: Hall) -> Programme:
+    if not options.real:
+        return Programme(
+            lambda folder: write_case(folder, options.faster),
+            performing.play_together,
+            reshaping.write_probe,
+        )
+    profile = await performing.profile_digits(hall, say)
+    for shape, speed in sorted(profile.speeds.items()):
+        say(f"measured offline: {speed.iterations_per_s:,.0f} it/s on {shape.gpus} GPUs")
+    iterations = performing.choose_iterations(profile)
+    return Programme(
+        lambda folder: write_real(folder, iterations, (profile,)),
+        performing.play_in_turn,
+        reshaping.write_real_probe,
+    )
+
+
+def _announce(options: Options, hall: Hall) -> None:
+    kind = "virtual" if hall.machine.virtual_gpus else "of this machine"
+    if options.real:
+        say(f"two real trainings on four GPUs ({kind}), three approaches one after the other")
+        return
+    say(
+        f"two jobs on four GPUs ({kind}), three approaches side by side, {options.faster:g} times"
+        f" as fast as in the paper: about {closing.SLOWEST_S / options.faster:.0f} s"
+    )
+    say(f"modelled, that is waited out: {'; '.join(tell_what_is_modelled())}")
+    say("real: the controllers and their decisions, SideCars, processes; stop, re-pin and start")
+
+
+@contextmanager
+def _view(
+    hall: Hall, stages: Sequence[Stage], picture: viewing.Picture
+) -> Iterator[Callable[[], None]]:
+    """Show what happens; hands out what is to be called whenever something has."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with viewing.live(picture, Console(stderr=True)):
+            yield lambda: None
+        return
+    yield viewing.Lines(hall.journal, stages, say).tell
+
+
+def _close(options: Options, outcome: Outcome) -> None:
+    pictures = _draw(options, outcome.results)
+    if options.output == "json":
+        values = closing.to_values(
+            outcome.results,
+            outcome.reshapes,
+            factor=outcome.script.factor,
+            modelled=[] if options.real else list(tell_what_is_modelled()),
+            pictures=[str(path) for path in pictures],
+            events=str(options.out / JOURNAL),
+        )
+        click.echo(to_json(values), nl=False)
+        return
+    console = Console(width=None if sys.stdout.isatty() else viewing.WIDTH)
+    tables = _tables(options, outcome)
+    for table in tables:
+        console.print(table)
+    for path in (*pictures, options.out / JOURNAL):
+        console.print(f"written: {path}", soft_wrap=True)
+    console.print(closing.NEXT, highlight=False)
+    if options.record is not None:
+        outcome.film.finish(options.record, tables[-3:])
+
+
+def _tables(options: Options, outcome: Outcome) -> list[RenderableType]:
+    results, compared = outcome.results, not options.real
+    return [
+        closing.show_jobs(outcome.script, results),
+        closing.show_times(results, compared=compared),
+        closing.show_sums(results, compared=compared),
+        *([closing.tell_order(results)] if compared else []),
+        closing.show_reshapes(outcome.reshapes),
+    ]
+
+
+def _draw(options: Options, results: Sequence[Result]) -> list[Path]:
+    # Not at the top, because it takes longer to load than the demonstration to begin.
+    from dlctl.demonstrating import pictures  # noqa: PLC0415
+    from dlctl.pictures import write_pictures  # noqa: PLC0415
+
+    figures = pictures.draw(results, compared=not options.real)
+    write_pictures(options.out, figures)
+    return [options.out / f"{name}.png" for name in figures]

@@ -1,0 +1,52 @@
+"""A controller that is to end does, whatever it hears at that moment."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from dlcontrol.applying import Dialer
+from dlcontrol.loop import Controller, Options
+from dlcontrol.pacing import Pace
+from dlcontrol.platforms import Observation, Platform
+from dlcore import policies
+from dlcore.model import Node
+from tests.control.governing import PlayedGauge, PlayedMemory
+
+
+class EmptyPlatform:
+    """A machine without jobs."""
+
+    async def observe(self) -> Observation:
+        return Observation({}, (Node.of("node", 1),))
+
+    async def record(self, statuses: object) -> None:
+        """There is nothing to keep."""
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_who_is_woken_while_it_is_to_end_ends(turns):
+    async def story() -> None:
+        gauge = PlayedGauge()
+        controller = Controller(
+            cast(Platform, EmptyPlatform()),
+            cast(Dialer, None),
+            PlayedMemory(),
+            gauge,
+            Options(policy=policies.make("fifo"), pace=Pace(rest_share=0.0)),
+            epoch=1,
+        )
+        control = asyncio.create_task(controller.run())
+        while gauge.cycles < 1:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        controller.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        control.cancel()
+        done, _ = await asyncio.wait({control}, timeout=30.0)
+        assert done
+        assert control.cancelled()
+
+    asyncio.run(story())

@@ -1,0 +1,177 @@
+"""``dljob demo`` as its users see it: real controllers, SideCars and processes, in little time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dlctl.demonstrating.journal import Journal
+from dlctl.demonstrating.performing import find_machine
+from dlctl.examples import find_examples, load_example
+from tests.ctl.running import Result, run_apart
+
+FASTER = 20
+
+
+def living(word: Path) -> list[str]:
+    """The command lines of all processes in which this folder stands."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(word) in command:
+                found.append(command)
+    return found
+
+
+def makespans_and_completion_times_come_in_the_papers_order(result: Result) -> None:
+    by_name = {each["approach"]: each for each in result.data["approaches"]}
+    makespans = [by_name[name]["makespan_s"] for name in ("sidecar", "termination", "default")]
+    assert makespans == sorted(makespans)
+    times = [by_name[name]["avg_jct_s"] for name in ("sidecar", "default", "termination")]
+    assert times == sorted(times)
+    assert result.data["papers_order"] == {"makespan_s": True, "avg_jct_s": True}
+
+
+def every_approach_did_what_it_does(result: Result) -> None:
+    gpus = {
+        each["approach"]: [job["gpus"] for job in each["jobs"]]
+        for each in result.data["approaches"]
+    }
+    assert gpus["default"] == [[4], [2]]
+    assert gpus["termination"] == [[4, 2, 4], [2]]
+    assert gpus["sidecar"][0][:2] == [4, 2]
+
+
+def each_figure_of_the_paper_has_one_of_the_run_beside_it(result: Result) -> None:
+    assert result.data["factor"] == FASTER
+    assert len(result.data["modelled"]) == 3
+    for approach in result.data["approaches"]:
+        assert all(time["paper_s"] > 0 for time in approach["times"])
+        done = [time["s"] for time in approach["times"] if time["event"].endswith("done")]
+        assert all(time is not None and time > 0 for time in done)
+
+
+def changes_in_place_are_measured_beside_recreations(result: Result) -> None:
+    in_place, recreate = result.data["measured_reshapes"]
+    assert (in_place["mechanism"], recreate["mechanism"]) == ("in-place", "recreate")
+    assert in_place["changes"] == recreate["changes"] == 4
+    for each in (in_place, recreate):
+        assert 0 < each["p50_s"] <= each["p99_s"] <= each["max_s"]
+    # What is not done cannot take longer than what is done as well.
+    assert in_place["p50_s"] < recreate["p50_s"]
+
+
+def pictures_and_the_event_log_are_where_it_says(result: Result) -> None:
+    for path in result.data["pictures"]:
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
+    lines = Path(result.data["events"]).read_text().splitlines()
+    whats = {json.loads(line)["what"] for line in lines}
+    assert whats == {"submitted", "decided", "state"}
+
+
+def lines_tell_what_happens_where_there_is_no_terminal(result: Result) -> None:
+    assert "modelled, that is waited out" in result.stderr
+    assert "job-1  goes from 4 to 2 GPUs on node: it makes room for job-2" in result.stderr
+
+
+CHECKS = (
+    makespans_and_completion_times_come_in_the_papers_order,
+    every_approach_did_what_it_does,
+    each_figure_of_the_paper_has_one_of_the_run_beside_it,
+    changes_in_place_are_measured_beside_recreations,
+    pictures_and_the_event_log_are_where_it_says,
+    lines_tell_what_happens_where_there_is_no_terminal,
+)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_case_study_comes_out_as_in_the_paper_and_leaves_nothing(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    result = run_apart(
+        "demo",
+        f"--faster={FASTER}",
+        "--changes=4",
+        f"--out={tmp_path / 'out'}",
+        "--output=json",
+        cwd=tmp_path,
+        TMPDIR=str(tmp_path / "tmp"),
+    )
+    assert result.status == 0, result.stderr
+    # One run for all that is to be seen of it, because it takes its time.
+    for check in CHECKS:
+        check(result)
+    assert living(tmp_path / "tmp") == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_who_interrupts_it_finds_nothing_left(tmp_path, signum):
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-c", "from dlctl.main import main; main()"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
+    with subprocess.Popen(
+        [*command, "demo", "--faster=60", f"--out={tmp_path / 'out'}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as demo:
+        timer = threading.Timer(120.0, demo.kill)
+        timer.start()
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            if "runs on 4 GPUs" in line:
+                assert any("dlsidecar" in each for each in living(tmp_path / "tmp"))
+                demo.send_signal(signum)
+                break
+        rest = demo.stderr.read()
+        timer.cancel()
+    assert demo.returncode == 130, rest
+    assert "ends what it has started" in rest
+    assert living(tmp_path / "tmp") == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_begins(tmp_path, dljob):
+    (tmp_path / "file").touch()
+    result = dljob("demo", "--out", tmp_path / "file" / "out")
+    assert result.status == 1
+    assert "cannot be written" in result.stderr
+
+
+def test_without_four_gpus_they_are_virtual():
+    machine = find_machine()
+    assert len(machine.node.gpus) == 4
+    assert machine.virtual_gpus or all(gpu.uuid for gpu in machine.node.gpus)
+
+
+@pytest.mark.parametrize("name", ["digits", "replay"])
+def test_the_examples_are_shipped_with_what_runs_them(name):
+    example = load_example(name)
+    assert example.document["metadata"]["name"] == name
+    assert Path(example.command[-1]).is_file()
+    assert find_examples().is_dir()
+
+
+def test_a_log_is_whole_up_to_the_line_that_was_written_last(tmp_path):
+    journal = Journal(tmp_path / "log", clock=lambda: 7.0)
+    journal.note_submission("sidecar", "job-1")  # type: ignore[arg-type]
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert json.loads(line) == journal.lines[0]
+    assert journal.lines[0]["at"] == 7.0
+    journal.close()
