@@ -212,6 +212,8 @@ class Hands:
         known = seat.told.generation if seat.told is not None else seat.state.generation
         # A SideCar that is to leave may have been told to stop, or to run, in this generation.
         generation = max(status.stop_generation, known + command.leave)
+        if command.leave:
+            self._untold.discard((command.key.job, seat.booking))
         self._dialer.declare(
             command.key,
             Stop(

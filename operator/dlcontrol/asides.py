@@ -75,15 +75,22 @@ class Asides:
             if entry is None or entry.spec_generation != verdict.spec_generation:
                 del self._broken[job]
 
-    def statuses(self, scene: Scene) -> dict[JobId, Status]:
-        """Say it in the conditions of those that are set aside, and of those that are no longer."""
+    def statuses(self, scene: Scene, *, was_decided: bool) -> dict[JobId, Status]:
+        """
+        Say it in the conditions of those that are set aside, and of those that are no longer.
+
+        Only a look in which a decision was made has tried everything.
+        """
         if self._told is None:
             self._told = dict(_iter_told(scene))
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
         self._faults = {}
-        before, self._told = self._told, present
+        before = self._told
+        if not was_decided:
+            present = before | present
+        self._told = present
         statuses: dict[JobId, Status] = {}
         for job in before.keys() | present.keys():
             entry = scene.entries.get(job)

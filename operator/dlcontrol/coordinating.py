@@ -106,6 +106,13 @@ def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
     return commands
 
 
+def _is_at_rest(entry: Entry) -> bool:
+    """Whether there is nothing to do, because it has nothing and shall have nothing."""
+    status = entry.status
+    may_be_forgotten = entry.cancelled or status.is_final
+    return not status.pods and status.placement is None and not may_be_forgotten
+
+
 def is_ready(scene: Scene, job: JobId) -> bool:
     """Whether all pods that the job needs could start training at once: initialised, and warm."""
     return _Board(scene, Asides()).is_ready(job)
@@ -125,6 +132,8 @@ class _Board:
         return self._cases[job]
 
     def commands(self, job: JobId) -> list[Command]:
+        if _is_at_rest(self.scene.entries[job]):
+            return []
         return list(self.case(job).commands())
 
     def is_ready(self, job: JobId) -> bool:
@@ -238,7 +247,8 @@ class _Case:
         return any(seat.is_living and self._has_lost_peers(seat) for seat in self.present)
 
     def _has_lost_peers(self, seat: Seat) -> bool:
-        return 0 < seat.start <= self.status.broken
+        # Of what is on its way to it, it may have begun something since we heard of it.
+        return 0 < seat.start <= self.status.broken and not seat.contact.coming
 
     # --- to a placement
 
@@ -369,7 +379,9 @@ class _Case:
 
     def _may_save(self, seat: Seat) -> bool:
         wanted = self.status.saves and not self.entry.cancelled
-        return wanted and not self._has_lost_peers(seat)
+        # Until it obeys us alone, it may have begun something newer at the word of another.
+        is_known = seat.is_stamped(self.scene.epoch)
+        return wanted and not (is_known and self._has_lost_peers(seat))
 
 
 def _addressed(command: Command) -> set[NodeName]:

@@ -17,7 +17,12 @@ from dataclasses import dataclass, replace
 from dlcontrol.asides import Asides
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.platforms import Entry, PodPhase
-from dlcontrol.progressing import counted, follow_progress, tell_of_stall
+from dlcontrol.progressing import (
+    counted,
+    follow_progress,
+    tell_of_stall,
+    total_iterations,
+)
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
 from dlcore import lifecycle
@@ -79,7 +84,22 @@ def judge(
     return verdicts
 
 
-def _judge_one(scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> Verdict:
+def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
+    """Whether nothing can be said of it: it is over, or it just waits. Thousands may do so."""
+    status = entry.status
+    if status.is_final:
+        return True
+    if status.pods or status.placement is not None or entry.cancelled or status.reached:
+        return False
+    if status.started_at is not None and entry.job.limits.active_deadline_seconds is not None:
+        return False
+    total = total_iterations(entry.job, forecast)
+    return status.phase is not Phase.SUSPENDED and status.iterations_total == total
+
+
+def _judge_one(scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> Verdict | None:
+    if _is_at_rest(entry, forecast):
+        return None
     return _Judge(scene, entry, rules).verdict(forecast)
 
 
@@ -101,8 +121,6 @@ class _Judge:
         """The latest start of its processes that is known of."""
 
     def verdict(self, forecast: float | None) -> Verdict:
-        if self.status.is_final:
-            return Verdict(self.status)
         self.status = counted(self.status, self.now, is_held=bool(self.seats))
         if self.entry.cancelled:
             self._give_up()
@@ -357,7 +375,7 @@ class _Judge:
         if any(not seat.is_stamped(self.scene.epoch) and not seat.fresh for seat in self.seats):
             return False  # Somebody else's command may be on its way, and complete it.
         overtaken = self._find_overtaken()
-        if not overtaken and not self._is_incomplete():
+        if not overtaken and not self._is_undone() and not self._is_incomplete():
             return False
         status = replace(self.status, broken=max(self.start, self.status.broken))
         # What SideCars were told counts, even if the record of it was lost.
@@ -381,6 +399,17 @@ class _Judge:
         ]
         newest = max(terms, default=0)
         return newest if newest > generation else 0
+
+    def _is_undone(self) -> bool:
+        """
+        Whether a container of the present start was told something else since.
+
+        The stamp of a new controller does that if it overtakes the news of what the former one
+        had begun. As a generation is one start of all processes, another one is needed.
+        """
+        return self.start == self.status.run_generation and any(
+            not seat.has_begun(self.start) and not seat.is_leaving for seat in self.started
+        )
 
     def _is_incomplete(self) -> bool:
         generation = self.status.run_generation

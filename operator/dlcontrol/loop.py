@@ -183,7 +183,9 @@ class Controller:
         await asyncio.sleep(self._rest)
         pause = max(0.0, self._next_look - self._clock())
         try:
-            await asyncio.wait_for(self._woken.wait(), pause)
+            # Not wait_for(), which may swallow that we are to end if we are woken just then.
+            async with asyncio.timeout(pause):
+                await self._woken.wait()
         except TimeoutError:
             return
         until = self._clock() + self._options.pace.longest_settle_seconds
@@ -215,7 +217,8 @@ class Controller:
         commands = coordinating.next_commands(scene, self._asides)
         scene = scene.with_statuses(self._hands.bookings(commands, scene))
         if self._has_met_all:
-            scene = scene.with_statuses(self._asides.statuses(scene))
+            statuses = self._asides.statuses(scene, was_decided=decision is not None)
+            scene = scene.with_statuses(statuses)
         await self._records.keep(scene)
         await self._hands.carry_out(commands, scene, self._asides)
 
@@ -265,6 +268,8 @@ class Controller:
         if refusal and pod.phase is PodPhase.PENDING:
             pod = replace(pod, reason="NotTaken", message=refusal)
         contact = self._dialer.contact(key)
+        if contact.state is not None and contact.state.epoch > self._epoch:
+            raise Fenced(f"the SideCar of {key} obeys another controller")
         if contact.since < self._began_at:
             contact = replace(contact, since=self._began_at)
         return Seat(
@@ -390,9 +395,10 @@ class Controller:
             self._gauge.show(scene)
 
     def _plan_next_look(self, scene: Scene) -> float:
-        times = [scene.now + self._options.pace.look_seconds]
+        pace = self._options.pace
+        times = [scene.now + pace.look_seconds]
         if self._last.wake_at is not None:
-            times.append(self._last.wake_at)
+            times.append(max(self._last.wake_at, scene.now + pace.settle_seconds))
         times += [
             entry.status.retry_at
             for entry in scene.entries.values()

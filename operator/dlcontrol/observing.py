@@ -8,9 +8,11 @@ cannot be asked is marked as unavailable here, with the reason.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from dlcontrol.asides import Asides
 from dlcontrol.platforms import Entry, PodPhase
+from dlcontrol.progressing import total_iterations
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import explaining, fitting, lifecycle
@@ -85,14 +87,6 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
     return scene.now >= status.retry_at and not is_lost
 
 
-def total_iterations(entry: Entry, forecast: float | None) -> float:
-    """How many iterations the job needs in all, as far as anybody knows."""
-    if forecast is not None:
-        return forecast
-    asked = entry.job.training.iterations
-    return float(asked) if asked is not None else float("inf")
-
-
 def forecast(
     entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
 ) -> fitting.Forecast:
@@ -119,7 +113,7 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> J
         iterations_done=float(status.iteration),
         observed_at=at,
         speed=status.speed if trains else 0.0,
-        iterations_total=total_iterations(entry, forecasts.get(entry.job.id)),
+        iterations_total=total_iterations(entry.job, forecasts.get(entry.job.id)) or inf,
         service=status.service + held,
         gang=status.gang,
         adjusting=status.phase in (Phase.INITIALIZED, Phase.ADJUSTING),

@@ -26,29 +26,26 @@ def counted(status: Status, now: float, *, is_held: bool) -> Status:
     return replace(status, service=service, counted_at=now)
 
 
+def total_iterations(job: Job, forecast: float | None) -> float:
+    """How many iterations the job needs in all, as far as anybody knows; 0 if nobody does."""
+    return forecast if forecast is not None else float(job.training.iterations or 0)
+
+
 def follow_progress(
     status: Status, job: Job, started: Sequence[Seat], now: float, forecast: float | None
 ) -> Status:
     """Take over what the latest start of its processes says; the leader speaks for all."""
-    total = forecast if forecast is not None else float(job.training.iterations or 0)
+    figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
-    if progress is None:
-        return (
-            status if status.iterations_total == total else replace(status, iterations_total=total)
-        )
-    iteration, iterated_at = status.iteration, status.iterated_at
-    if progress.iteration not in (0, iteration):
-        iteration, iterated_at = progress.iteration, now
-    metric, reached = _follow_metric(status, job.training.target, progress)
-    return replace(
-        status,
-        iteration=iteration,
-        iterated_at=iterated_at,
-        iterations_total=total,
-        speed=progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0,
-        metric=metric,
-        reached=reached,
-    )
+    if progress is not None:
+        if progress.iteration not in (0, status.iteration):
+            figures |= {"iteration": progress.iteration, "iterated_at": now}
+        speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
+        metric, reached = _follow_metric(status, job.training.target, progress)
+        figures |= {"speed": speed, "metric": metric, "reached": reached}
+    if all(getattr(status, name) == value for name, value in figures.items()):
+        return status
+    return replace(status, **figures)  # type: ignore[arg-type]
 
 
 def _progress_of(started: Sequence[Seat]) -> Progress | None:

@@ -34,35 +34,38 @@ class Records:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._ours: dict[JobId, set[_Mark]] | None = None
-        """What may be recorded, as far as we are concerned; unknown before the first look."""
-        self._recorded: dict[JobId, Status] = {}
+        self._ours: dict[JobId, tuple[_Mark, ...]] = {}
+        """What may be recorded, as far as we are concerned."""
+        self._recorded: dict[JobId, Status] | None = None
+        """What was recorded at the latest look; unknown before the first."""
         self._unwritten: dict[JobId, tuple[Status, Status]] = {}
         """Of jobs that are farther than recorded: the record, and what is true."""
 
     def recall(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Entry]:
         """Show the jobs as far as they are known to be; raises :class:`Fenced` if it is not we who lead."""
-        self._insist_on_leading(entries)
+        begins, before = self._recorded is None, self._recorded or {}
+        for job, entry in entries.items():
+            # The platform shows the same object as long as it is as it was.
+            if entry.status is not before.get(job):
+                self._insist_on_leading(job, entry.status, begins=begins)
         self._recorded = {job: entry.status for job, entry in entries.items()}
+        for job in before.keys() - entries.keys():
+            del self._ours[job]
         recalled = dict(entries)
         for job, (written, farther) in self._unwritten.items():
-            entry = entries.get(job)
-            if entry is not None and entry.status == written:
-                recalled[job] = replace(entry, status=farther)
+            if job in entries and entries[job].status == written:
+                recalled[job] = replace(entries[job], status=farther)
         return recalled
 
-    def _insist_on_leading(self, entries: Mapping[JobId, Entry]) -> None:
-        begins = self._ours is None
-        ours: dict[JobId, set[_Mark]] = {}
-        for job, entry in entries.items():
-            mark = _Mark.of(entry.status)
-            if not begins and mark not in (self._ours or {}).get(job, {_Mark(0, 0)}):
-                raise Fenced(f"another controller has decided about job {job}")
-            ours[job] = {mark}
-        self._ours = ours
+    def _insist_on_leading(self, job: JobId, status: Status, *, begins: bool) -> None:
+        mark = _Mark.of(status)
+        if not begins and mark not in self._ours.get(job, (_Mark(0, 0),)):
+            raise Fenced(f"another controller has decided about job {job}")
+        self._ours[job] = (mark,)
 
     async def keep(self, scene: Scene) -> None:
         """Record what differs from what is recorded, as far as it matters."""
+        assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
         self._unwritten = {}
         for job, entry in scene.entries.items():
@@ -75,10 +78,9 @@ class Records:
                 self._unwritten[job] = (recorded, status)
         if not lasting:
             return
-        assert self._ours is not None
         for job, status in lasting.items():
             # Should this fail half-way, nobody knows which of the two is recorded.
-            self._ours[job].add(_Mark.of(status))
+            self._ours[job] = (*self._ours[job], _Mark.of(status))
         await self._platform.record(lasting)
 
 

@@ -234,10 +234,11 @@ class Scene:
 
     def _occupies(self, seat: Seat) -> frozenset[GpuRef]:
         """Which GPUs nobody else can be given because of this pod."""
+        held = self.may_hold(seat)
         if self.mechanism is Mechanism.RECREATE and not seat.has_ended:
             # They were granted to its container, which has them until it is gone.
-            return self._everything(seat)
-        return self.may_hold(seat)
+            return held | self._everything(seat)
+        return held
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
         """Whether it is proven that no other job holds this GPU."""

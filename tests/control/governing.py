@@ -104,9 +104,10 @@ class Government:
         mechanism: Mechanism = Mechanism.IN_PLACE,
         *,
         rules: Rules = RULES,
+        pace: Pace = PACE,
     ) -> None:
         self.world = world
-        self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=PACE)
+        self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
         self.memory = PlayedMemory()
         self.gauge = PlayedGauge()
         self.reigns: list[Reign] = []

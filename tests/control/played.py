@@ -111,7 +111,12 @@ class Temper:
     """Which part of all messages."""
     dawdles: float = 0.0
     """Which part of all messages takes up to a minute."""
-    pod_seconds: tuple[float, float] = (0.5, 8.0)
+    pod_seconds: tuple[float, float] = (0.5, 5.0)
+    start_seconds: tuple[float, float] = (0.1, 1.0)
+    save_seconds: tuple[float, float] = (0.1, 2.0)
+    end_seconds: tuple[float, float] = (0.0, 1.0)
+    carry_seconds: tuple[float, float] = (0.001, 0.05)
+    dawdle_seconds: tuple[float, float] = (1.0, 60.0)
 
 
 class World:

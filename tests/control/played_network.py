@@ -206,9 +206,9 @@ class PlayedDialer:
         if world.chance.random() < world.temper.loses:
             return
         if self._is_odd():
-            world.later(1.0, 60.0, arrive)
+            world.later(*world.temper.dawdle_seconds, arrive)
         else:
-            world.later(0.001, 0.05, arrive)
+            world.later(*world.temper.carry_seconds, arrive)
 
     def _is_odd(self) -> bool:
         return self._world.chance.random() < self._world.temper.dawdles

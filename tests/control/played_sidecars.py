@@ -57,8 +57,22 @@ class Processes:
         return bool(self.ranks)
 
 
+class Temper(Protocol):
+    """How long things take, from and to."""
+
+    @property
+    def start_seconds(self) -> tuple[float, float]: ...
+    @property
+    def save_seconds(self) -> tuple[float, float]: ...
+    @property
+    def end_seconds(self) -> tuple[float, float]: ...
+
+
 class Surroundings(Protocol):
     """What a container needs of the world."""
+
+    @property
+    def temper(self) -> Temper: ...
 
     def later(self, low: float, high: float, act: Callable[[], None]) -> None:
         """Do this after some time."""
@@ -109,6 +123,10 @@ class Container:
     @property
     def incarnation(self) -> str:
         return self.machine.incarnation
+
+    @property
+    def _temper(self) -> Temper:
+        return self._world.temper
 
     # --- what is said to it and what it says
 
@@ -212,7 +230,7 @@ class Container:
             problem = Problem("CommandNotFound", "train.py: no such file")
             self._world.later(0.0, 0.5, lambda: self._fail_to_start(processes, problem))
         else:
-            self._world.later(0.1, 3.0, lambda: self._be_started(processes))
+            self._world.later(*self._temper.start_seconds, lambda: self._be_started(processes))
 
     def _fail_to_start(self, processes: Processes, problem: Problem) -> None:
         processes.ranks.clear()
@@ -233,14 +251,14 @@ class Container:
             if processes.live and self.is_alive and self._world.try_to_save(processes):
                 self.happen(CheckpointDone(processes.attempt))
 
-        self._world.later(0.1, 2.0, be_saved)
+        self._world.later(*self._temper.save_seconds, be_saved)
 
     def _terminate(self) -> None:
         processes = self.processes
         assert processes is not None
         processes.is_ending = True
         if processes.live and not self._world.fails("ignores SIGTERM"):
-            self._world.later(0.0, 1.0, lambda: self._end_all(processes, 15))
+            self._world.later(*self._temper.end_seconds, lambda: self._end_all(processes, 15))
         elif not processes.live:
             self._prove_soon(processes)
 

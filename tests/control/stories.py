@@ -9,6 +9,7 @@ has to come to its end.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 
 from dlcontrol.records import Status
 from dlcore.contract import Policy
@@ -23,17 +24,32 @@ from dlcore.model import (
     Training,
 )
 from tests.builders import make_job
-from tests.control.governing import Government, Reign
+from tests.control.governing import PACE, Government, Reign
 from tests.control.played import PlayedPod, Temper, World
 from tests.control.played_sidecars import Processes
 
-MEAN = Temper(
-    start_fails=0.04,
-    ignores_sigterm=0.15,
-    checkpoint_fails=0.05,
-    loses=0.06,
-    dawdles=0.05,
-)
+
+def draw_temper(chance: Random) -> Temper:
+    """Draw how mean and how slow a world is."""
+    return Temper(
+        start_fails=0.03,
+        ignores_sigterm=chance.choice((0.0, 0.3)),
+        checkpoint_fails=chance.choice((0.0, 0.1)),
+        loses=chance.choice((0.0, 0.05, 0.2)),
+        dawdles=chance.choice((0.0, 0.05, 0.3)),
+        pod_seconds=chance.choice(((0.1, 1.0), (0.5, 8.0), (5.0, 30.0))),
+        start_seconds=chance.choice(((0.0, 0.2), (0.1, 5.0))),
+        save_seconds=chance.choice(((0.1, 2.0), (1.0, 15.0))),
+        end_seconds=chance.choice(((0.0, 1.0), (0.5, 6.0))),
+        carry_seconds=chance.choice(((0.001, 0.05), (0.001, 2.0))),
+        dawdle_seconds=chance.choice(((1.0, 10.0), (1.0, 60.0))),
+    )
+
+
+MOST_COMMANDS = 12
+"""For one decision about one job: on each of up to three nodes a pod is asked for, stamped and told to
+run, and later to end."""
+
 OPTIONS = ((1,), (2,), (1, 2), (1, 2, 4), (2, 4), (3,), (1, 2, 3, 4, 6))
 
 
@@ -45,7 +61,6 @@ class Plot:
     mechanism: Mechanism = Mechanism.IN_PLACE
     jobs: int = 6
     seconds: float = 200.0
-    temper: Temper = MEAN
     misfortunes: int = 25
     deaths: int = 6
     """How often a controller is killed or held back."""
@@ -58,8 +73,9 @@ class Story:
         self.plot = plot
         chance = World(f"cast/{seed}", {"n0": 1}).chance
         sizes = {f"n{n}": chance.choice((2, 2, 3, 4)) for n in range(chance.choice((1, 2, 3)))}
-        self.world = World(seed, sizes, plot.temper)
-        self.government = Government(self.world, plot.policy, plot.mechanism)
+        self.world = World(seed, sizes, draw_temper(chance))
+        pace = replace(PACE, period_seconds=chance.choice((1.0, 4.0, 15.0)))
+        self.government = Government(self.world, plot.policy, plot.mechanism, pace=pace)
         self.is_calm = False
         self._names = 0
 
@@ -81,13 +97,36 @@ class Story:
         world.run(self.plot.seconds)
         self._be_kind()
 
-    def end(self, seconds: float = 3000.0) -> bool:
-        """Let the kind part of it happen; returns whether everything came to its end."""
-        self.world.run(seconds, until=self.is_over)
-        return self.is_over()
+    def end(self, seconds: float = 3000.0) -> list[str]:
+        """Let the kind part of it happen; returns what has not come to its end, or to rest."""
+        witness = self.world.witness
+        before = witness.commands, witness.decisions
+        self.world.run(seconds, until=lambda: not unfinished(self))
+        left = unfinished(self)
+        if left:
+            return left
+        said, decided = witness.commands - before[0], witness.decisions - before[1]
+        if said > MOST_COMMANDS * (decided + len(self.world.entries)):
+            return [f"{said} commands for {decided} decisions"]
+        return self._find_unrest()
 
-    def is_over(self) -> bool:
-        return not unfinished(self)
+    def _find_unrest(self) -> list[str]:
+        """Let time pass when all is over; returns what is left, and what is done all the same."""
+        world, witness = self.world, self.world.witness
+        self.government._wake(self.government.leader)
+        world.run(20.0)
+        before = (witness.commands, world.records)
+        world.run(60.0)
+        scene = self.government.scene
+        cluster = self.government.leader.controller.snapshot(scene).cluster
+        found = [f"pod {p.job} {p.booking} is left" for p in world.pods.values() if not p.is_ended]
+        found += [f"{processes} are left" for processes in witness.living]
+        found += [f"{ref} is held by {jobs}" for ref, jobs in scene.holders.items()]
+        if not cluster.flawless:
+            found.append(f"GPUs leaked: {cluster.usable}")
+        if (witness.commands, world.records) != before:
+            found.append("there is no rest")
+        return found
 
     def _unless_calm(self, what: Callable[[], None]) -> None:
         if not self.is_calm:

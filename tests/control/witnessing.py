@@ -28,6 +28,8 @@ class Witness:
         self.starts = 0
         self.commands = 0
         """Declarations that were new, pods asked for and pods removed."""
+        self.decisions = 0
+        """Generations that were recorded, one by one for each job."""
         self.lost_iterations: dict[JobId, int] = defaultdict(int)
         self._decided: dict[JobId, dict[int, Placement | None]] = defaultdict(dict)
         self._spoilt: set[tuple[JobId, int]] = set()
@@ -116,6 +118,7 @@ class Witness:
     def see_record(self, job: JobId, old: Status, new: Status) -> None:
         if new.generation < old.generation:
             self._refuse(f"{job} goes back from {old.generation} to {new.generation}")
+        self.decisions += new.generation > old.generation
         known = self._decided[job].setdefault(new.generation, new.placement)
         if known != new.placement:
             self._refuse(f"{job}: generation {new.generation} is {known}, and {new.placement}")

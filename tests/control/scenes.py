@@ -1,0 +1,216 @@
+"""
+Small scenes, written in a few words: jobs, what was decided for them, and what their SideCars said.
+
+The states of SideCars come from the product's own table, by telling a machine the story that led
+there, so that no test reasons from a state that cannot be.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
+from dlcontrol.records import Booking, Status
+from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene, Seat
+from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
+from dlsidecar.events import Event, Gone, RankEnded, Started, Told
+from dlsidecar.machine import Limits, Machine, react
+from dlwire.messages import Peer, Process, Progress, Run, State, Stop, Target
+from tests.builders import make_job
+
+EPOCH = 2
+NOW = 1000.0
+
+
+# --- what is said ---------------------------------------------------------------------------
+
+
+def run(
+    generation: int,
+    *gpus: str | int,
+    epoch: int = EPOCH,
+    incarnation: str = "x",
+    peers: int = 1,
+    at: int = 0,
+) -> Run:
+    """Make the ``at``-th part of a start over so many containers, all of them alike."""
+    return Run(
+        epoch,
+        generation,
+        incarnation,
+        tuple(map(str, gpus)),
+        rank_offset=at * len(gpus),
+        world_size=peers * len(gpus),
+        peers=tuple(Peer(f"n{n}", len(gpus)) for n in range(peers)),
+        rendezvous_port=20000,
+    )
+
+
+def stop(generation: int, *, epoch: int = EPOCH, incarnation: str = "x", **rest: Any) -> Stop:
+    return Stop(epoch, generation, incarnation, **rest)
+
+
+def after(
+    *events: Event | Target, progress: Progress | None = None, incarnation: str = "x"
+) -> State:
+    """Make the state of a SideCar after this; targets are told to it, and news is of its attempt."""
+    machine = Machine(incarnation, Limits(saves=True))
+    for event in events:
+        told = Told(event) if isinstance(event, Run | Stop) else event
+        reaction = react(machine, told)
+        assert reaction.refused is None, reaction
+        machine = reaction.machine
+    return State(
+        incarnation=incarnation,
+        version=len(events) + 1,
+        phase=machine.phase,
+        released=machine.released,
+        epoch=machine.term.epoch,
+        generation=machine.term.generation,
+        target=machine.target,
+        held=machine.held,
+        held_generation=machine.run.generation if machine.run is not None else 0,
+        leaving=machine.is_leaving,
+        processes=_processes(machine),
+        progress=progress or Progress(),
+        problems=machine.problems,
+    )
+
+
+def _processes(machine: Machine) -> tuple[Process, ...]:
+    if machine.run is None:
+        return ()
+    ends = {end.rank: end for end in machine.ended}
+    first = machine.run.rank_offset
+    return tuple(
+        Process(
+            rank,
+            pid=100 + rank,
+            exit_code=ends[rank].exit_code if rank in ends else None,
+            signal=ends[rank].signal if rank in ends else None,
+        )
+        for rank in range(first, first + machine.run.processes)
+    )
+
+
+def ready(epoch: int = EPOCH) -> State:
+    """A SideCar that was stamped, and has run nothing."""
+    return after(stop(0, epoch=epoch))
+
+
+def new(incarnation: str = "x") -> State:
+    """A SideCar that was told nothing."""
+    return after(incarnation=incarnation)
+
+
+def running(told: Run, *then: Event | Target, **rest: Any) -> State:
+    return after(told, Started(1), *then, **rest)
+
+
+def ended(told: Run, code: int | None = 0, signum: int | None = None) -> State:
+    """All processes ended by themselves, in the same way."""
+    ranks = range(told.rank_offset, told.rank_offset + told.processes)
+    return after(told, Started(1), *(RankEnded(1, rank, code, signum) for rank in ranks), Gone(1))
+
+
+def released(told: Run, by: Stop) -> State:
+    """Told to run once, and to stop then; nothing is left."""
+    return running(told, by, RankEnded(1, told.rank_offset, 0), Gone(1))
+
+
+# --- who is there ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sat:
+    """A pod of a job, in a scene to be."""
+
+    state: State | None = None
+    phase: PodPhase = PodPhase.UP
+    reachable: bool = True
+    since: float = 0.0
+    declared: Target | None = None
+    overtaken: tuple[Run, ...] = ()
+    asked: bool = True
+    fresh: bool = False
+    serial: int = 1
+    shaped: int = 0
+    pod: Mapping[str, Any] = field(default_factory=dict)
+
+    def seat(self, job: JobId, node: NodeName) -> Seat:
+        key = PodKey(job, node)
+        contact = NO_CONTACT
+        if self.state is not None or self.since:
+            contact = Contact(
+                self.state,
+                reachable=self.reachable and self.state is not None,
+                since=self.since,
+                declared=self.declared,
+                overtaken=self.overtaken,
+            )
+        pod = Pod(key, self.phase, **self.pod)
+        booking = Booking(node, self.serial, self.shaped)
+        return Seat(key, booking, pod, contact, asked=self.asked, fresh=self.fresh)
+
+
+PENDING = Sat(phase=PodPhase.PENDING, fresh=True)
+ENDED = Sat(phase=PodPhase.ENDED)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A job in a scene to be."""
+
+    entry: Entry
+    seats: Mapping[NodeName, Seat]
+
+
+def cast(
+    name: str,
+    holds: Mapping[str, Iterable[int]] | None = None,
+    *,
+    seats: Mapping[str, Sat | State] | None = None,
+    order: int = 0,
+    cancelled: bool = False,
+    problem: str = "",
+    **rest: Any,
+) -> Cast:
+    """Put a job on the stage; what is not a field of its status is one of the job's."""
+    job_id = JobId(name)
+    there = {
+        NodeName(node): (sat if isinstance(sat, Sat) else Sat(sat)).seat(job_id, NodeName(node))
+        for node, sat in (seats or {}).items()
+    }
+    ours = {key: rest.pop(key) for key in list(rest) if key in Status.__dataclass_fields__}
+    placement = None
+    if holds is not None:
+        placement = Placement.of({NodeName(n): ids for n, ids in holds.items()})
+    ours.setdefault("generation", 1)
+    ours.setdefault("phase", Phase.RUNNING if placement is not None else Phase.QUEUED)
+    pods = tuple(seat.booking for seat in there.values())
+    status = Status(placement=placement, pods=pods, booked=len(pods), **ours)
+    job = make_job(name, **rest)
+    return Cast(Entry(job, order, status, cancelled=cancelled, problem=problem), there)
+
+
+def make_scene(
+    *casts: Cast,
+    nodes: Mapping[str, int] | None = None,
+    now: float = NOW,
+    mechanism: Mechanism = Mechanism.IN_PLACE,
+    begun: Mapping[str, Begun] | None = None,
+) -> Scene:
+    """Put all of them together."""
+    sizes = nodes if nodes is not None else {"n0": 4, "n1": 4, "n2": 4}
+    entries = {
+        each.entry.job.id: replace(each.entry, order=order) for order, each in enumerate(casts)
+    }
+    return Scene(
+        now=now,
+        epoch=EPOCH,
+        entries=entries,
+        seats={each.entry.job.id: each.seats for each in casts if each.seats},
+        nodes={NodeName(name): Node.of(name, size) for name, size in sizes.items()},
+        mechanism=mechanism,
+        begun={JobId(name): each for name, each in (begun or {}).items()},
+    )

@@ -1,0 +1,303 @@
+"""What the hands say and ask for, and the little that they remember."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlcontrol.applying import Hands
+from dlcontrol.asides import Asides
+from dlcontrol.coordinating import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
+from dlcontrol.platforms import Address, Fenced, PodKey
+from dlcontrol.records import Booking
+from dlcore.model import JobId, NodeName, Training
+from dlwire.messages import Peer, Run, Stop
+from tests.control.scenes import (
+    EPOCH,
+    NOW,
+    PENDING,
+    Sat,
+    cast,
+    make_scene,
+    new,
+    ready,
+    released,
+    run,
+    running,
+    stop,
+)
+
+A = JobId("a")
+N0, N1 = NodeName("n0"), NodeName("n1")
+A0, A1 = PodKey(A, N0), PodKey(A, N1)
+
+
+class Place:
+    """A platform and a client that keep what they were asked."""
+
+    def __init__(self):
+        self.calls = []
+        self.refuses = None
+        self.port = 20000
+
+    async def launch(self, order):
+        self.calls.append(("launch", order.entry.job.id, order.booking))
+        if self.refuses is not None:
+            raise self.refuses
+
+    async def remove(self, key, *, because):
+        self.calls.append(("remove", key, because))
+        if self.refuses is not None:
+            raise self.refuses
+
+    async def forget_job(self, job):
+        self.calls.append(("forget", job))
+
+    def host_of(self, key):
+        return f"host-{key.node}"
+
+    def rendezvous_port(self, job, generation, processes):
+        self.port += 100
+        return self.port
+
+    def declare(self, key, target):
+        self.calls.append((key, target))
+
+    def follow(self, key, address):
+        self.calls.append(("follow", key, address))
+
+    def forget(self, key):
+        """Both protocols have this word: the client is given pods, the platform jobs."""
+        if isinstance(key, PodKey):
+            self.calls.append(("unfollow", key))
+            return None
+        return self.forget_job(key)
+
+
+@pytest.fixture
+def place():
+    return Place()
+
+
+@pytest.fixture
+def hands(place):
+    return Hands(place, place, EPOCH)
+
+
+def do(hands, place, scene, *commands):
+    """Carry them out; returns what was said and asked for."""
+    place.calls.clear()
+    scene = scene.with_statuses(hands.bookings(commands, scene))
+    asyncio.run(hands.carry_out(commands, scene, Asides()))
+    return place.calls
+
+
+def both(one, other, **rest):
+    return make_scene(
+        cast(
+            "a", {"n0": (0, 1), "n1": (2, 3)}, generation=2, seats={"n0": one, "n1": other}, **rest
+        )
+    )
+
+
+# --- what is said ---------------------------------------------------------------------------
+
+
+def test_a_stamp_says_what_was_said_already(hands, place):
+    theirs = run(3, 0, epoch=1)
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(theirs)}))
+    assert do(hands, place, scene, Stamp(A0)) == [(A0, replace(theirs, epoch=EPOCH))]
+
+
+def test_who_was_told_nothing_is_told_to_stay_as_it_is(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": new("x")}))
+    [(_, said)] = do(hands, place, scene, Stamp(A0))
+    assert said == Stop(EPOCH, 0, "x", reason=said.reason)
+
+
+def test_a_stop_is_the_end_of_the_generation_before(hands, place):
+    scene = both(running(run(3, 0, peers=2)), ready(), message="it makes room")
+    assert do(hands, place, scene, Halt(A0, checkpoint=True, leave=False)) == [
+        (A0, Stop(EPOCH, 4, "x", checkpoint=True, leave=False, reason="it makes room"))
+    ]
+
+
+def test_who_leaves_is_told_something_newer_than_anything_before(hands, place):
+    scene = both(released(run(3, 0, peers=2), stop(4)), ready())
+    [(_, said)] = do(hands, place, scene, Halt(A0, checkpoint=False, leave=True))
+    assert (said.generation, said.leave, said.checkpoint) == (5, True, False)
+    scene = both(Sat(ready(), declared=stop(8)), ready())
+    [(_, said)] = do(hands, place, scene, Halt(A0, checkpoint=True, leave=True))
+    assert said.generation == 9
+
+
+def test_a_run_tells_each_container_its_part_of_the_whole(hands, place):
+    scene = both(Sat(ready()), Sat(ready()), batch_size=64, training=Training(batch_size=32))
+    calls = do(hands, place, scene, Begin(A, (N0, N1)))
+    peers = (Peer("host-n0", 2), Peer("host-n1", 2))
+    whole: dict[str, Any] = {
+        "peers": peers,
+        "rendezvous_port": 20100,
+        "batch_size": 64,
+        "learning_rate_factor": 2.0,
+        "world_size": 4,
+    }
+    assert calls == [
+        (A0, Run(EPOCH, 5, "x", ("0", "1"), rank_offset=0, **whole)),
+        (A1, Run(EPOCH, 5, "x", ("2", "3"), rank_offset=2, **whole)),
+    ]
+
+
+def test_one_process_a_node_is_one_rank_a_node(hands, place):
+    scene = both(ready(), ready(), processes="perNode")
+    calls = do(hands, place, scene, Begin(A, (N0, N1)))
+    assert [(said.rank_offset, said.world_size) for _, said in calls] == [(0, 2), (1, 2)]
+
+
+def test_who_is_told_later_is_told_of_the_same_whole(hands, place):
+    scene = both(ready(), ready())
+    [(_, first)] = do(hands, place, scene, Begin(A, (N0,)))
+    [(_, second)] = do(hands, place, scene, Begin(A, (N1,)))
+    assert second.rendezvous_port == first.rendezvous_port
+    newer = scene.with_statuses(
+        {A: scene.entries[A].status.decided(scene.entries[A].status.placement, now=NOW)}
+    )
+    [(_, third)] = do(hands, place, newer, Begin(A, (N0,)))
+    assert third.rendezvous_port != first.rendezvous_port
+
+
+def test_a_run_is_meant_for_the_present_incarnation(hands, place):
+    do(hands, place, both(ready(), ready()), Begin(A, (N0, N1)))
+    restarted = both(new("y"), ready())
+    [(_, said)] = do(hands, place, restarted, Begin(A, (N0,)))
+    assert said.incarnation == "y"
+
+
+def test_gpus_are_named_as_the_job_wants(hands, place):
+    scene = make_scene(cast("a", {"n0": (1,)}, seats={"n0": ready()}, ids="uuid"))
+    node = scene.nodes[N0]
+    gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in node.gpus)
+    scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
+    [(_, said)] = do(hands, place, scene, Begin(A, (N0,)))
+    assert said.gpus == ("GPU-1",)
+
+
+def test_what_cannot_be_said_to_one_job_is_said_to_the_others(hands, place):
+    scene = make_scene(
+        cast("a", {"n9": (0,)}, seats={"n9": ready()}),
+        cast("b", {"n0": (0,)}, seats={"n0": ready()}),
+    )
+    asides = Asides()
+    commands = [Begin(A, (NodeName("n9"),)), Begin(JobId("b"), (N0,))]
+    asyncio.run(hands.carry_out(commands, scene, asides))
+    assert [key for key, _ in place.calls] == [PodKey(JobId("b"), N0)]
+    assert asides.jobs == {A}
+
+
+# --- pods -----------------------------------------------------------------------------------
+
+
+def test_pods_are_booked_before_they_are_asked_for(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
+    commands = [Book(A, (N0, N1))]
+    status = hands.bookings(commands, scene)[A]
+    assert status.pods == (Booking(N0, 1), Booking(N1, 2))
+    calls = do(hands, place, scene, *commands)
+    assert calls == [("launch", A, pod) for pod in status.pods]
+    assert all(hands.is_fresh(A, pod) and hands.has_asked(A, pod) for pod in status.pods)
+
+
+def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": Sat(asked=False)}))
+    booking = scene.entries[A].status.pods[0]
+    assert do(hands, place, scene, Launch(A0)) == [("launch", A, booking)]
+    assert hands.has_asked(A, booking)
+    assert not hands.is_fresh(A, booking)
+
+
+def test_the_end_of_a_pod_is_recorded_and_nothing_else(hands, place):
+    scene = both(ready(), ready())
+    assert hands.bookings([Unbook(A, (N0,))], scene)[A].pods == (Booking(N1, 1),)
+    assert do(hands, place, scene, Unbook(A, (N0,))) == []
+
+
+def test_a_pod_that_was_told_to_run_is_fresh_no_longer(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    do(hands, place, scene, Book(A, (N0,)))
+    booking = Booking(N0, 1)
+    up = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+    do(hands, place, up, Begin(A, (N0,)))
+    assert not hands.is_fresh(A, booking)
+
+
+@pytest.mark.parametrize(
+    "command", [Halt(A0, checkpoint=True, leave=True), Remove(A0, "it is not needed any longer")]
+)
+def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(hands, place, command):
+    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    do(hands, place, make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()})), command)
+    assert not hands.is_fresh(A, Booking(N0, 1))
+
+
+def test_a_pod_that_the_platform_does_not_take_is_asked_for_again(hands, place):
+    place.refuses = OSError("the quota is used up")
+    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    booking = Booking(N0, 1)
+    assert not hands.has_asked(A, booking)
+    assert hands.refusal(A, booking) == "the quota is used up"
+    place.refuses = None
+    do(hands, place, make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})), Launch(A0))
+    assert (hands.has_asked(A, booking), hands.refusal(A, booking)) == (True, "")
+
+
+def test_who_leads_no_longer_hears_of_it(hands, place):
+    place.refuses = Fenced("another leads")
+    with pytest.raises(Fenced):
+        do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+
+
+def test_a_pod_is_removed_once_and_again_after_a_while(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+    remove = Remove(A0, "it is silent", is_needed=True)
+    assert do(hands, place, scene, remove) == [("remove", A0, "it is silent")]
+    assert do(hands, place, replace(scene, now=NOW + 59), remove) == []
+    assert do(hands, place, replace(scene, now=NOW + 61), remove) != []
+
+
+def test_a_removal_that_failed_is_tried_at_the_next_look(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+    place.refuses = OSError("away")
+    do(hands, place, scene, Remove(A0, "it is silent"))
+    assert do(hands, place, scene, Remove(A0, "it is silent")) != []
+
+
+def test_a_job_that_is_over_is_forgotten(hands, place):
+    assert do(hands, place, make_scene(cast("a")), Forget(A)) == [("forget", A)]
+
+
+# --- what is remembered ---------------------------------------------------------------------
+
+
+def test_those_are_spoken_to_who_are_there(hands, place):
+    here, there = Address(socket="/a"), Address(socket="/b")
+    hands.keep_up({}, {A0: here})
+    hands.keep_up({}, {A0: here, A1: here})
+    hands.keep_up({}, {A1: there})
+    assert place.calls == [
+        ("follow", A0, here),
+        ("follow", A1, here),
+        ("unfollow", A0),
+        ("follow", A1, there),
+    ]
+
+
+def test_nothing_is_remembered_of_what_is_gone(hands, place):
+    place.refuses = OSError("away")
+    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    place.refuses = None
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+    do(hands, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
+    hands.keep_up({}, {})
+    memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._refusals)
+    assert not any(memories)

@@ -1,0 +1,515 @@
+"""What is concluded from what is seen: each verdict, in the smallest scene that leads to it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlcontrol.asides import Asides
+from dlcontrol.judging import Rules, judge
+from dlcontrol.platforms import PodPhase
+from dlcontrol.records import ConditionType
+from dlcontrol.scene import Begun
+from dlcore.model import Checkpoint, Direction, JobId, Limits, NodeName, Phase, Target, Training
+from dlsidecar.events import Gone, RankEnded, StartFailed
+from dlwire.messages import Problem, Progress, State
+from tests.builders import make_placement
+from tests.control.scenes import (
+    ENDED,
+    EPOCH,
+    NOW,
+    PENDING,
+    Sat,
+    after,
+    cast,
+    ended,
+    make_scene,
+    new,
+    ready,
+    released,
+    run,
+    running,
+    stop,
+)
+
+A = JobId("a")
+N0, N1 = NodeName("n0"), NodeName("n1")
+RULES = Rules()
+NONSENSE: Any = None
+Seats = dict[str, Sat | State]
+
+
+def verdict(*casts, rules=RULES, **rest):
+    """What is said of the first job."""
+    return judge(make_scene(*casts, **rest), rules)[casts[0].entry.job.id]
+
+
+def judged(*casts, rules=RULES, **rest):
+    """The status of the first job, as it was if nothing is said of it."""
+    scene = make_scene(*casts, **rest)
+    job = casts[0].entry.job.id
+    verdicts = judge(scene, rules)
+    return verdicts[job].status if job in verdicts else scene.entries[job].status
+
+
+def alone(state, **rest):
+    """A job on one GPU, in one container."""
+    rest.setdefault("phase", Phase.RUNNING)
+    return cast("a", {"n0": (0,)}, seats={"n0": state}, **rest)
+
+
+def pair(one, other, **rest):
+    """A job in two containers."""
+    rest.setdefault("phase", Phase.RUNNING)
+    return cast("a", {"n0": (0,), "n1": (0,)}, seats={"n0": one, "n1": other}, **rest)
+
+
+RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
+
+
+def reasons(each):
+    return [news.reason for news in each.news]
+
+
+# --- it goes well ---------------------------------------------------------------------------
+
+
+def test_a_job_runs_when_all_its_containers_do():
+    starting = pair(running(RUN0), after(RUN1), phase=Phase.INITIALIZED)
+    assert judged(starting).phase is Phase.INITIALIZED
+    both = pair(running(RUN0), running(RUN1), phase=Phase.INITIALIZED)
+    said = verdict(both)
+    assert said.status.phase is Phase.RUNNING
+    assert (said.status.running, said.status.containers) == (3, 2)
+    assert reasons(said) == ["Running"]
+    assert said.status.condition(ConditionType.INITIALIZED).status
+
+
+def test_what_it_was_seen_to_release_is_leftover_no_longer():
+    leftover = frozenset(make_placement(n0=(1, 2)).refs())
+    runs = alone(running(run(3, 0)), leftover=leftover, phase=Phase.ADJUSTING)
+    assert judged(runs).leftover == frozenset()
+    other_pod = cast(
+        "a",
+        {"n0": (0,)},
+        generation=2,
+        seats={"n0": running(run(5, 0)), "n1": running(run(3, 0), stop(4))},
+        leftover=leftover,
+        phase=Phase.ADJUSTING,
+    )
+    assert judged(other_pod).leftover == {(N1, 0)}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_job_whose_checkpoint_nobody_else_can_read_is_bound_to_its_nodes(shared):
+    starts = alone(
+        running(run(3, 0)), phase=Phase.INITIALIZED, checkpoint=Checkpoint(shared=shared)
+    )
+    assert judged(starts).bound_to == (() if shared else (N0,))
+
+
+def test_the_time_of_a_change_is_counted_from_the_end_of_the_former_training():
+    changing = {"generation": 2, "phase": Phase.ADJUSTING}
+    trains = alone(running(run(3, 0)), **changing)
+    assert judged(trains).paused_at is None
+    stops = alone(running(run(3, 0), run(5, 0)), **changing)
+    assert judged(stops).paused_at == NOW
+    runs = alone(running(run(5, 0)), **changing, paused_at=NOW - 27.0)
+    assert (judged(runs).reshape_seconds, judged(runs).paused_at) == (27.0, None)
+
+
+def test_setbacks_are_forgotten_when_it_has_run_for_long():
+    runs = alone(running(run(3, 0)), setbacks=2, decided_at=NOW - 100)
+    assert judged(runs).setbacks == 2
+    assert judged(alone(running(run(3, 0)), setbacks=2, decided_at=NOW - 121)).setbacks == 0
+
+
+# --- it ends --------------------------------------------------------------------------------
+
+
+def test_a_job_has_finished_when_all_its_processes_ended_well():
+    said = verdict(pair(ended(RUN0), ended(RUN1)))
+    assert said.status.phase is Phase.COMPLETED
+    assert said.status.placement is None
+    assert (said.status.exit_code, said.status.finished_at) == (0, NOW)
+    assert said.status.condition(ConditionType.FINISHED).reason == "Finished"
+    assert reasons(said) == ["Finished"]
+
+
+@pytest.mark.parametrize("other", [running(RUN1), after(RUN1)])
+def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
+    assert not judged(pair(ended(RUN0), other)).is_final
+
+
+def test_a_job_has_not_finished_when_a_container_of_it_was_lost():
+    said = judged(pair(ended(RUN0), new("y"), running=3, containers=2))
+    assert not said.is_final
+
+
+@pytest.mark.parametrize("phase", [Phase.ADJUSTING, Phase.QUEUED, Phase.SUSPENDED])
+def test_a_training_that_ends_while_other_gpus_are_decided_has_finished(phase):
+    """Its pods for the change are up already, and have run nothing."""
+    holds = {"n0": (0,), "n1": (0,)} if phase is Phase.ADJUSTING else None
+    seats: Seats = {"n0": ended(run(3, 0)), "n1": Sat(ready(), fresh=True)}
+    done = cast("a", holds, generation=4, seats=seats, phase=phase, running=3, containers=1)
+    assert judged(done).phase is Phase.COMPLETED
+
+
+def test_a_training_over_several_containers_is_known_by_all_who_ran_it():
+    """One of two has gone, and what was told since says nothing of how many there were."""
+    one = Sat(ended(RUN0), declared=stop(4))
+    lost = cast("a", generation=2, seats={"n0": one}, phase=Phase.QUEUED)
+    assert not judged(lost).is_final
+
+
+def test_a_job_that_reached_its_target_saves_itself_and_is_done():
+    target = Target(metric="top5", value=0.9, patience=2)
+    training = Training(target=target)
+    reached = alone(running(run(3, 0)), training=training, reached=2, metric=0.93)
+    said = judged(reached)
+    assert (said.phase, said.saves) == (Phase.COMPLETED, True)
+    assert said.message == "top5 is 0.93, and 0.9 was asked for"
+    assert not judged(alone(running(run(3, 0)), training=training, reached=1, metric=0.93)).is_final
+
+
+def test_a_job_that_took_too_long_has_failed():
+    limits = Limits(active_deadline_seconds=100)
+    assert not judged(alone(running(run(3, 0)), limits=limits, started_at=NOW - 99)).is_final
+    said = judged(alone(running(run(3, 0)), limits=limits, started_at=NOW - 101))
+    assert said.phase is Phase.FAILED
+    assert said.condition(ConditionType.FINISHED).reason == "DeadlineExceeded"
+
+
+def test_who_is_cancelled_loses_everything_at_once_and_is_judged_no_further():
+    said = judged(alone(ended(run(3, 0), 1), cancelled=True))
+    assert (said.placement, said.saves, said.failures) == (None, False, 0)
+
+
+def test_of_a_job_that_has_ended_nothing_more_is_said():
+    scene = make_scene(cast("a", seats={"n0": ended(run(3, 0), 1)}, phase=Phase.COMPLETED))
+    assert judge(scene, RULES) == {}
+
+
+# --- it crashes -----------------------------------------------------------------------------
+
+
+def test_a_job_that_crashes_is_tried_again_where_it_is():
+    said = verdict(alone(ended(run(3, 0), 7)))
+    status = said.status
+    assert (status.phase, status.generation) == (Phase.INITIALIZED, 2)
+    assert status.placement == make_placement(n0=(0,))
+    assert (status.failures, status.exit_code, status.broken) == (1, 7, 3)
+    assert status.retry_at == NOW + 10
+    assert status.message == "rank 0 exited with status 7; attempt 2 of 4 in 10 s"
+    assert reasons(said) == ["Crashed"]
+
+
+def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_long():
+    third = judged(alone(ended(run(3, 0), None, 9), failures=1))
+    assert (third.retry_at, third.phase) == (NOW + 20, Phase.INITIALIZED)
+    fourth = judged(alone(ended(run(3, 0), None, 9), failures=2))
+    assert (fourth.retry_at, fourth.phase) == (NOW + 40, Phase.QUEUED)
+    assert fourth.placement is None
+    assert fourth.message == "rank 0 was ended by signal 9; attempt 4 of 4 in 40 s"
+    assert fourth.exit_code == 137
+
+
+def test_no_attempt_waits_longer_than_the_longest():
+    limits = Limits(backoff_limit=2000)
+    said = judged(alone(ended(run(3, 0), 1), failures=1500, limits=limits))
+    assert said.retry_at == NOW + RULES.longest_retry_seconds
+
+
+def test_a_job_whose_attempts_are_used_up_has_failed():
+    said = verdict(alone(ended(run(3, 0), 1), failures=3))
+    assert said.status.phase is Phase.FAILED
+    assert said.status.message == "it failed 4 times; the last time rank 0 exited with status 1"
+    assert said.news[-1].warning
+    once = judged(alone(ended(run(3, 0), 1), limits=Limits(backoff_limit=0)))
+    assert once.message == "it failed once; the last time rank 0 exited with status 1"
+
+
+def test_a_command_that_is_not_there_is_told_as_such():
+    problem = Problem("CommandNotFound", "train.py: No such file or directory")
+    state = after(run(3, 0), StartFailed(1, problem), Gone(1))
+    assert judged(alone(state)).message.startswith("train.py: No such file or directory; attempt 2")
+
+
+def test_one_crash_is_counted_once():
+    again = alone(ended(run(3, 0), 1), generation=2, broken=3, phase=Phase.INITIALIZED)
+    assert judged(again).failures == 0
+
+
+def test_a_crash_of_what_an_earlier_decision_started_counts():
+    """It trained on, because its new GPUs are not free yet."""
+    said = judged(alone(ended(run(3, 0), 1), generation=4, phase=Phase.ADJUSTING))
+    assert (said.failures, said.generation, said.broken) == (1, 5, 3)
+
+
+def test_a_crash_on_the_way_out_delays_the_next_turn():
+    said = judged(cast("a", generation=2, seats={"n0": ended(run(3, 0), 1)}, phase=Phase.QUEUED))
+    assert (said.phase, said.failures, said.retry_at) == (Phase.QUEUED, 1, NOW + 10)
+    assert said.generation == 2
+
+
+# --- some of it is lost ---------------------------------------------------------------------
+
+
+def told(*runs):
+    """What the controller that judges has told."""
+    return {"a": Begun(runs[0].generation, {NodeName(f"n{n}"): r for n, r in enumerate(runs)})}
+
+
+def test_a_job_whose_container_was_restarted_starts_anew_at_once():
+    said = verdict(alone(new("y"), running=3, containers=1))
+    assert said.status.phase is Phase.RUNNING
+    stamped = after(stop(0, incarnation="y"), incarnation="y")
+    said = verdict(alone(stamped, running=3, containers=1))
+    assert (said.status.phase, said.status.generation) == (Phase.INITIALIZED, 2)
+    assert (said.status.restarts, said.status.failures) == (1, 0)
+    assert said.status.retry_at == NOW
+    assert reasons(said) == ["Restarted"]
+
+
+def test_what_was_lost_again_and_again_is_tried_later_each_time():
+    lost = after(stop(0, incarnation="y"), incarnation="y")
+    second = judged(alone(lost, running=3, setbacks=1))
+    assert (second.retry_at, second.placement is not None) == (NOW + 10, True)
+    fourth = judged(alone(lost, running=3, setbacks=3))
+    assert (fourth.retry_at, fourth.phase, fourth.placement) == (NOW + 40, Phase.QUEUED, None)
+
+
+def test_a_container_that_was_lost_through_the_jobs_own_fault_is_a_failure():
+    pod = {"reason": "OOMKilled", "message": "it used more memory than its limit", "fault": True}
+    lost = Sat(after(stop(0, incarnation="y"), incarnation="y"), pod=pod)
+    said = judged(alone(lost, running=3))
+    assert (said.failures, said.restarts) == (1, 0)
+    assert said.message.startswith("it used more memory than its limit; attempt 2 of 4")
+
+
+@pytest.mark.parametrize(
+    "seat", [replace(PENDING, since=NOW), ENDED, after(stop(0, incarnation="y"), incarnation="y")]
+)
+def test_when_one_of_two_containers_is_lost_both_start_anew(seat):
+    said = judged(pair(running(RUN0), seat, running=3, containers=2))
+    assert (said.generation, said.broken, said.phase) == (2, 3, Phase.INITIALIZED)
+
+
+def test_a_job_is_not_broken_as_long_as_not_all_were_heard():
+    """A controller has begun, and reads one state after the other."""
+    unheard = Sat(None, since=NOW - 1, reachable=False)
+    assert judged(pair(running(RUN0), unheard, running=3, containers=2)).generation == 1
+    unstamped = running(run(3, 0, peers=2, at=1, epoch=EPOCH - 1))
+    assert judged(pair(running(RUN0), unstamped, running=3, containers=2)).generation == 1
+
+
+def test_a_container_that_was_told_and_has_not_answered_is_not_lost():
+    late = Sat(ready(), declared=RUN1)
+    scene = pair(running(RUN0), late, phase=Phase.INITIALIZED)
+    assert judged(scene, begun=told(RUN0, RUN1)).generation == 1
+
+
+def test_a_container_that_was_restarted_on_the_way_will_never_join():
+    """What it was told was meant for another start of it."""
+    other = Sat(after(stop(0, incarnation="y"), incarnation="y"), declared=None)
+    scene = pair(running(RUN0), other, phase=Phase.INITIALIZED)
+    assert judged(scene, begun=told(RUN0, RUN1)).generation == 2
+
+
+def test_what_is_left_of_an_older_start_is_known_to_be_broken():
+    """It was to train on until its new GPUs are free; a newer start is decided already."""
+    lost = after(stop(0, incarnation="y"), incarnation="y")
+    said = judged(
+        pair(running(RUN0), lost, generation=3, phase=Phase.ADJUSTING, running=3, containers=2)
+    )
+    assert (said.broken, said.generation, said.restarts) == (3, 3, 0)
+
+
+def test_what_sidecars_were_told_counts_even_if_the_record_of_it_was_lost():
+    said = judged(alone(running(run(21, 0)), generation=3))
+    assert said.generation == 11
+    assert said.stop_generation > 21
+
+
+def test_a_start_that_a_stamp_has_ended_is_started_anew_under_another_number():
+    """The stamp of a new controller overtook the news of what the former one had begun."""
+    theirs = run(3, 0, epoch=EPOCH - 1)
+    undone = running(theirs, stop(0), RankEnded(1, 0, 0), Gone(1))
+    said = judged(alone(undone, phase=Phase.INITIALIZED))
+    assert (said.generation, said.run_generation) == (2, 5)
+
+
+def test_an_adopted_start_that_was_told_to_stop_all_the_same_starts_anew():
+    stopped = released(run(3, 0), stop(4))
+    said = judged(alone(stopped, generation=3, adopted=3, running=3, containers=1))
+    assert (said.generation, said.adopted) == (4, 0)
+
+
+def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
+    lost = Sat(running(run(3, 0)), phase=PodPhase.LOST, since=NOW - 59, reachable=False)
+    assert judged(alone(lost)).placement is not None
+    said = judged(alone(replace(lost, since=NOW - 61)))
+    assert (said.placement, said.phase) == (None, Phase.QUEUED)
+    assert said.condition(ConditionType.SCHEDULED).reason == "PodLost"
+    assert said.broken == 0  # Nobody else waits for it, and it may save itself yet.
+    others = pair(running(RUN0), replace(lost, state=running(RUN1), since=NOW - 61))
+    assert judged(others).broken == 3
+
+
+# --- it does not come up --------------------------------------------------------------------
+
+
+def test_a_job_whose_pod_ends_before_it_was_used_gives_its_gpus_back_and_waits():
+    died = Sat(phase=PodPhase.ENDED, fresh=True, pod={"message": "the node has no disk left"})
+    said = verdict(alone(died, phase=Phase.INITIALIZED))
+    assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
+    assert said.status.retry_at == NOW + 10
+    assert said.status.message == (
+        "its pod on n0 ended before it could be used: the node has no disk left;"
+        " it is tried again in 10 s"
+    )
+    assert reasons(said) == ["NotInitialized"]
+    assert judged(alone(died, phase=Phase.INITIALIZED, setbacks=2)).retry_at == NOW + 40
+
+
+def test_a_pod_that_was_ended_on_purpose_is_no_failure():
+    assert judged(alone(ENDED, phase=Phase.INITIALIZED)).placement is not None
+
+
+def test_a_job_whose_pods_take_too_long_gives_its_gpus_back_and_waits():
+    pending = replace(PENDING, since=NOW - 2000, pod={"reason": "ImagePullBackOff"})
+    waits = alone(pending, phase=Phase.INITIALIZED, booked_at=NOW - 899)
+    assert judged(waits).placement is not None
+    said = judged(alone(pending, phase=Phase.INITIALIZED, booked_at=NOW - 901))
+    assert (said.placement, said.setbacks) == (None, 1)
+    assert "its pod on n0 does not come up: ImagePullBackOff" in said.message
+
+
+def test_a_pod_that_cannot_come_up_through_the_jobs_fault_is_a_failure():
+    died = Sat(phase=PodPhase.ENDED, fresh=True, pod={"reason": "OOMKilled", "fault": True})
+    said = judged(alone(died, phase=Phase.INITIALIZED))
+    assert (said.failures, said.setbacks) == (1, 0)
+
+
+def test_a_controller_that_begins_gives_pods_their_time():
+    silent = Sat(None, phase=PodPhase.UP, since=NOW - 1, reachable=False)
+    assert judged(alone(silent, booked_at=NOW - 5000)).placement is not None
+
+
+def test_a_growing_job_goes_on_with_what_it_trains_on_if_its_new_pod_does_not_come_up():
+    seats: Seats = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
+    grows = cast(
+        "a",
+        {"n0": (0,), "n1": (0,)},
+        generation=2,
+        seats=seats,
+        phase=Phase.ADJUSTING,
+        booked_at=NOW - 901,
+    )
+    said = judged(grows)
+    assert (said.placement, said.adopted) == (make_placement(n0=(0,)), 3)
+    assert (said.generation, said.run_generation) == (3, 3)
+    assert said.retry_at == NOW + 10
+
+
+def test_it_gives_all_back_if_what_it_trains_on_is_decided_for_another():
+    seats: Seats = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
+    moves = cast(
+        "a", {"n1": (0,)}, generation=2, seats=seats, phase=Phase.ADJUSTING, booked_at=NOW - 901
+    )
+    other = cast("b", {"n0": (0,)}, phase=Phase.INITIALIZED)
+    assert judged(moves, other).placement is None
+
+
+def test_why_a_pod_is_not_up_is_a_condition():
+    pod = {"reason": "ImagePullBackOff", "message": "no such image"}
+    waits = judged(alone(replace(PENDING, pod=pod), phase=Phase.INITIALIZED, booked_at=NOW))
+    condition = waits.condition(ConditionType.INITIALIZED)
+    assert (condition.status, condition.reason) == (False, "ImagePullBackOff")
+    assert condition.message == "no such image"
+
+
+# --- suspension, progress -------------------------------------------------------------------
+
+
+def test_a_job_that_is_resumed_is_in_the_queue_again():
+    said = verdict(cast("a", phase=Phase.SUSPENDED))
+    assert (said.status.phase, said.status.cause) == (Phase.QUEUED, None)
+    assert reasons(said) == ["Resumed"]
+    assert judged(cast("a", phase=Phase.SUSPENDED, suspend=True)).phase is Phase.SUSPENDED
+
+
+def test_progress_is_that_of_the_leader():
+    leader = running(RUN0, progress=Progress(iteration=40, iterations_per_second=2.0))
+    follower = running(RUN1, progress=Progress(iteration=0))
+    for said in (judged(pair(leader, follower)), judged(pair(follower, leader))):
+        assert (said.iteration, said.iterated_at, said.speed) == (40, NOW, 2.0)
+        assert said.iterations_total == 1000
+
+
+def test_the_time_of_an_iteration_is_that_of_its_first_sight():
+    progress = Progress(iteration=40, iterations_per_second=2.0)
+    known = alone(running(run(3, 0), progress=progress), iteration=40, iterated_at=NOW - 3)
+    assert judged(known).iterated_at == NOW - 3
+
+
+def test_progress_is_followed_while_newer_gpus_are_decided():
+    trains = running(run(3, 0), progress=Progress(iteration=40, iterations_per_second=2.0))
+    awaited = cast("a", generation=4, seats={"n0": trains}, phase=Phase.QUEUED)
+    assert judged(awaited).iteration == 40
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "reached"),
+    [(Direction.RISES, 0.8, 0), (Direction.RISES, 0.95, 2), (Direction.FALLS, 0.8, 2)],
+)
+def test_how_often_in_a_row_the_target_was_reached_is_counted(direction, value, reached):
+    training = Training(target=Target(metric="m", value=0.9, patience=5, direction=direction))
+    state = running(run(3, 0), progress=Progress(iteration=9, metrics={"m": value}))
+    said = judged(alone(state, training=training, reached=1, metric=0.5))
+    assert (said.metric, said.reached) == (value, reached)
+    assert judged(alone(state, training=training, reached=1, metric=value)).reached == 1
+
+
+def test_a_job_that_stands_still_is_told_once_and_so_is_that_it_moves_again():
+    stands = running(run(3, 0), progress=Progress(iteration=9, idle_seconds=700, stalled=True))
+    said = verdict(alone(stands))
+    condition = said.status.condition(ConditionType.PROGRESSING)
+    assert (condition.status, condition.message) == (False, "no iteration for 700 s")
+    assert [(news.reason, news.warning) for news in said.news] == [("Stalled", True)]
+    told_already = alone(stands, conditions=(condition,))
+    assert reasons(verdict(told_already)) == []
+    moves = alone(running(run(3, 0), progress=Progress(iteration=10)), conditions=(condition,))
+    assert [(news.reason, news.warning) for news in verdict(moves).news] == [("Moving", False)]
+
+
+def test_gpu_seconds_are_counted_now_and_then():
+    state = running(run(3, 0))
+    assert judged(alone(state, decided_at=NOW - 29, service=5.0)).service == 5.0
+    said = judged(alone(state, decided_at=NOW - 31, service=5.0))
+    assert (said.service, said.counted_at) == (36.0, NOW)
+    said = judged(alone(state, decided_at=NOW - 500, counted_at=NOW - 40, service=5.0))
+    assert said.service == 45.0
+
+
+def test_what_makes_no_sense_sets_aside_that_job_alone():
+    asides = Asides()
+    broken = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))})
+    broken = replace(broken, entry=replace(broken.entry, status=NONSENSE))
+    fine = cast("b", phase=Phase.SUSPENDED)
+    scene = make_scene(fine)
+    scene = replace(scene, entries={A: broken.entry, **scene.entries})
+    assert list(judge(scene, RULES, asides)) == ["b"]
+    assert asides.jobs == {A}
+
+
+def test_a_spec_that_cannot_be_read_is_not_judged_by():
+    aside = alone(ended(run(3, 0), 1), problem="gpus.options: cannot be read")
+    assert judged(aside).failures == 0
+
+
+def test_news_of_an_attempt_that_was_overtaken_is_no_crash():
+    """It ended badly because it was told to stop."""
+    state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
+    said = judged(cast("a", generation=2, seats={"n0": state}, phase=Phase.QUEUED))
+    assert said.failures == 0

@@ -1,0 +1,440 @@
+"""The loop: one decision for many changes, and nothing that stops it."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from dlcontrol.loop import Controller, Options
+from dlcontrol.pacing import Pace
+from dlcontrol.platforms import Fenced
+from dlcontrol.records import ConditionType
+from dlcore import policies
+from dlcore.checking import Law
+from dlcore.contract import Decision, Policy, Share, View
+from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase
+from tests.builders import make_job
+from tests.control.governing import Government, PlayedGauge, PlayedMemory
+from tests.control.played import Leash, PlayedPlatform, World
+from tests.control.played_network import PlayedDialer
+
+ADAPTIVE = policies.make("adaptive")
+
+
+@contextmanager
+def governed(policy: Policy = ADAPTIVE, **nodes: int) -> Iterator[Government]:
+    """A small world that is kind, with a controller."""
+    government = Government(World("loop", nodes or {"n0": 4}), policy)
+    try:
+        yield government
+    finally:
+        government.close()
+
+
+def submit(government: Government, name: str, **rest) -> JobId:
+    job = make_job(name, **{"options": (1,)} | rest)
+    government.world.submit(job, iterations=10_000)
+    if government.reigns:
+        government._wake(government.leader)
+    return job.id
+
+
+def status(government: Government, job: JobId):
+    return government.world.entries[job].status
+
+
+def has_begun(government: Government, *jobs: JobId) -> bool:
+    return all(status(government, job).phase is Phase.RUNNING for job in jobs)
+
+
+# --- many changes, one decision -------------------------------------------------------------
+
+
+class Counting(PlayedGauge):
+    """Lets others wait for the next decision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decided = asyncio.Event()
+
+    def cycle(self, seconds: float, *, decided: bool) -> None:
+        super().cycle(seconds, decided=decided)
+        if decided:
+            self.decided.set()
+
+
+PATIENT = Pace(settle_seconds=0.3, longest_settle_seconds=60.0, look_seconds=60.0)
+
+
+@contextmanager
+def running(
+    policy: Policy = ADAPTIVE, pace: Pace = PATIENT
+) -> Iterator[tuple[Any, World, Counting]]:
+    """A controller that runs on the event loop and by the clock of this test."""
+    world = World("run", {"n0": 4})
+    world.epoch, leash, gauge = 1, Leash(), Counting()
+    platform = PlayedPlatform(world, 1, leash)
+    dialer = PlayedDialer(world, 1, leash, lambda: None)
+    options = Options(policy=policy, pace=pace)
+    controller = Controller(
+        platform, dialer, PlayedMemory(), gauge, options, epoch=1, clock=time.monotonic
+    )
+    yield controller, world, gauge
+
+
+async def until(event: asyncio.Event) -> None:
+    async with asyncio.timeout(60):
+        await event.wait()
+    event.clear()
+
+
+def test_a_hundred_submissions_are_one_decision():
+    async def play() -> None:
+        with running() as (controller, world, gauge):
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            for number in range(100):
+                world.submit(make_job(f"job-{number}", options=(1,)))
+                controller.wake(burst=True)
+                await asyncio.sleep(0)
+            await until(gauge.decided)
+            task.cancel()
+            assert gauge.decisions == 2
+            phases = [entry.status.phase for entry in world.entries.values()]
+            assert (phases.count(Phase.INITIALIZED), phases.count(Phase.QUEUED)) == (4, 96)
+
+    asyncio.run(play())
+
+
+def test_a_change_that_comes_alone_is_not_waited_with():
+    async def play() -> None:
+        slow = replace(PATIENT, settle_seconds=1000.0)
+        with running(pace=slow) as (controller, world, gauge):
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            world.submit(make_job("job", options=(1,)))
+            controller.wake()
+            await until(gauge.decided)
+            task.cancel()
+
+    asyncio.run(play())
+
+
+def test_an_error_is_no_reason_to_end_and_another_leader_is():
+    async def play() -> None:
+        with running(pace=Pace(look_seconds=0.01)) as (controller, world, gauge):
+            observe, failures = controller._platform.observe, list[int]()
+
+            async def fail_twice():
+                if len(failures) < 2:
+                    failures.append(1)
+                    raise OSError("the API server is away")
+                return await observe()
+
+            controller._platform.observe = fail_twice
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            world.epoch = 2
+            world.submit(make_job("job", options=(1,)))
+            controller.wake()
+            async with asyncio.timeout(60):
+                with pytest.raises(Fenced):
+                    await task
+
+    asyncio.run(play())
+
+
+def test_the_loop_rests_longer_than_it_works():
+    """Whatever the amount of news, others on the event loop have their turn."""
+
+    async def play() -> None:
+        busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9)
+        with running(pace=busy) as (controller, _, gauge):
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            for _ in range(20):
+                controller.wake()
+                await asyncio.sleep(0.001)
+            task.cancel()
+            assert gauge.cycles == 1
+
+    asyncio.run(play())
+
+
+def test_a_sidecar_that_obeys_another_says_that_another_leads():
+    with governed() as government:
+        job = submit(government, "job")
+        former = government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, job)
+        government.begin()
+        government.world.run(5.0)
+        assert former.is_over
+        told = [entry for entry in government.world.log if "[1] ends: Fenced" in entry]
+        assert "obeys another controller" in told[0]
+
+
+# --- who is set aside -----------------------------------------------------------------------
+
+
+@dataclass
+class Lawless:
+    """Gives each job a GPU, and two to jobs that cannot use two, unless it is meek."""
+
+    name: ClassVar[str] = "lawless"
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+    meek: bool = False
+    raises: list[Exception] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+
+    def allocate(self, view: View) -> Decision:
+        self.seen.append(len(view.running) + len(view.pending))
+        if self.raises:
+            raise self.raises[0]
+        states = [*view.running, *view.pending]
+        turn = Cause(CauseCode.ITS_TURN)
+        greedy = set() if self.meek else {s.id for s in states if s.id.startswith("bad")}
+        return Decision({s.id: Share(2 if s.id in greedy else 1, turn) for s in states})
+
+
+def test_a_job_that_no_sound_plan_is_made_for_is_set_aside_alone():
+    with governed(Lawless()) as government:
+        good, bad, other = (submit(government, name) for name in ("good", "bad", "other"))
+        government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, good, other)
+        condition = status(government, bad).condition(ConditionType.SET_ASIDE)
+        assert condition.status
+        assert "allowed-shape: bad: cannot run on 2 GPUs" in condition.message
+        assert status(government, bad).placement is None
+        for job in (good, other):
+            assert status(government, job).condition(ConditionType.SET_ASIDE) is None
+        assert [error.job for error in government.gauge.broken] == [bad]
+
+
+def test_a_job_that_was_set_aside_is_tried_again_when_its_spec_is_another_one():
+    with governed(Lawless()) as government:
+        bad = submit(government, "bad")
+        government.begin()
+        government.world.run(60.0)
+        assert len(government.gauge.broken) == 1
+        demand = replace(government.world.entries[bad].job.gpus, options=(1, 2))
+        government.world.change(bad, gpus=demand)
+        government.world.run(60.0)
+        assert has_begun(government, bad)
+        assert not status(government, bad).condition(ConditionType.SET_ASIDE).status
+
+
+def test_a_job_that_is_set_aside_keeps_what_it_has_and_nobody_else_gets_it():
+    """It trains on one GPU; the policy wants it to have two, which it cannot use."""
+    policy = Lawless(meek=True)
+    with governed(policy, n0=2) as government:
+        bad = submit(government, "bad")
+        government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, bad)
+        policy.meek = False
+        late, later = submit(government, "late"), submit(government, "later")
+        government.world.run(60.0)
+        assert status(government, bad).condition(ConditionType.SET_ASIDE).status
+        assert (has_begun(government, bad), status(government, bad).generation) == (True, 1)
+        assert has_begun(government, late)
+        assert status(government, later).phase is Phase.QUEUED
+
+
+def test_a_policy_that_fails_ends_nothing_and_those_who_wait_are_told():
+    policy = Lawless()
+    with governed(policy) as government:
+        first = submit(government, "first")
+        government.begin()
+        government.world.run(20.0)
+        policy.raises.append(ZeroDivisionError("division by zero"))
+        late = submit(government, "late")
+        government.world.run(20.0)
+        assert status(government, late).message == (
+            "waits: the policy lawless cannot decide (ZeroDivisionError: division by zero)"
+        )
+        scheduled = status(government, late).condition(ConditionType.SCHEDULED)
+        assert (scheduled.status, scheduled.reason) == (False, "PolicyFailed")
+        assert has_begun(government, first)
+        policy.raises.clear()
+        government.world.run(40.0)
+        assert has_begun(government, late)
+
+
+def test_what_is_recorded_about_one_job_stops_no_other():
+    with governed() as government:
+        odd, fine = submit(government, "odd"), submit(government, "fine")
+        world = government.world
+        entry = world.entries[odd]
+        nonsense: Any = None
+        world.entries[odd] = replace(entry, status=replace(entry.status, service=nonsense))
+        government.begin()
+        world.run(20.0)
+        assert has_begun(government, fine)
+        assert status(government, odd).condition(ConditionType.SET_ASIDE).status
+        assert "makes no sense" in status(government, odd).message
+        entry = world.entries[odd]
+        world.entries[odd] = replace(entry, status=replace(entry.status, service=0.0))
+        world.run(60.0)
+        assert has_begun(government, odd)
+        assert not status(government, odd).condition(ConditionType.SET_ASIDE).status
+
+
+def test_a_spec_that_cannot_be_read_is_told_and_left_alone():
+    with governed() as government:
+        odd = submit(government, "odd")
+        world = government.world
+        world.entries[odd] = replace(world.entries[odd], problem="gpus.options: is not a list")
+        government.begin()
+        world.run(20.0)
+        condition = status(government, odd).condition(ConditionType.SET_ASIDE)
+        assert (condition.status, condition.message) == (True, "gpus.options: is not a list")
+        assert status(government, odd).placement is None
+
+
+# --- what is away ---------------------------------------------------------------------------
+
+
+class Forgetful(PlayedMemory):
+    """A store that is away, and says so each time."""
+
+    def look(self, *_: Any) -> None:
+        raise OSError("the store is away")
+
+    def note(self, *_: Any) -> None:
+        raise OSError("the store is away")
+
+    def note_news(self, *_: Any) -> None:
+        raise OSError("the store is away")
+
+
+def test_a_memory_that_fails_ends_nothing():
+    with governed() as government:
+        job = submit(government, "job")
+        government.memory = Forgetful()
+        government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, job)
+
+
+def test_people_that_cannot_be_told_end_nothing():
+    with governed() as government:
+        job = submit(government, "job")
+
+        async def fail(*_: Any, **__: Any) -> None:
+            raise OSError("no events today")
+
+        platform: Any = government.begin().platform
+        platform.tell = fail
+        government.world.run(20.0)
+        assert has_begun(government, job)
+
+
+# --- when it decides ------------------------------------------------------------------------
+
+
+def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
+    policy = Lawless()
+    with governed(policy) as government:
+        job = submit(government, "job")
+        government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, job)
+        policy.seen.clear()
+        world = government.world
+        world.silent.add(NodeName("n0"))
+        government.kill(government.leader)
+        government.begin()
+        world.run(5.0)
+        assert policy.seen == []
+        world.silent.clear()
+        world.run(10.0)
+        assert policy.seen != []
+        assert government.scene.seats[job][NodeName("n0")].is_stamped(government.leader.epoch)
+
+
+def test_it_does_not_wait_for_ever_for_those_who_are_silent():
+    policy = Lawless()
+    with governed(policy) as government:
+        submit(government, "job")
+        government.begin()
+        government.world.run(20.0)
+        policy.seen.clear()
+        government.world.silent.add(NodeName("n0"))
+        government.kill(government.leader)
+        government.begin()
+        government.world.run(13.0)
+        assert policy.seen != []
+
+
+def test_where_nothing_changes_nothing_is_said_or_written_and_decisions_are_rare():
+    with governed() as government:
+        job = submit(government, "job")
+        government.begin()
+        world = government.world
+        world.run(30.0)
+        assert has_begun(government, job)
+        before = (world.witness.commands, world.records, government.gauge.decisions)
+        world.run(100.0)
+        period = government.options.pace.period_seconds
+        assert world.witness.commands == before[0]
+        # How far it is is written now and then, together with its GPU-seconds.
+        assert world.records - before[1] <= 100 / 30 + 1
+        assert government.gauge.decisions - before[2] <= 100 / period + 1
+
+
+@dataclass
+class Sleeper(Lawless):
+    """Wants to be asked again at a certain time."""
+
+    wakes: list[float] = field(default_factory=list)
+
+    def allocate(self, view: View) -> Decision:
+        self.wakes.append(view.now)
+        return replace(super().allocate(view), wake_at=view.now + 3.0)
+
+
+def test_a_policy_is_asked_again_when_it_wants():
+    policy = Sleeper()
+    with governed(policy) as government:
+        submit(government, "job")
+        government.begin()
+        government.world.run(60.0)
+        pauses = [b - a for a, b in zip(policy.wakes, policy.wakes[1:], strict=False)]
+        assert max(pauses) < 3.2
+        assert len(policy.wakes) < 60 / 3 + 6
+
+
+def test_a_wish_in_the_past_does_not_keep_the_loop_from_waiting():
+    class Hasty(Lawless):
+        def allocate(self, view: View) -> Decision:
+            return replace(super().allocate(view), wake_at=view.now - 1.0)
+
+    with governed(Hasty()) as government:
+        submit(government, "job")
+        government.begin()
+        government.world.run(20.0)
+        before = government.gauge.cycles
+        government.world.run(10.0)
+        scene = government.scene
+        assert government.leader.controller._next_look > scene.now
+        assert government.gauge.cycles - before < 600
+
+
+def test_a_finished_job_is_kept_as_long_as_its_user_wants():
+    with governed() as government:
+        job = submit(government, "job")
+        government.begin()
+        government.world.run(20.0)
+        government.world.cancel(job)
+        government._wake(government.leader)
+        government.world.run(20.0)
+        assert job not in government.world.entries
+        assert not government.world.witness.living

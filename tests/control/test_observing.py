@@ -1,0 +1,294 @@
+"""What the brain is shown of a scene, and what its steps make of the statuses of jobs."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.asides import Asides
+from dlcontrol.observing import statuses_of, take_snapshot
+from dlcontrol.platforms import PodPhase
+from dlcontrol.records import ConditionType
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    Checkpoint,
+    GpuRef,
+    JobId,
+    Mechanism,
+    NodeName,
+    Phase,
+    Training,
+)
+from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
+from dlcore.profiles import Costs
+from tests.builders import make_placement
+from tests.control.scenes import (
+    NOW,
+    PENDING,
+    Sat,
+    cast,
+    make_scene,
+    ready,
+    run,
+    running,
+    stop,
+)
+
+A = JobId("a")
+N0 = NodeName("n0")
+FASTER = Cause(CauseCode.FASTER_WITH_MORE)
+
+
+def shown(*casts, asides=None, **rest):
+    return take_snapshot(make_scene(*casts, **rest), profiles={}, costs=Costs(), asides=asides)
+
+
+def unavailable(snapshot):
+    return {
+        GpuRef(node.name, gpu.index): gpu.unavailable_because
+        for node in snapshot.cluster.nodes
+        for gpu in node.gpus
+        if gpu.unavailable_because
+    }
+
+
+# --- who is shown ---------------------------------------------------------------------------
+
+
+def test_jobs_with_gpus_run_and_the_others_wait_in_the_order_of_their_coming():
+    snapshot = shown(cast("c"), cast("b", {"n0": (0,)}), cast("a"), cast("d", {"n0": (1,)}))
+    assert [state.id for state in snapshot.running] == ["b", "d"]
+    assert [state.id for state in snapshot.pending] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"phase": Phase.COMPLETED},
+        {"phase": Phase.FAILED},
+        {"cancelled": True},
+        {"retry_at": NOW + 1},
+        {"problem": "its spec cannot be read"},
+        {"seats": {"n0": Sat(running(run(3, 0)), phase=PodPhase.LOST)}},
+    ],
+    ids=lambda rest: next(iter(rest)),
+)
+def test_who_cannot_be_decided_about_is_not_shown(rest):
+    snapshot = shown(cast("a", **rest))
+    assert (len(snapshot.running), len(snapshot.pending)) == (0, 0)
+
+
+def test_a_job_that_is_tried_again_soon_keeps_its_gpus():
+    assert len(shown(cast("a", {"n0": (0,)}, retry_at=NOW + 1)).running) == 1
+
+
+def test_progress_is_told_as_so_much_then_and_so_fast_since():
+    (state,) = shown(
+        cast(
+            "a",
+            {"n0": (0, 1)},
+            iteration=50,
+            iterated_at=NOW - 4,
+            speed=2.0,
+            counted_at=NOW - 1,
+            service=100.0,
+        )
+    ).running
+    assert state.iterations_at(NOW) == 58
+    assert state.service_at(NOW) == 102.0
+
+
+def test_a_job_that_does_not_train_makes_no_progress():
+    (state,) = shown(
+        cast("a", {"n0": (0,)}, iteration=50, iterated_at=NOW - 4, speed=2.0, phase=Phase.ADJUSTING)
+    ).running
+    assert (state.iterations_at(NOW + 9), state.adjusting) == (50, True)
+
+
+def test_a_job_that_knows_no_end_has_none():
+    (state,) = shown(cast("a", training=Training())).pending
+    assert state.iterations_total == float("inf")
+
+
+def test_only_a_checkpoint_that_is_not_shared_binds():
+    (state,) = shown(cast("a", bound_to=(N0,))).pending
+    assert state.bound_to == (N0,)
+    (state,) = shown(cast("a", checkpoint=Checkpoint(shared=True), bound_to=(N0,))).pending
+    assert state.bound_to == ()
+
+
+# --- what cannot be given away --------------------------------------------------------------
+
+
+def silent(state, seconds=20.0):
+    return Sat(state, reachable=False, since=NOW - seconds)
+
+
+def test_what_a_silent_sidecar_holds_beyond_its_decision_is_nobodys():
+    snapshot = shown(
+        cast("a", {"n0": (0,)}, generation=2, seats={"n0": silent(running(run(3, 0, 1)))})
+    )
+    assert unavailable(snapshot) == {
+        GpuRef(N0, 1): "job a may still use it, and its SideCar does not answer"
+    }
+
+
+def test_a_sidecar_that_is_silent_for_a_moment_is_counted_on():
+    seats = {"n0": silent(running(run(3, 0, 1)), 5.0)}
+    assert unavailable(shown(cast("a", {"n0": (0,)}, generation=2, seats=seats))) == {}
+
+
+def test_what_a_lost_pod_may_hold_is_nobodys():
+    seats = {"n0": Sat(phase=PodPhase.LOST)}
+    leftover = frozenset({GpuRef(N0, 2)})
+    assert set(unavailable(shown(cast("a", seats=seats, leftover=leftover)))) == leftover
+
+
+def test_a_pod_that_comes_up_for_the_first_time_takes_nothing_from_anybody():
+    assert unavailable(shown(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))) == {}
+
+
+def test_who_is_set_aside_keeps_what_it_has():
+    snapshot = shown(cast("a", {"n0": (0,)}, problem="its spec cannot be read"))
+    assert unavailable(snapshot) == {GpuRef(N0, 0): "job a is set aside"}
+
+
+def test_a_job_whose_figures_make_no_sense_is_set_aside_alone():
+    asides = Asides()
+    snapshot = shown(cast("a", {"n0": (0,)}, service=None), cast("b"), asides=asides)
+    assert unavailable(snapshot) == {GpuRef(N0, 0): "job a is set aside"}
+    assert [state.id for state in snapshot.pending] == ["b"]
+    assert asides.jobs == {A}
+
+
+def test_a_reason_that_the_platform_gives_is_not_hidden():
+    scene = make_scene(cast("a", {"n0": (0,)}, problem="its spec cannot be read"))
+    node = scene.nodes[N0]
+    broken = replace(node, gpus=(replace(node.gpus[0], unavailable_because="ECC"), *node.gpus[1:]))
+    scene = replace(scene, nodes={N0: broken})
+    snapshot = take_snapshot(scene, profiles={}, costs=Costs())
+    assert unavailable(snapshot) == {GpuRef(N0, 0): "ECC"}
+
+
+# --- what steps make of a job ---------------------------------------------------------------
+
+
+def after(step, *casts, **rest):
+    """The status of the first job after this step."""
+    scene = make_scene(*casts, **rest)
+    snapshot = take_snapshot(scene, profiles={}, costs=Costs())
+    return statuses_of(Plan((step,)), snapshot, scene)[A]
+
+
+def test_a_start_gives_it_gpus():
+    placement = make_placement(n0=(0, 1))
+    said = after(Start(A, placement, FASTER, batch_size=64), cast("a", generation=0))
+    assert (said.phase, said.generation, said.placement) == (Phase.INITIALIZED, 1, placement)
+    assert (said.batch_size, said.started_at, said.decided_at) == (64, NOW, NOW)
+    assert said.message == "starts on 2 GPUs on n0: it is done sooner with more GPUs"
+    assert said.condition(ConditionType.SCHEDULED).status
+
+
+def test_its_first_gpus_are_remembered():
+    step = Start(A, make_placement(n0=(0,)), FASTER)
+    assert after(step, cast("a", started_at=5.0)).started_at == 5.0
+
+
+@pytest.mark.parametrize("kind", [Reshape, Move])
+def test_a_change_is_counted_and_what_is_given_up_is_leftover(kind):
+    old, new = make_placement(n0=(0, 1)), make_placement(n1=(0,))
+    said = after(
+        kind(A, old, new, FASTER), cast("a", {"n0": (0, 1)}, leftover=frozenset({GpuRef(N0, 3)}))
+    )
+    assert (said.phase, said.reshapes) == (Phase.ADJUSTING, 1)
+    assert said.leftover == {GpuRef(N0, number) for number in (0, 1, 3)}
+
+
+def test_a_change_of_what_never_ran_is_no_reshape():
+    old, new = make_placement(n0=(0, 1)), make_placement(n0=(0,))
+    initialised = cast("a", {"n0": (0, 1)}, phase=Phase.INITIALIZED)
+    said = after(Reshape(A, old, new, FASTER), initialised)
+    assert (said.phase, said.reshapes) == (Phase.INITIALIZED, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "phase"),
+    [(CauseCode.OUTRANKED, Phase.QUEUED), (CauseCode.SUSPENDED, Phase.SUSPENDED)],
+)
+def test_a_stop_takes_everything(code, phase):
+    old = make_placement(n0=(0,))
+    said = after(Stop(A, old, Cause(code)), cast("a", {"n0": (0,)}, speed=3.0))
+    assert (said.phase, said.placement, said.saves) == (phase, None, True)
+    assert (said.leftover, said.speed) == (set(old.refs()), 0.0)
+    assert not said.condition(ConditionType.SCHEDULED).status
+
+
+def test_who_loses_a_node_under_its_processes_cannot_save_what_is_left():
+    old = make_placement(n0=(0,), n3=(0,))
+    seats = {"n0": running(run(3, 0, peers=2)), "n3": running(run(3, 0, peers=2, at=1))}
+    step = Stop(A, old, Cause(CauseCode.NODE_LOST))
+    said = after(step, cast("a", {"n0": (0,), "n3": (0,)}, seats=seats))
+    assert (said.saves, said.broken) == (True, 3)
+    only_to_be = after(
+        step, cast("a", {"n0": (0,), "n3": (0,)}, seats={"n0": running(run(3, 0)), "n3": ready()})
+    )
+    assert only_to_be.broken == 0
+
+
+def test_a_wait_says_why():
+    cause = Cause(CauseCode.NO_ROOM)
+    said = after(Wait(A, cause), cast("a", generation=0, phase=Phase.SUBMITTED))
+    assert (said.phase, said.cause, said.generation) == (Phase.QUEUED, cause, 0)
+    assert said.message.startswith("waits: ")
+    assert said.condition(ConditionType.SCHEDULED).reason == "NoRoom"
+
+
+# --- what was never begun is taken back without anybody noticing -----------------------------
+
+
+def taken_back(state, **rest):
+    """A job that trains on two GPUs was to have one, and is to have both again."""
+    old, new = make_placement(n0=(0,)), make_placement(n0=(0, 1))
+    changing = cast(
+        "a",
+        {"n0": (0,)},
+        generation=2,
+        phase=Phase.ADJUSTING,
+        reshapes=1,
+        leftover=frozenset({GpuRef(N0, 1)}),
+        seats={"n0": state},
+        training=Training(iterations=9, batch_size=0),
+    )
+    return after(Reshape(A, old, new, FASTER, **rest), changing)
+
+
+def test_a_change_that_was_not_begun_is_taken_back_without_a_restart():
+    said = taken_back(running(run(3, 0, 1)))
+    assert (said.generation, said.adopted, said.run_generation) == (3, 3, 3)
+    assert (said.phase, said.reshapes, said.leftover) == (Phase.RUNNING, 0, frozenset())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        running(run(3, 0, 1), stop(4)),
+        running(run(3, 0, 1), run(5, 0)),
+        Sat(running(run(3, 0, 1)), declared=run(5, 0)),
+    ],
+)
+def test_a_change_that_was_begun_is_not(state):
+    said = taken_back(state)
+    assert (said.adopted, said.run_generation, said.phase) == (0, 7, Phase.ADJUSTING)
+
+
+def test_another_batch_size_needs_another_start():
+    assert taken_back(running(run(3, 0, 1)), batch_size=128).adopted == 0
+
+
+def test_a_job_that_was_to_stop_and_trains_yet_may_go_on():
+    step = Start(A, make_placement(n0=(0,)), FASTER)
+    trains = cast("a", generation=2, seats={"n0": running(run(3, 0))}, training=Training())
+    assert after(step, trains).adopted == 3
+    assert after(step, trains).phase is Phase.RUNNING
+    recreated = after(step, trains, mechanism=Mechanism.RECREATE)
+    assert (recreated.adopted, recreated.phase) == (0, Phase.INITIALIZED)

@@ -1,0 +1,144 @@
+"""What is recorded, when, and by whom."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.platforms import Fenced
+from dlcontrol.recording import Records
+from dlcore.model import JobId, NodeName
+from tests.builders import make_placement
+from tests.control.scenes import cast, make_scene
+
+A, B = JobId("a"), JobId("b")
+
+
+class Book:
+    """Keeps what is recorded; may fail after the first status."""
+
+    def __init__(self):
+        self.writes = []
+        self.fails = False
+
+    async def record(self, statuses):
+        for job, status in statuses.items():
+            self.writes.append((job, status))
+            if self.fails:
+                raise OSError("the disk is full")
+
+
+@pytest.fixture
+def book():
+    return Book()
+
+
+def look(records, book, scene, **changed):
+    """Look at a scene, make something else of some statuses, and keep that."""
+    entries = records.recall(scene.entries)
+    seen = replace(scene, entries=entries)
+    asyncio.run(records.keep(seen.with_statuses({JobId(n): s for n, s in changed.items()})))
+    return entries
+
+
+def written(scene, book):
+    """The scene as whoever looks next finds it recorded."""
+    return scene.with_statuses(dict(book.writes))
+
+
+def test_what_is_as_it_was_is_not_written(book):
+    scene = make_scene(cast("a", {"n0": (0,)}), cast("b"))
+    records = Records(book)
+    for _ in range(3):
+        look(records, book, scene)
+    assert book.writes == []
+
+
+def test_what_matters_is_written_and_nothing_besides(book):
+    scene = make_scene(cast("a", {"n0": (0,)}), cast("b"))
+    other = scene.entries[A].status.decided(None, now=3.0)
+    look(Records(book), book, scene, a=other)
+    assert book.writes == [(A, other)]
+
+
+def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    records, status = Records(book), scene.entries[A].status
+    farther = replace(status, iteration=5)
+    look(records, book, scene, a=farther)
+    assert book.writes == []
+    assert look(records, book, scene, a=replace(farther, failures=1))[A].status == farther
+    assert book.writes == [(A, replace(status, iteration=5, failures=1))]
+
+
+def test_how_far_a_job_is_is_written_when_its_seconds_are_counted(book):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    counted = replace(scene.entries[A].status, iteration=5, service=9.0, counted_at=30.0)
+    look(Records(book), book, scene, a=counted)
+    assert book.writes == [(A, counted)]
+
+
+def test_what_is_remembered_is_void_when_somebody_wrote_something_else(book):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    records, status = Records(book), scene.entries[A].status
+    look(records, book, scene, a=replace(status, iteration=5))
+    scene = scene.with_statuses({A: replace(status, message="by hand")})
+    assert look(records, book, scene)[A].status.iteration == 0
+
+
+@pytest.mark.parametrize("change", ["decided", "with_pods"])
+def test_a_decision_that_is_not_ours_says_that_another_leads(book, change):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    records = Records(book)
+    look(records, book, scene)
+    status = scene.entries[A].status
+    theirs = (
+        status.decided(None, now=3.0)
+        if change == "decided"
+        else status.with_pods([NodeName("n1")], now=3.0)
+    )
+    with pytest.raises(Fenced, match="another controller has decided about job a"):
+        records.recall(scene.with_statuses({A: theirs}).entries)
+
+
+def test_what_was_there_before_us_is_accepted(book):
+    scene = make_scene(cast("a", {"n0": (0,)}, generation=7))
+    assert Records(book).recall(scene.entries)[A].status.generation == 7
+
+
+def test_jobs_that_come_have_no_decision_yet(book):
+    records = Records(book)
+    look(records, book, make_scene(cast("a", {"n0": (0,)})))
+    records.recall(make_scene(cast("a", {"n0": (0,)}), cast("b", generation=0)).entries)
+    with pytest.raises(Fenced):
+        records.recall(make_scene(cast("a", {"n0": (0,)}), cast("c", generation=1)).entries)
+
+
+def test_our_own_decisions_are_known_again(book):
+    scene = make_scene(cast("a"))
+    records = Records(book)
+    for generation in range(3):
+        look(
+            records,
+            book,
+            scene,
+            a=scene.entries[A].status.decided(make_placement(n0=(generation,)), now=3.0),
+        )
+        scene = written(scene, book)
+    assert scene.entries[A].status.generation == 4
+
+
+def test_after_a_write_that_failed_half_way_either_is_ours(book):
+    scene = make_scene(cast("a"), cast("b"))
+    records = Records(book)
+    book.fails = True
+    new = {
+        "a": scene.entries[A].status.decided(make_placement(n0=(0,)), now=3.0),
+        "b": scene.entries[B].status.decided(make_placement(n0=(1,)), now=3.0),
+    }
+    with pytest.raises(OSError, match="full"):
+        look(records, book, scene, **new)
+    scene = written(scene, book)
+    assert scene.entries[A].status.generation == 2
+    assert scene.entries[B].status.generation == 1
+    assert records.recall(scene.entries)[B].status.generation == 1

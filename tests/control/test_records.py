@@ -1,0 +1,129 @@
+"""What a status makes of decisions, pods and conditions; and what of it needs to be written."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlcontrol.documents import read_status, write_status
+from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
+from tests.builders import make_placement
+
+N0, N1 = NodeName("n0"), NodeName("n1")
+TWO, ONE = make_placement(n0=(0, 1)), make_placement(n0=(1,))
+
+
+def test_each_decision_is_a_generation_with_two_words_on_the_wire():
+    status = Status().decided(TWO, now=1.0)
+    assert (status.generation, status.stop_generation, status.run_generation) == (1, 2, 3)
+    status = status.decided(ONE, now=2.0)
+    assert (status.generation, status.stop_generation, status.run_generation) == (2, 4, 5)
+
+
+def test_an_adopted_start_is_what_is_to_run_until_the_next_decision():
+    status = replace(Status().decided(TWO, now=1.0).decided(ONE, now=2.0), adopted=3)
+    assert (status.stop_generation, status.run_generation) == (4, 3)
+    assert status.decided(TWO, now=3.0).run_generation == 7
+
+
+def test_what_a_decision_gives_up_is_leftover_until_it_is_given_again():
+    status = Status().decided(TWO, now=1.0).decided(ONE, now=2.0)
+    assert status.leftover == {GpuRef(N0, 0)}
+    assert status.decided(None, now=3.0).leftover == {GpuRef(N0, 0), GpuRef(N0, 1)}
+    assert status.decided(TWO, now=3.0).leftover == frozenset()
+
+
+def test_a_decision_counts_the_gpu_seconds_before_it():
+    status = Status().decided(TWO, now=10.0)
+    assert status.decided(ONE, now=14.0).service == 8.0
+    counted = replace(status, service=4.0, counted_at=12.0)
+    assert counted.decided(None, now=14.0).service == 8.0
+    assert counted.decided(None, now=14.0).decided(ONE, now=99.0).service == 8.0
+
+
+@pytest.mark.parametrize(
+    ("placement", "gang", "shaped"),
+    [
+        (TWO, 0, 1),
+        (ONE, 0, 2),
+        (make_placement(n0=(0, 1, 2)), 0, 2),
+        (make_placement(n0=(0, 1, 2)), 4, 1),
+        (None, 0, 2),
+    ],
+)
+def test_pods_that_were_granted_their_gpus_last_as_long_as_these(placement, gang, shaped):
+    """A gang that grows piece by piece keeps the pods that it has."""
+    assert Status().decided(TWO, now=1.0).decided(placement, now=2.0, gang=gang).shaped == shaped
+
+
+def test_pods_are_told_apart_by_their_serial():
+    status = Status(shaped=4).with_pods([N0, N1], now=5.0)
+    assert status.pods == (Booking(N0, 1, 4), Booking(N1, 2, 4))
+    assert status.booked_at == 5.0
+    again = status.without_pods([N0]).with_pods([N0], now=6.0)
+    assert again.pods == (Booking(N1, 2, 4), Booking(N0, 3, 4))
+
+
+def test_with_the_end_of_a_pod_nothing_is_left_on_its_node():
+    refs = frozenset({GpuRef(N0, 0), GpuRef(N1, 0)})
+    status = Status(leftover=refs).with_pods([N0, N1], now=0.0).without_pods([N0])
+    assert status.leftover == {GpuRef(N1, 0)}
+
+
+def test_a_condition_keeps_the_time_of_its_last_change():
+    waits = Condition(ConditionType.SCHEDULED, status=False, reason="NoRoom", message="no room")
+    status = Status().with_condition(waits, 5.0)
+    assert [each.since for each in status.conditions] == [5.0]
+    other = replace(waits, message="still no room")
+    assert [each.since for each in status.with_condition(other, 7.0).conditions] == [5.0]
+    has = replace(waits, status=True)
+    assert [each.since for each in status.with_condition(has, 7.0).conditions] == [7.0]
+    assert status.with_condition(waits, 9.0) is status
+    assert status.condition(ConditionType.FINISHED) is None
+
+
+def test_how_far_a_job_is_is_not_worth_a_write():
+    status = Status(phase=Phase.RUNNING)
+    farther = replace(status, iteration=9, iterated_at=3.0, speed=2.0, metric=0.1, service=4.0)
+    assert farther != status
+    assert farther.says_the_same_as(status)
+    assert not replace(farther, reached=1).says_the_same_as(status)
+
+
+def test_every_field_outlives_the_controller():
+    placement = make_placement("V100", n0=(0, 1))
+    condition = Condition(ConditionType.FINISHED, status=True, reason="Finished", message="x")
+    numbers: dict[str, Any] = {
+        name: float(place) + 1000.0 if isinstance(default, float) else place + 10
+        for place, (name, default) in enumerate(
+            (name, each.default) for name, each in Status.__dataclass_fields__.items()
+        )
+        if isinstance(default, float | int) and not isinstance(default, bool)
+    }
+    others: dict[str, Any] = {
+        "phase": Phase.ADJUSTING,
+        "placement": placement,
+        "batch_size": 128,
+        "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
+        "saves": False,
+        "pods": (Booking(N0, 3, 2),),
+        "leftover": frozenset({GpuRef(N1, 1)}),
+        "started_at": 5000.0,
+        "finished_at": 5001.0,
+        "paused_at": 5002.0,
+        "metric": 0.5,
+        "bound_to": (N0,),
+        "exit_code": 3,
+        "message": "trains",
+        "log_tail": ("one", "two"),
+        "conditions": (condition,),
+    }
+    full = Status(**numbers | others)
+    unset = [
+        name
+        for name, each in Status.__dataclass_fields__.items()
+        if getattr(full, name) == each.default
+    ]
+    assert unset == []
+    assert read_status(write_status(full)) == full

@@ -1,0 +1,152 @@
+"""What follows from a scene about GPUs: who may hold which, and what may go on as it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.platforms import PodPhase
+from dlcore.model import GpuRef, JobId, NodeName, Phase
+from dlsidecar.events import RankEnded
+from tests.control.scenes import (
+    ENDED,
+    EPOCH,
+    PENDING,
+    Sat,
+    cast,
+    ended,
+    make_scene,
+    new,
+    ready,
+    released,
+    run,
+    running,
+    stop,
+)
+
+A, B = JobId("a"), JobId("b")
+N0, N1 = NodeName("n0"), NodeName("n1")
+
+
+def gpus(*numbers, node=N0):
+    return {GpuRef(node, number) for number in numbers}
+
+
+def held(sat, **rest):
+    """What a job may hold that was decided GPU 0, and GPU 3 before."""
+    rest.setdefault("leftover", frozenset(gpus(3)))
+    return make_scene(cast("a", {"n0": (0,)}, generation=4, seats={"n0": sat}, **rest)).held_by(A)
+
+
+@pytest.mark.parametrize(
+    ("sat", "numbers"),
+    [
+        pytest.param(ENDED, (), id="it has ended"),
+        pytest.param(PENDING, (), id="only we can tell it anything, and have not"),
+        pytest.param(Sat(phase=PodPhase.PENDING), (0, 3), id="a former controller may have"),
+        pytest.param(Sat(phase=PodPhase.LOST), (0, 3), id="nobody knows"),
+        pytest.param(ready(), (), id="it has run nothing, and obeys us"),
+        pytest.param(new(), (0, 3), id="it may obey a former controller yet"),
+        pytest.param(Sat(new(), fresh=True), (), id="there was nobody else to obey"),
+        pytest.param(running(run(7, 1)), (1,), id="what it says is exact"),
+        pytest.param(Sat(running(run(7, 1)), reachable=False), (1,), id="also when it is silent"),
+        pytest.param(running(run(7, 1), run(9, 0)), (0, 1), id="the next run takes its own"),
+        pytest.param(running(run(7, 1), stop(8)), (1,), id="it stops"),
+        pytest.param(released(run(7, 1), stop(8)), (), id="it has stopped"),
+        pytest.param(ended(run(7, 1)), (), id="it has ended by itself"),
+        pytest.param(Sat(ready(), declared=run(9, 0)), (0,), id="it may have heard us"),
+        pytest.param(
+            Sat(ready(), declared=stop(10), overtaken=(run(9, 2),)),
+            (2,),
+            id="or what we said first",
+        ),
+        pytest.param(
+            Sat(running(run(9, 0)), overtaken=(run(7, 2),)), (0,), id="it knows better by now"
+        ),
+        pytest.param(
+            running(run(7, 1, epoch=1)), (0, 1, 3), id="what another epoch says, and ours"
+        ),
+        pytest.param(running(run(7, "GPU-strange")), (0, 3), id="a GPU that nobody knows"),
+    ],
+)
+def test_a_pod_may_hold(sat, numbers):
+    assert held(sat) == gpus(*numbers)
+
+
+def test_only_what_is_decided_on_its_own_node_may_be_held_there():
+    other = frozenset({GpuRef(N1, 1)})
+    assert held(new(), leftover=other) == gpus(0)
+
+
+def test_gpus_may_be_named_by_uuid():
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(run(3, "GPU-8f7c"))}))
+    node = scene.nodes[N0]
+    named = replace(node, gpus=(node.gpus[0], replace(node.gpus[1], uuid="GPU-8f7c")))
+    scene = replace(scene, nodes={N0: named})
+    assert scene.held_by(A) == gpus(1)
+
+
+def test_a_gpu_with_two_holders_is_free_for_neither():
+    scene = make_scene(
+        cast("a", generation=2, seats={"n0": running(run(3, 0))}),
+        cast("b", {"n0": (0,)}, seats={"n0": running(run(3, 0))}),
+    )
+    assert not scene.is_free_for(A, GpuRef(N0, 0))
+    assert not scene.is_free_for(B, GpuRef(N0, 0))
+    assert scene.is_free_for(A, GpuRef(N0, 1))
+
+
+# --- what may go on as it is ----------------------------------------------------------------
+
+
+def undisturbed(*sats, **rest):
+    seats = {f"n{n}": sat for n, sat in enumerate(sats)}
+    return make_scene(cast("a", {"n2": (0,)}, generation=4, seats=seats, **rest)).undisturbed(A)
+
+
+RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
+
+
+def test_a_whole_start_may_go_on():
+    start = undisturbed(running(RUN0), running(RUN1))
+    assert (start.generation, start.is_running) == (3, True)
+    assert start.gpus == gpus(0) | gpus(0, node=N1)
+
+
+def test_pods_that_run_nothing_do_not_matter():
+    assert undisturbed(running(run(3, 0)), Sat(ready(), fresh=True)) is not None
+
+
+@pytest.mark.parametrize(
+    "sats",
+    [
+        pytest.param((ready(),), id="nothing lives"),
+        pytest.param((running(RUN0),), id="a container is missing"),
+        pytest.param((running(RUN0), running(RUN1, stop(4))), id="one was told to stop"),
+        pytest.param((running(RUN0), Sat(running(RUN1), declared=stop(4))), id="or is being told"),
+        pytest.param((running(run(3, 0), run(5, 0)),), id="it changes"),
+        pytest.param(
+            (running(RUN0), running(RUN1, RankEnded(1, 1, 1))), id="a process has crashed"
+        ),
+        pytest.param((running(run(3, 0, epoch=EPOCH - 1)),), id="it may obey somebody else"),
+        pytest.param((running(run(3, 0)), running(run(5, 0))), id="two starts"),
+        pytest.param((running(run(3, 0)), Sat(phase=PodPhase.LOST)), id="who knows"),
+    ],
+)
+def test_a_start_that_is_disturbed_may_not(sats):
+    assert undisturbed(*sats) is None
+
+
+def test_a_start_that_is_known_to_be_broken_may_not():
+    assert undisturbed(running(run(3, 0)), broken=3) is None
+
+
+def test_the_latest_start_is_known_by_those_who_took_part_in_it():
+    scene = make_scene(
+        cast(
+            "a",
+            generation=4,
+            phase=Phase.QUEUED,
+            seats={"n0": released(run(3, 0), stop(4)), "n1": running(run(5, 0)), "n2": ready()},
+        )
+    )
+    assert [seat.key.node for seat in scene.latest_start(A)] == [N1]
