@@ -31,6 +31,9 @@ SAMPLE_S = 10.0
 FEWEST_STEPS = 10
 """And over so many iterations."""
 
+CLOCKS_DIFFER_S = 0.02
+"""Times of theirs are known so exactly: an answer is on its way for a while."""
+
 MOST_POINTS = 512
 """So many points of a job's own learning curve are kept."""
 
@@ -138,7 +141,9 @@ class Lessons:
         assert placement is not None
         latest = _Sample(now - state.progress.idle_seconds, state.progress.iteration)
         if stretch.first is None:
-            if latest.iteration != stretch.told_iteration:
+            # As long as nothing was reported, its clock stands at the beginning.
+            is_reported = latest.at > stretch.ordered_at + CLOCKS_DIFFER_S
+            if latest.iteration != stretch.told_iteration and is_reported:
                 stretch.first = stretch.sample = latest
             return
         began_at = stretch.began_at(latest)

@@ -223,11 +223,11 @@ class Crew:
             )
         )
 
-    def _take_match(self, found: dict[str, str]) -> None:
-        if CONFIRMED in found:
+    def _take_match(self, found: dict[str, str], is_late: bool) -> None:  # noqa: FBT001 - as it is called back
+        if CONFIRMED not in found:
+            self._observer.take_groups(found, is_late=is_late)
+        elif not is_late:
             self.supervisor.hear_confirmation()
-        else:
-            self._observer.take_groups(found)
 
     def _read_output(self) -> bool:
         """Read on without a rest; return whether nothing is left."""
@@ -238,6 +238,8 @@ class Crew:
         return self._matcher.is_idle and all(pump.is_empty for pump in self._pumps)
 
     def _begin_start(self) -> None:
+        # What the start before has said last is not taken for the first word of this one.
+        self._read_output()
         self._observer.begin_start()
         self._matcher.begin()
 

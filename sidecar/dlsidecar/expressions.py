@@ -40,17 +40,19 @@ class Matcher:
         self,
         *,
         reaper: Reaper,
-        on_match: Callable[[dict[str, str]], None],
+        on_match: Callable[[dict[str, str], bool], None],
         on_problem: Problem,
         progress: str = "",
         confirm: str = "",
     ) -> None:
+        """``on_match`` gets what was found, and whether it was handed over before :meth:`begin`."""
         self._reaper = reaper
         self._on_match = on_match
         self._on_problem = on_problem
         self._expressions = [progress, confirm]
         self._source = read_helper("matching.py")
         self._loop = asyncio.get_running_loop()
+        self._beginnings = 0
         self._restarts = 0
         self._is_invalid = False
         self._pid: int | None = None
@@ -64,6 +66,7 @@ class Matcher:
         self._gaps: set[int] = set()
         """The streams of which something was left out."""
         self._open: deque[int] = deque()
+        """What waits for its answer: after which beginning it was handed over."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
 
@@ -78,6 +81,7 @@ class Matcher:
 
     def begin(self) -> None:
         """Start the helper, if there is anything to match; a new beginning forgives the old."""
+        self._beginnings += 1
         self._restarts = 0
         if self._pid is None and any(self._expressions) and not self._is_invalid:
             self._start()
@@ -160,7 +164,7 @@ class Matcher:
 
     def _put(self, block: bytes, stream: int) -> None:
         self._unsent += len(block).to_bytes(4, "big") + bytes([stream]) + block
-        self._open.append(len(block))
+        self._open.append(self._beginnings)
 
     def _send(self) -> None:
         try:
@@ -198,10 +202,9 @@ class Matcher:
             self._is_invalid = True
             self._on_problem("ExpressionInvalid", answer)
             return
-        if self._open:
-            self._open.popleft()
+        asked = self._open.popleft() if self._open else self._beginnings
         for found in answer:
-            self._on_match(found)
+            self._on_match(found, asked < self._beginnings)
 
     # --- what never comes back --------------------------------------------------------------
 

@@ -88,9 +88,13 @@ class Observer:
         # It may be why the training ended.
         self._see_shortages()
 
-    def take_groups(self, groups: dict[str, str]) -> None:
-        """Take what the regular expression found in a line of the log."""
-        self.post(progress.parse_groups(groups))
+    def take_groups(self, groups: dict[str, str], *, is_late: bool = False) -> None:
+        """Take what the regular expression found in a line; a late one is of the start before."""
+        post = progress.parse_groups(groups)
+        if is_late:
+            self._meter.recall(post)
+        else:
+            self.post(post)
 
     def take_file(self, block: bytes) -> None:
         """Take what was appended to the progress file."""

@@ -142,13 +142,18 @@ class Meter:
         self.has_observed = True
         if self._has_moved(seen):
             self._moved_at = now
+        if seen.iteration is not None:
+            self._add_point(now, seen.iteration)
+        self.recall(seen)
+
+    def recall(self, seen: Post) -> None:
+        """Take in what the start before had said, and what so tells nothing of the pace."""
         if seen.epoch is not None:
             self.epoch = seen.epoch
         if seen.batch_size is not None:
             self.batch_size = seen.batch_size
         self._merge_metrics(seen.metrics)
         if seen.iteration is not None:
-            self._add_point(now, seen.iteration)
             self.iteration = seen.iteration
 
     def _has_moved(self, seen: Post) -> bool:
