@@ -30,7 +30,7 @@ SELECTORS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), SELECTORS.items(), ids=repr)
+@pytest.mark.parametrize(("text", "expected"), SELECTORS.items(), ids=list(SELECTORS))
 def test_a_selector_selects(text, expected):
     selector = parse(text)
     assert {name for name, labels in JOBS.items() if selector.selects(labels)} == expected
