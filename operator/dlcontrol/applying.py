@@ -66,6 +66,8 @@ class Hands:
         self._dialer = dialer
         self._epoch = epoch
         self._followed: dict[PodKey, Address] = {}
+        self._absent: dict[PodKey, float] = {}
+        """Pods that cannot be dialled, and since when."""
         self._asked: set[tuple[JobId, Booking]] = set()
         """Pods that we asked for with success."""
         self._untold: set[tuple[JobId, Booking]] = set()
@@ -94,7 +96,16 @@ class Hands:
         """Why the platform would not even take the order for this pod; empty if it did."""
         return self._refusals.get((job, booking), "")
 
-    def keep_up(self, entries: Mapping[JobId, Entry], addresses: Mapping[PodKey, Address]) -> None:
+    def contact(self, key: PodKey) -> Contact:
+        """What is known of a SideCar; where it has no address, since when it has none."""
+        contact = self._dialer.contact(key)
+        if key not in self._absent:
+            return contact
+        return replace(contact, reachable=False, since=self._absent[key])
+
+    def keep_up(
+        self, entries: Mapping[JobId, Entry], addresses: Mapping[PodKey, Address], now: float
+    ) -> None:
         """Speak to these SideCars and to no others, and remember nothing of what is gone."""
         for key in self._followed.keys() - addresses.keys():
             self._dialer.forget(key)
@@ -103,6 +114,8 @@ class Hands:
                 self._dialer.follow(key, address)
         self._followed = dict(addresses)
         booked = {(job, pod) for job, entry in entries.items() for pod in entry.status.pods}
+        absent = {PodKey(job, pod.node) for job, pod in booked} - addresses.keys()
+        self._absent = {key: self._absent.get(key, now) for key in absent}
         self._asked &= booked
         self._untold &= booked
         for memory in (self._removed, self._refusals):

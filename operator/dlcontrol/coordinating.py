@@ -190,6 +190,8 @@ class _Case:
         for seat in wanted:
             if not seat.asked and seat.pod.phase is PodPhase.PENDING:
                 yield Launch(seat.key)
+        if self.entry.problem:
+            return  # What its user wants of it now cannot be read.
         if all(seat.fresh for seat in strangers):
             # What somebody else's commands may still do has to be known before ours are chosen.
             yield from self._approach(placement)

@@ -25,11 +25,11 @@ from dlcontrol.progressing import (
 )
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
+from dlcontrol.starts import Latest
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,8 @@ class _Judge:
         self.news: list[News] = []
         self.all_seats = tuple(scene.seats_of(entry.job.id).values())
         self.seats = [seat for seat in self.all_seats if not seat.has_ended]
-        self.started = scene.latest_start(entry.job.id)
-        self.start = self.started[0].start if self.started else 0
-        """The latest start of its processes that is known of."""
+        self.latest = Latest(scene, entry)
+        self.started = self.latest.seats
 
     def verdict(self, forecast: float | None) -> Verdict:
         self.status = counted(self.status, self.now, is_held=bool(self.seats))
@@ -166,26 +165,10 @@ class _Judge:
     def _finishes(self) -> bool:
         """Whether all processes of its latest start ended by themselves, and well."""
         well = ended_well(self.started)
-        if not well or len(well) < len(self.started) or len(well) < self._containers():
+        if not well or len(well) < len(self.started) or len(well) < self.latest.containers:
             return False
         self._end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
         return True
-
-    def _containers(self) -> int:
-        """Over how many containers its latest start is, as far as anybody knows."""
-        for seat in self.started:
-            target = seat.state.target if seat.state is not None else None
-            if isinstance(target, Run) and target.generation == self.start:
-                return len(target.peers)
-        begun = self.scene.begun.get(self.job.id)
-        if begun is not None and self.start == begun.generation:
-            return len(begun.runs)
-        if self.start == self.status.running:
-            return self.status.containers
-        placement = self.status.placement
-        if self.start == self.status.run_generation and placement is not None:
-            return len(placement.nodes)
-        return len(self.started)
 
     def _reaches_target(self) -> bool:
         target = self.job.training.target
@@ -225,9 +208,9 @@ class _Judge:
 
     def _crashes(self) -> bool:
         failed = [seat for seat in self.started if seat.phase is SideCarPhase.FAILED]
-        if not failed or self.start <= self.status.broken:
+        if not failed or self.latest.generation <= self.status.broken:
             return False
-        self.status = replace(self.status, broken=self.start, exit_code=code_of(failed))
+        self.status = replace(self.status, broken=self.latest.generation, exit_code=code_of(failed))
         self._fail(describe_failure(failed))
         return True
 
@@ -251,7 +234,9 @@ class _Judge:
     def _try_again(self, reason: str, message: str, delay: float) -> None:
         """Start it anew after some time; until then it keeps its GPUs only if that is soon."""
         status, keeps = self.status, delay <= self.rules.keep_seconds
-        status = replace(status, retry_at=self.now + delay, speed=0.0, message=message)
+        status = replace(
+            status, retry_at=self.now + delay, speed=0.0, paused_at=None, message=message
+        )
         if status.placement is not None:
             status = status.decided(
                 status.placement if keeps else None,
@@ -327,7 +312,9 @@ class _Judge:
         if not lost or self.status.placement is None:
             return False
         if len(self.started) > 1:
-            self.status = replace(self.status, broken=max(self.start, self.status.broken))
+            self.status = replace(
+                self.status, broken=max(self.latest.generation, self.status.broken)
+            )
         where = ", ".join(sorted(seat.key.node for seat in lost))
         message = (
             f"waits: nobody knows what its pod on {where} does; it starts anew when it is proven"
@@ -367,67 +354,30 @@ class _Judge:
     def _is_late(self, seat: Seat) -> bool:
         if seat.has_ended or seat.contact.reachable or seat.pod.phase is PodPhase.LOST:
             return False
-        since = max(self.status.booked_at, seat.contact.since)
+        since = self.status.booked_at if seat.fresh else seat.contact.since
         return self.now - since > self.rules.initialize_seconds
 
     def _falls_apart(self) -> bool:
         """Some of its processes or containers are gone, and the others would wait for ever."""
         if any(not seat.is_stamped(self.scene.epoch) and not seat.fresh for seat in self.seats):
             return False  # Somebody else's command may be on its way, and complete it.
-        overtaken = self._find_overtaken()
-        if not overtaken and not self._is_undone() and not self._is_incomplete():
+        is_incomplete, foreign = self.latest.is_incomplete, self.latest.foreign_generation
+        if not (is_incomplete or foreign or self.latest.is_undone):
             return False
-        status = replace(self.status, broken=max(self.start, self.status.broken))
+        status = self.status
+        if is_incomplete:
+            status = replace(status, broken=max(self.latest.generation, status.broken))
         # What SideCars were told counts, even if the record of it was lost.
-        self.status = replace(status, generation=max(status.generation, overtaken // 2))
-        if status.placement is None or (self.started and self.start < status.run_generation):
+        self.status = replace(status, generation=max(status.generation, foreign // 2))
+        if status.placement is None or 0 < self.latest.generation < status.run_generation:
             return False  # It will have a new start anyway.
         pod = next((seat.pod for seat in self.all_seats if seat.pod.fault), None)
         if pod is not None:
             self._fail(pod.message or pod.reason)
         else:
-            self._set_back("Restarted", "a container of it was restarted", keeps=True)
+            what = "a container of it was restarted" if is_incomplete else "its start was disturbed"
+            self._set_back("Restarted", what, keeps=True)
         return True
-
-    def _find_overtaken(self) -> int:
-        """The newest that a pod of its was told which is newer than what was decided, or 0."""
-        placement, generation = self.status.placement, self.status.run_generation
-        terms = [
-            seat.state.generation
-            for seat in self.seats
-            if seat.state is not None and not seat.is_leaving and placement is not None
-        ]
-        newest = max(terms, default=0)
-        return newest if newest > generation else 0
-
-    def _is_undone(self) -> bool:
-        """
-        Whether a container of the present start was told something else since.
-
-        The stamp of a new controller does that if it overtakes the news of what the former one
-        had begun. As a generation is one start of all processes, another one is needed.
-        """
-        return self.start == self.status.run_generation and any(
-            not seat.has_begun(self.start) and not seat.is_leaving for seat in self.started
-        )
-
-    def _is_incomplete(self) -> bool:
-        generation = self.status.run_generation
-        if self.status.phase is Phase.RUNNING and self.start < generation:
-            # Its container is another one by now, and nothing lives of what was running.
-            return not any(self._is_told_to_run(seat, generation) for seat in self.seats)
-        if not self.started or self.start <= self.status.broken:
-            return False
-        joining = [
-            seat
-            for seat in self.seats
-            if seat.start < self.start and self._is_told_to_run(seat, self.start)
-        ]
-        is_hanging = any(seat.is_living for seat in self.started) or self.start == generation
-        return is_hanging and len(self.started) + len(joining) < self._containers()
-
-    def _is_told_to_run(self, seat: Seat, generation: int) -> bool:
-        return isinstance(seat.told, Run) and seat.told.generation == generation
 
     # --- what goes well
 

@@ -13,7 +13,7 @@ for one; between decisions the loop only carries on with what was decided.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ParamSpec, Protocol
 
@@ -237,13 +237,14 @@ class Controller:
     # --- seeing
 
     def _see(self, observation: Observation) -> Scene:
+        now = self._clock()
         entries = self._records.recall(observation.entries)
-        self._hands.keep_up(
-            entries,
-            {key: pod.address for key, pod in observation.pods.items() if pod.address is not None},
-        )
+        addresses = {
+            key: pod.address for key, pod in observation.pods.items() if pod.address is not None
+        }
+        self._hands.keep_up(entries, addresses, now)
         return Scene(
-            now=self._clock(),
+            now=now,
             epoch=self._epoch,
             entries=entries,
             seats={
@@ -267,11 +268,9 @@ class Controller:
         refusal = self._hands.refusal(job, booking)
         if refusal and pod.phase is PodPhase.PENDING:
             pod = replace(pod, reason="NotTaken", message=refusal)
-        contact = self._dialer.contact(key)
+        contact = self._hands.contact(key)
         if contact.state is not None and contact.state.epoch > self._epoch:
             raise Fenced(f"the SideCar of {key} obeys another controller")
-        if contact.since < self._began_at:
-            contact = replace(contact, since=self._began_at)
         return Seat(
             key,
             booking,
@@ -372,15 +371,17 @@ class Controller:
                 self._gauge.reshaped(paused, self._options.mechanism.value)
             for news in verdict.news:
                 self._remember(self._memory.note_news, job, news, self._clock())
-                await self._tell_people(job, news)
+        told = [(job, verdict.news) for job, verdict in verdicts.items() if verdict.news]
+        await asyncio.gather(*(self._tell_people(job, news) for job, news in told))
 
-    async def _tell_people(self, job: JobId, news: News) -> None:
-        try:
-            await self._platform.tell(job, news.reason, news.message, warning=news.warning)
-        except Fenced:
-            raise
-        except Exception:
-            log.exception("could not tell that job %s: %s", job, news.message)
+    async def _tell_people(self, job: JobId, all_news: Sequence[News]) -> None:
+        for news in all_news:
+            try:
+                await self._platform.tell(job, news.reason, news.message, warning=news.warning)
+            except Fenced:
+                raise
+            except Exception:
+                log.exception("could not tell that job %s: %s", job, news.message)
 
     def _remember(self, keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
         """What is learnt and kept for later is no reason to stop scheduling (law 7)."""

@@ -3,7 +3,7 @@ Controllers in a played world: begun, woken, killed, held back, and followed by 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dlcontrol.judging import News, Rules
@@ -188,7 +188,23 @@ class Government:
         if self.leader.is_over:
             self.begin()
 
+    def when_over(self, reign: Reign, seconds: float, act: Callable[[], None]) -> None:
+        """Do this so long after a controller has ended, or was held back."""
+
+        def look() -> None:
+            if reign.is_over or reign.leash.held is not None:
+                self.world.after(seconds, act)
+            else:
+                self.world.after(0.01, look)
+
+        look()
+
     # --- cycles
+
+    def wake(self) -> None:
+        """Whoever leads is told that there is something new."""
+        if self.reigns:
+            self._wake(self.leader)
 
     def _wake(self, reign: Reign) -> None:
         if not reign.is_woken and not reign.is_over:

@@ -26,7 +26,7 @@ from dlcore.model import (
 from tests.builders import make_job
 from tests.control.governing import PACE, Government, Reign
 from tests.control.played import PlayedPod, Temper, World
-from tests.control.played_sidecars import Processes
+from tests.control.training import Trainings
 
 
 def draw_temper(chance: Random) -> Temper:
@@ -76,6 +76,7 @@ class Story:
         self.world = World(seed, sizes, draw_temper(chance))
         pace = replace(PACE, period_seconds=chance.choice((1.0, 4.0, 15.0)))
         self.government = Government(self.world, plot.policy, plot.mechanism, pace=pace)
+        self.trainings = Trainings(self.world)
         self.is_calm = False
         self._names = 0
 
@@ -86,7 +87,7 @@ class Story:
         """Let it all happen; raises :class:`LawBroken`."""
         world, chance = self.world, self.world.chance
         self.government.begin()
-        self._train()
+        self.trainings.begin()
         for _ in range(self.plot.jobs):
             world.later(0.0, self.plot.seconds * 0.7, self._submit)
         for _ in range(self.plot.misfortunes):
@@ -113,7 +114,7 @@ class Story:
     def _find_unrest(self) -> list[str]:
         """Let time pass when all is over; returns what is left, and what is done all the same."""
         world, witness = self.world, self.world.witness
-        self.government._wake(self.government.leader)
+        self.government.wake()
         world.run(20.0)
         before = (witness.commands, world.records)
         world.run(60.0)
@@ -150,56 +151,7 @@ class Story:
         for processes in list(world.witness.living):
             if processes.hang:
                 # Somebody looks at it in the end.
-                self._crash_these(processes)
-
-    # --- the trainings
-
-    def _train(self) -> None:
-        """A second passes for all trainings."""
-        world = self.world
-        world.after(1.0, self._train)
-        seen: set[tuple[JobId, int]] = set()
-        for processes in sorted(world.witness.living, key=lambda p: (p.job, p.node)):
-            key = (processes.job, processes.run.generation)
-            if key not in seen and world.witness.is_whole(processes) and not processes.is_ending:
-                seen.add(key)
-                self._iterate(processes)
-
-    def _iterate(self, processes: Processes) -> None:
-        world, course = self.world, self.world.courses[processes.job]
-        course.iteration += 1 + processes.run.world_size
-        if course.iteration >= course.total and not course.is_done:
-            course.is_done = True
-            course.saved = course.iteration
-        if course.is_done:
-            self._finish(processes)
-            return
-        for pod in self._pods_of(processes.job):
-            if pod.container is not None and pod.container.processes is not None:
-                pod.container.show_progress()
-        if course.crashes_at and course.iteration >= course.crashes_at[0]:
-            course.crashes_at.pop(0)
-            world.note(f"{processes.job} crashes")
-            self._crash_these(processes)
-
-    def _finish(self, processes: Processes) -> None:
-        for pod in self._pods_of(processes.job):
-            container = pod.container
-            if container is None or container.processes is None or not container.processes.live:
-                continue
-            mine = container.processes
-            for rank in sorted(mine.ranks):
-                self.world.later(0.0, 1.0, partial(container.end, mine, rank, 0))
-
-    def _pods_of(self, job: JobId) -> list[PlayedPod]:
-        return [pod for (name, _), pod in self.world.pods.items() if name == job]
-
-    def _crash_these(self, processes: Processes) -> None:
-        pod = self.world.pod_of(processes.job, processes.node)
-        if pod is not None and pod.container is not None and processes.live:
-            processes.is_spoilt = True
-            self.world.witness.spoil(processes)
-            pod.container.end(processes, min(processes.ranks), 1)
+                self.trainings.crash(processes)
 
     # --- what users do
 
@@ -225,8 +177,7 @@ class Story:
         self.world.courses[job.id].crashes_at = [
             chance.randrange(20, 200) for _ in range(chance.choice((0, 0, 0, 1, 2)))
         ]
-        self.government.leader.controller.wake()
-        self.government._wake(self.government.leader)
+        self._wake()
 
     def _some_job(self) -> JobId | None:
         names = sorted(name for name, e in self.world.entries.items() if not e.status.is_final)
@@ -266,7 +217,7 @@ class Story:
             self._wake()
 
     def _wake(self) -> None:
-        self.government._wake(self.government.leader)
+        self.government.wake()
 
     # --- what goes wrong
 
@@ -350,7 +301,7 @@ class Story:
     def _crash(self) -> None:
         living = sorted(self.world.witness.living, key=lambda p: (p.job, p.node))
         if living:
-            self._crash_these(self.world.chance.choice(living))
+            self.trainings.crash(self.world.chance.choice(living))
 
     def _hang(self) -> None:
         living = sorted(self.world.witness.living, key=lambda p: (p.job, p.node))

@@ -11,6 +11,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.coordinating import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
 from dlcontrol.platforms import Address, Fenced, PodKey
 from dlcontrol.records import Booking
+from dlcontrol.scene import NO_CONTACT
 from dlcore.model import JobId, NodeName, Training
 from dlwire.messages import Peer, Run, Stop
 from tests.control.scenes import (
@@ -63,6 +64,9 @@ class Place:
 
     def declare(self, key, target):
         self.calls.append((key, target))
+
+    def contact(self, key):
+        return NO_CONTACT
 
     def follow(self, key, address):
         self.calls.append(("follow", key, address))
@@ -281,9 +285,9 @@ def test_a_job_that_is_over_is_forgotten(hands, place):
 
 def test_those_are_spoken_to_who_are_there(hands, place):
     here, there = Address(socket="/a"), Address(socket="/b")
-    hands.keep_up({}, {A0: here})
-    hands.keep_up({}, {A0: here, A1: here})
-    hands.keep_up({}, {A1: there})
+    hands.keep_up({}, {A0: here}, NOW)
+    hands.keep_up({}, {A0: here, A1: here}, NOW)
+    hands.keep_up({}, {A1: there}, NOW)
     assert place.calls == [
         ("follow", A0, here),
         ("follow", A1, here),
@@ -292,12 +296,23 @@ def test_those_are_spoken_to_who_are_there(hands, place):
     ]
 
 
+def test_since_when_a_pod_has_no_address_is_known(hands, place):
+    entries = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})).entries
+    hands.keep_up(entries, {}, NOW)
+    hands.keep_up(entries, {}, NOW + 5)
+    assert (hands.contact(A0).reachable, hands.contact(A0).since) == (False, NOW)
+    hands.keep_up(entries, {A0: Address(socket="/a")}, NOW + 6)
+    assert hands.contact(A0).since == 0.0
+    hands.keep_up(entries, {}, NOW + 7)
+    assert hands.contact(A0).since == NOW + 7
+
+
 def test_nothing_is_remembered_of_what_is_gone(hands, place):
     place.refuses = OSError("away")
     do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     place.refuses = None
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
     do(hands, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
-    hands.keep_up({}, {})
+    hands.keep_up({}, {}, NOW)
     memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._refusals)
     assert not any(memories)

@@ -516,6 +516,16 @@ def test_a_finished_job_is_forgotten_after_its_time():
     assert next_commands(make_scene(now)) == [Forget(A)]
 
 
+def test_a_job_whose_spec_cannot_be_read_is_left_as_it_is_unless_it_is_cancelled():
+    change = {"generation": 2, "problem": "gpus: no mapping", "seats": {"n0": running(run(3, 0))}}
+    changing: Any = {**change, "holds": {"n0": (0, 1)}}
+    assert next_commands(make_scene(cast("a", **changing))) == []
+    cancelled: Any = {**change, "cancelled": True}
+    assert next_commands(make_scene(cast("a", **cancelled))) == [
+        halt(A0, checkpoint=False, leave=True)
+    ]
+
+
 def test_the_pods_of_a_finished_job_end():
     scene = make_scene(
         cast("a", generation=2, phase=Phase.COMPLETED, seats={"n0": ended(run(3, 0))})

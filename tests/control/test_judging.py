@@ -291,7 +291,7 @@ def test_a_container_that_was_lost_through_the_jobs_own_fault_is_a_failure():
     "seat", [replace(PENDING, since=NOW), ENDED, after(stop(0, incarnation="y"), incarnation="y")]
 )
 def test_when_one_of_two_containers_is_lost_both_start_anew(seat):
-    said = judged(pair(running(RUN0), seat, running=3, containers=2))
+    said = judged(pair(running(RUN0), seat, running=3, containers=2, booked_at=NOW))
     assert (said.generation, said.broken, said.phase) == (2, 3, Phase.INITIALIZED)
 
 
@@ -389,6 +389,14 @@ def test_a_pod_that_cannot_come_up_through_the_jobs_fault_is_a_failure():
     died = Sat(phase=PodPhase.ENDED, fresh=True, pod={"reason": "OOMKilled", "fault": True})
     said = judged(alone(died, phase=Phase.INITIALIZED))
     assert (said.failures, said.setbacks) == (1, 0)
+
+
+def test_a_pod_that_is_started_again_is_given_its_time():
+    """It ran for long, and cannot be spoken to since a moment ago."""
+    restarting = Sat(None, phase=PodPhase.PENDING, since=NOW - 1, reachable=False)
+    assert judged(alone(restarting, booked_at=NOW - 5000)).placement is not None
+    for_ever = replace(restarting, since=NOW - 901)
+    assert judged(alone(for_ever, phase=Phase.INITIALIZED, booked_at=NOW - 5000)).placement is None
 
 
 def test_a_controller_that_begins_gives_pods_their_time():

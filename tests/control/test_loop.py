@@ -39,7 +39,7 @@ def submit(government: Government, name: str, **rest) -> JobId:
     job = make_job(name, **{"options": (1,)} | rest)
     government.world.submit(job, iterations=10_000)
     if government.reigns:
-        government._wake(government.leader)
+        government.wake()
     return job.id
 
 
@@ -434,7 +434,7 @@ def test_a_finished_job_is_kept_as_long_as_its_user_wants():
         government.begin()
         government.world.run(20.0)
         government.world.cancel(job)
-        government._wake(government.leader)
+        government.wake()
         government.world.run(20.0)
         assert job not in government.world.entries
         assert not government.world.witness.living

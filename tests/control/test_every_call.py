@@ -1,0 +1,161 @@
+"""
+A controller is killed, or held back for a while, at every single call of a small story.
+
+The world is kind, so that whatever is lost would be lost by the controllers. The story has a job
+that starts, one that grows over two containers, one that makes room, one that is suspended and one
+that is cancelled.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from dlcore import policies
+from dlcore.model import Checkpoint, JobId, Mechanism, Training
+from tests.builders import make_job
+from tests.control.governing import Government, Reign
+from tests.control.played import World
+from tests.control.stories import has_ended
+from tests.control.training import Trainings
+
+SECONDS = 150.0
+
+
+class Episode:
+    """The small story, with one incident in it."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.world = World(f"every call/{mechanism}", {"n0": 3, "n1": 2})
+        self.government = Government(self.world, policies.make("adaptive"), mechanism)
+        self.trainings = Trainings(self.world)
+
+    def close(self) -> None:
+        self.government.close()
+
+    def begin(self) -> Reign:
+        self.trainings.begin()
+        self._submit("grows", 300, 1, 3, 4, 5)
+        self.world.after(25.0, lambda: self._submit("waits", 60, 2))
+        self.world.after(60.0, lambda: self._change("waits", suspend=True))
+        self.world.after(80.0, lambda: self._change("waits", suspend=False))
+        self.world.after(90.0, lambda: self._submit("leaves", 400, 1, 2))
+        self.world.after(115.0, lambda: self._cancel("leaves"))
+        return self.government.begin()
+
+    def succeed(self) -> None:
+        self.government.begin()
+
+    def _submit(self, name: str, iterations: int, *options: int) -> None:
+        self.world.submit(
+            make_job(
+                name,
+                options=options,
+                training=Training(iterations=iterations, batch_size=8),
+                checkpoint=Checkpoint(shared=True),
+            )
+        )
+        self.government.wake()
+
+    def _change(self, name: str, **changes: object) -> None:
+        self.world.change(JobId(name), **changes)
+        self.government.wake()
+
+    def _cancel(self, name: str) -> None:
+        if JobId(name) in self.world.entries:
+            self.world.cancel(JobId(name))
+            self.government.wake()
+
+    def end(self) -> None:
+        world = self.world
+        world.run(SECONDS)
+        self.government.calm_down()
+        world.run(1500.0, until=self._is_over)
+        assert self._is_over(), [entry.status for entry in world.entries.values()]
+        assert JobId("leaves") not in world.entries
+        assert not world.witness.living
+        lost = {job: lost for job, lost in world.witness.lost_iterations.items() if job != "leaves"}
+        assert lost == {}
+
+    def _is_over(self) -> bool:
+        return all(has_ended(entry.status) for entry in self.world.entries.values())
+
+
+def play(mechanism: Mechanism, doom: Callable[[Episode, Reign], None]) -> Reign:
+    """Play the story, with this incident; returns its first controller."""
+    episode = Episode(mechanism)
+    try:
+        reign = episode.begin()
+        doom(episode, reign)
+        episode.end()
+    finally:
+        episode.close()
+    return reign
+
+
+Doom = Callable[[Episode, Reign], None]
+Incident = Callable[[int, float], Doom]
+
+
+def kill_at(call: int, pause: float) -> Doom:
+    """Somebody else begins some time after it."""
+
+    def doom(episode: Episode, reign: Reign) -> None:
+        reign.leash.kill_at = call
+        episode.government.when_over(reign, pause, episode.succeed)
+
+    return doom
+
+
+def hold_at(call: int, pause: float) -> Doom:
+    """Another one takes over while it is held back; then it goes on, as if nothing had been."""
+
+    def doom(episode: Episode, reign: Reign) -> None:
+        def succeed() -> None:
+            episode.government.begin()
+            episode.world.after(pause, lambda: episode.government.go_on(reign))
+
+        reign.leash.hold_at = call
+        episode.government.when_over(reign, 0.2, succeed)
+
+    return doom
+
+
+def count_calls(mechanism: Mechanism) -> int:
+    return play(mechanism, lambda *_: None).leash.calls
+
+
+INCIDENTS = [
+    pytest.param(kill_at, 0.01, id="killed"),
+    pytest.param(kill_at, 9.0, id="killed, and nobody there for a while"),
+    pytest.param(hold_at, 0.05, id="held back for an instant"),
+    pytest.param(hold_at, 20.0, id="held back for long"),
+]
+
+
+def test_the_story_has_many_calls():
+    assert min(map(count_calls, Mechanism)) > 200
+
+
+def play_each(mechanism: Mechanism, calls: range, incident: Incident, pause: float) -> None:
+    for call in calls:
+        play(mechanism, incident(call, pause))
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize(("incident", "pause"), INCIDENTS)
+def test_some_calls(mechanism, incident, pause):
+    play_each(mechanism, range(11, 280, 90), incident, pause)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize(("incident", "pause"), INCIDENTS)
+def test_many_calls(mechanism, incident, pause):
+    play_each(mechanism, range(1, 280, 8), incident, pause)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize(("incident", "pause"), INCIDENTS)
+def test_every_call(mechanism, incident, pause):
+    play_each(mechanism, range(1, 1 + count_calls(mechanism)), incident, pause)

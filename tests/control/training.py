@@ -1,0 +1,62 @@
+"""How trainings go on in a played world, a second at a time, and how they end."""
+
+from functools import partial
+
+from dlcore.model import JobId
+from tests.control.played import PlayedPod, World
+from tests.control.played_sidecars import Processes
+
+
+class Trainings:
+    """All of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def begin(self) -> None:
+        """Let a second pass for all trainings, and another, and so on."""
+        self.world.after(1.0, self.begin)
+        witness = self.world.witness
+        seen: set[tuple[JobId, int]] = set()
+        for processes in sorted(witness.living, key=lambda each: (each.job, each.node)):
+            key = (processes.job, processes.run.generation)
+            if key not in seen and witness.is_whole(processes) and not processes.is_ending:
+                seen.add(key)
+                self._iterate(processes)
+
+    def _iterate(self, processes: Processes) -> None:
+        course = self.world.courses[processes.job]
+        course.iteration += 1 + processes.run.world_size
+        if course.iteration >= course.total and not course.is_done:
+            course.is_done = True
+            course.saved = course.iteration
+        if course.is_done:
+            self._finish(processes)
+            return
+        for pod in self._pods_of(processes.job):
+            if pod.container is not None and pod.container.processes is not None:
+                pod.container.show_progress()
+        if course.crashes_at and course.iteration >= course.crashes_at[0]:
+            course.crashes_at.pop(0)
+            self.crash(processes)
+
+    def _finish(self, processes: Processes) -> None:
+        for pod in self._pods_of(processes.job):
+            container = pod.container
+            if container is None or container.processes is None:
+                continue
+            for rank in sorted(container.processes.ranks):
+                end = partial(container.end, container.processes, rank, 0)
+                self.world.later(0.0, 1.0, end)
+
+    def _pods_of(self, job: JobId) -> list[PlayedPod]:
+        return [pod for (name, _), pod in self.world.pods.items() if name == job]
+
+    def crash(self, processes: Processes) -> None:
+        """One of these ends badly, by itself."""
+        pod = self.world.pod_of(processes.job, processes.node)
+        if pod is not None and pod.container is not None and processes.live:
+            self.world.note(f"{processes.job} crashes")
+            processes.is_spoilt = True
+            self.world.witness.spoil(processes)
+            pod.container.end(processes, min(processes.ranks), 1)
