@@ -31,9 +31,6 @@ SAMPLE_S = 10.0
 FEWEST_STEPS = 10
 """And over so many iterations."""
 
-CLOCKS_DIFFER_S = 0.02
-"""Times of theirs are known so exactly: an answer is on its way for a while."""
-
 MOST_POINTS = 512
 """So many points of a job's own learning curve are kept."""
 
@@ -63,8 +60,6 @@ class _Stretch:
     """When they were told to start."""
     found_iteration: int
     """How many iterations were done before, as far as is known."""
-    told_iteration: int
-    """What is told until the first iteration of this start is."""
     first: _Sample | None = None
     """What was reported first of this start."""
     is_timed: bool = False
@@ -141,9 +136,7 @@ class Lessons:
         assert placement is not None
         latest = _Sample(now - state.progress.idle_seconds, state.progress.iteration)
         if stretch.first is None:
-            # As long as nothing was reported, its clock stands at the beginning.
-            is_reported = latest.at > stretch.ordered_at + CLOCKS_DIFFER_S
-            if latest.iteration != stretch.told_iteration and is_reported:
+            if state.progress.begun:
                 stretch.first = stretch.sample = latest
             return
         began_at = stretch.began_at(latest)
@@ -179,7 +172,6 @@ def _stretch_of(pupil: _Pupil, state: State, now: float) -> _Stretch:
             state.held_generation,
             ordered_at=now - took,
             found_iteration=max(pupil.iteration, state.progress.iteration),
-            told_iteration=state.progress.iteration,
             # It has been training already: whoever led before us has seen its start.
             is_timed=has_started and state.progress.iterations_per_second > 0,
         )

@@ -305,7 +305,13 @@ class Controller:
     def _basis(self, scene: Scene) -> object:
         """What a decision depends on, but for progress."""
         jobs = tuple(
-            (job, entry.spec_generation, entry.status.phase, entry.status.generation)
+            (
+                job,
+                entry.spec_generation,
+                entry.status.phase,
+                entry.status.generation,
+                observing.is_changing(scene, entry),
+            )
             for job, entry in scene.entries.items()
             if observing.is_schedulable(scene, entry)
         )

@@ -32,6 +32,9 @@ from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile
 from dlcore.queues import Queue
 
+FIRST_STEP_S = 120.0
+"""After so long without a word a start counts as training: some training reports seldom."""
+
 SILENT_S = 10.0
 """A SideCar that was silent for so long is not counted on to release anything soon."""
 
@@ -87,6 +90,19 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
     return scene.now >= status.retry_at and not is_lost
 
 
+def is_changing(scene: Scene, entry: Entry) -> bool:
+    """Whether a change of its GPUs is under way: it is over when the training takes a step."""
+    phase = entry.status.phase
+    if phase is not Phase.RUNNING:
+        return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
+    states = (seat.state for seat in scene.latest_start(entry.job.id))
+    # Only the leader may speak of progress, and who that is nobody need know here.
+    told = [state.progress for state in states if state is not None]
+    return bool(told) and all(
+        not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told
+    )
+
+
 def forecast(
     entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
 ) -> fitting.Forecast:
@@ -116,7 +132,7 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> J
         iterations_total=total_iterations(entry.job, forecasts.get(entry.job.id)) or inf,
         service=status.service + held,
         gang=status.gang,
-        adjusting=status.phase in (Phase.INITIALIZED, Phase.ADJUSTING),
+        adjusting=is_changing(scene, entry),
         started_at=status.started_at,
         waiting=status.cause if status.placement is None else None,
         bound_to=() if entry.job.checkpoint.shared else status.bound_to,

@@ -200,6 +200,7 @@ class Meter:
             metrics=dict(self.metrics),
             iterations_per_second=self.iterations_per_second or 0.0,
             idle_seconds=idle,
+            begun=self.has_observed,
             stalled=0 < self._stall_seconds <= idle,
         )
 

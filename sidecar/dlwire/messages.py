@@ -252,7 +252,9 @@ class Progress:
     iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
     """Measured over the latest iterations of this start only; 0 while it cannot be known."""
     idle_seconds: float = field(default=0.0, metadata=wire(Number()))
-    """For how long no iteration has been reported."""
+    """For how long no iteration has been reported, or since the latest start none ever was."""
+    begun: bool = field(default=False, metadata=wire(Flag()))
+    """Whether anything was reported since the latest start: the training has taken a step."""
     stalled: bool = field(default=False, metadata=wire(Flag()))
 
 
@@ -365,7 +367,7 @@ class State:
         return replace(
             self,
             version=0,
-            progress=Progress(stalled=self.progress.stalled),
+            progress=Progress(begun=self.progress.begun, stalled=self.progress.stalled),
             gpus=tuple(replace(gpu, utilization=0.0, memory_used=0) for gpu in self.gpus),
             warmth=replace(self.warmth, memory_bytes=0),
             problems=tuple(Problem(problem.name, "") for problem in self.problems),

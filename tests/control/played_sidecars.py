@@ -156,7 +156,9 @@ class Container:
             leaving=machine.is_leaving,
             processes=self._describe(),
             progress=Progress(
-                iteration=iteration if trains else 0, iterations_per_second=speed if trains else 0.0
+                iteration=iteration if trains else 0,
+                iterations_per_second=speed if trains else 0.0,
+                begun=trains,
             ),
             problems=machine.problems,
         )

@@ -56,6 +56,7 @@ class Training:
                 iteration=self.found + done if done or not self.is_new_pod else 0,
                 iterations_per_second=self.speed if done > 1 else 0.0,
                 idle_seconds=max(0.0, now - latest),
+                begun=done > 0,
             ),
             change=Change(2 * self.generation + 1, start_seconds=START_SECONDS),
         )

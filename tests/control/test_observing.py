@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.asides import Asides
-from dlcontrol.observing import statuses_of, take_snapshot
+from dlcontrol.observing import FIRST_STEP_S, statuses_of, take_snapshot
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
 from dlcore.model import (
@@ -21,6 +21,7 @@ from dlcore.model import (
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import Costs
+from dlwire.messages import Progress
 from tests.builders import make_placement
 from tests.control.scenes import (
     NOW,
@@ -292,3 +293,33 @@ def test_a_job_that_was_to_stop_and_trains_yet_may_go_on():
     assert after(step, trains).phase is Phase.RUNNING
     recreated = after(step, trains, mechanism=Mechanism.RECREATE)
     assert (recreated.adopted, recreated.phase) == (0, Phase.INITIALIZED)
+
+
+# --- until when a change is under way -------------------------------------------------------
+
+TELLS_NOTHING = Progress(idle_seconds=5.0)
+
+
+@pytest.mark.parametrize(
+    ("progress", "adjusts"),
+    [
+        (TELLS_NOTHING, True),
+        (Progress(iteration=7, begun=True, iterations_per_second=2.0), False),
+        # One that reports once an hour is no less running for that.
+        (Progress(idle_seconds=FIRST_STEP_S), False),
+    ],
+)
+def test_a_change_is_over_when_the_training_has_taken_a_step(progress, adjusts):
+    trains = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0), progress=progress)})
+    (state,) = shown(trains).running
+    assert state.adjusting is adjusts
+
+
+def test_the_leader_alone_need_tell_its_steps():
+    told = [run(3, 0, at=rank, peers=2) for rank in range(2)]
+    seats = {
+        "n0": running(told[0], progress=Progress(iteration=7, begun=True)),
+        "n1": running(told[1], progress=TELLS_NOTHING),
+    }
+    (state,) = shown(cast("a", {"n0": (0,), "n1": (0,)}, seats=seats)).running
+    assert not state.adjusting

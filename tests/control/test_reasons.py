@@ -15,7 +15,7 @@ from dlcontrol.tables import GpuState
 from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
 from dlcore.profiles import Costs
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import State, Warmth
+from dlwire.messages import Progress, State, Warmth
 from tests.builders import make_job, make_profile
 
 NOW = 1000.0
@@ -36,8 +36,11 @@ def entry(name: str, status: Status, *, order: int = 0, **job: Any) -> Entry:
     return Entry(make_job(name, **job), order, status, **more)
 
 
+STEPPED = Progress(begun=True)
+
+
 def sidecar(**more: Any) -> State:
-    more = {"epoch": 1, "generation": 3, "held_generation": 3, **more}
+    more = {"epoch": 1, "generation": 3, "held_generation": 3, "progress": STEPPED, **more}
     return State("first", 1, **{"phase": SideCarPhase.RUNNING, "released": False, **more})
 
 

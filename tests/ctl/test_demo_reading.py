@@ -38,7 +38,7 @@ class Log:
         )
 
     def state(self, at: float, phase: str, **facts) -> None:
-        line = {"gpus": [], "iteration": 0, "idle": 0.0, "speed": 0.0, "change": None, **facts}
+        line = {"gpus": [], "iteration": 0, "begun": False, "idle": 0.0, "speed": 0.0, **facts}
         self.lines.append(
             {
                 "at": at,
@@ -62,7 +62,8 @@ class Log:
         while (at := at + 0.7) < until:
             done = max(0, math.floor((at - begins_at) * speed))
             idle = at - begins_at - done / speed if done else at - runs_at
-            self.state(at, "Running", gpus=held, iteration=found + done, idle=idle, speed=speed)
+            facts = {"iteration": found + done, "begun": done > 0, "idle": idle, "speed": speed}
+            self.state(at, "Running", gpus=held, **facts)
         return found + math.floor((until - begins_at) * speed)
 
 
@@ -122,8 +123,8 @@ def test_a_new_pod_that_tells_nothing_of_before_goes_on_from_there():
     log.state(12.0, "Stopping", iteration=done)
     log._start += 2
     log.state(20.0, "Running", gpus=["0"] * 4, iteration=0)
-    log.state(22.0, "Running", gpus=["0"] * 4, iteration=done + 5, idle=0.0, speed=10.0)
-    log.state(23.0, "Running", gpus=["0"] * 4, iteration=done + 15, idle=0.0, speed=10.0)
+    log.state(22.0, "Running", gpus=["0"] * 4, iteration=done + 5, begun=True, speed=10.0)
+    log.state(23.0, "Running", gpus=["0"] * 4, iteration=done + 15, begun=True, speed=10.0)
     assert read_stints(log.lines, APPROACH, JOB)[1].trains_at == pytest.approx(21.5)
 
 

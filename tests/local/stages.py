@@ -40,7 +40,7 @@ from dllocal.folders import Folders
 from dllocal.registry import Registry
 from dllocal.serving import Server
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Shape, State
+from dlwire.messages import Progress, Shape, State
 
 T = TypeVar("T")
 
@@ -188,6 +188,7 @@ def _seat(job: JobId, node: NodeName, gpus: Sequence[int], status: Status) -> Se
         generation=status.run_generation,
         held=tuple(map(str, gpus)),
         held_generation=status.run_generation,
+        progress=Progress(begun=True),
     )
     contact = Contact(state, reachable=True, since=time.time(), first_seen=time.time())
     return Seat(key, Booking(node, 1), Pod(key, PodPhase.UP), contact)

@@ -64,6 +64,7 @@ class Journal:
             start=state.held_generation,
             gpus=list(state.held),
             iteration=state.progress.iteration,
+            begun=state.progress.begun,
             idle=state.progress.idle_seconds,
             speed=state.progress.iterations_per_second,
             change=None

@@ -89,10 +89,8 @@ def _take(stint: Stint, line: Line) -> None:
     known = stint.samples[-1].iteration if stint.samples else stint.found
     moved = line["iteration"] > known
     stint.told_speed = line["speed"] or stint.told_speed
-    reported_at = line["at"] - line["idle"]
-    # As long as nothing was reported, its clock stands at the beginning.
-    if line["phase"] == _TRAINS and moved and reported_at > stint.runs_at:
-        stint.samples.append(Sample(reported_at, line["iteration"]))
+    if line["phase"] == _TRAINS and line["begun"] and moved:
+        stint.samples.append(Sample(line["at"] - line["idle"], line["iteration"]))
     elif line["phase"] in _HALTS:
         stint.halts_at = stint.halts_at if stint.halts_at is not None else line["at"]
         _take_last(stint, line)
