@@ -40,8 +40,8 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.locked
 	@touch $@
 
 .PHONY: demo
-demo: setup  ## show what it does: the SideCar paper's evaluation, with plots
-	$(BIN)/dljob reproduce sidecar --plot
+demo: setup  ## show what it does, live: the SideCar paper's case study on this machine
+	$(BIN)/dljob demo
 
 .PHONY: lint
 lint: setup  ## formatting, style, types and the arrows between packages

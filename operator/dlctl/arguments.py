@@ -60,6 +60,15 @@ def read_gpus(text: str) -> tuple[Machines, ...]:
 
 
 @_option_type
+def read_counts(text: str) -> tuple[int, ...]:
+    """Read numbers of GPUs."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part[:19]) > 0 for part in parts):
+        raise ValueError(f"{text!r} are no numbers of GPUs; write such as 1,2,4")
+    return tuple(map(int, parts))
+
+
+@_option_type
 def read_cluster(text: str) -> tuple[Machines, ...]:
     """Read what nodes a cluster has."""
     return parse_cluster(text)

@@ -1,8 +1,6 @@
 """``dljob demo``: the SideCar paper's case study on this machine, live."""
 
-import asyncio
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -30,6 +28,7 @@ from dlctl.demonstrating.script import (
     write_real,
 )
 from dlctl.demonstrating.stage import Failed, Stage
+from dlctl.ending import run_to_the_end
 from dlctl.forms import to_json
 from dlctl.messages import say
 from dllocal.measuring import Stuck
@@ -37,7 +36,6 @@ from dllocal.measuring import Stuck
 FASTER = 12.0
 LEAST_FASTER, MOST_FASTER = 1.0, 60.0
 CHANGES = {Mechanism.IN_PLACE: 20, Mechanism.RECREATE: 8}
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 JOURNAL = "demo-events.jsonl"
 FILMED_AT_S = 470.0
 """When it is best seen in what the approaches differ."""
@@ -124,7 +122,7 @@ def command(**given: Any) -> None:
         writing.check_writable(options.record)
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dljob-demo-") as folder:
-        outcome = asyncio.run(_perform(options, Path(folder)))
+        outcome = run_to_the_end(_perform(options, Path(folder)))
     _close(options, outcome)
 
 
@@ -132,25 +130,12 @@ async def _perform(options: Options, folder: Path) -> Outcome:
     path = options.out / JOURNAL
     path.unlink(missing_ok=True)
     hall = Hall(folder, performing.find_machine(), Journal(path))
-    task = asyncio.current_task()
-    assert task is not None
-    for signum in ENDING:
-        asyncio.get_running_loop().add_signal_handler(signum, _interrupt, task)
     try:
         return await _play(options, hall)
     except (Failed, Stuck) as error:
         raise click.ClickException(f"{error}; the event log is {path}") from error
-    except asyncio.CancelledError:
-        raise click.Abort from None
     finally:
         hall.journal.close()
-
-
-def _interrupt(task: asyncio.Task[Any]) -> None:
-    """End, once; whoever is impatient cannot keep us from leaving nothing behind."""
-    if not task.cancelling():
-        say("ends what it has started …")
-        task.cancel()
 
 
 @dataclass(frozen=True, slots=True)

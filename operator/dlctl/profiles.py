@@ -17,8 +17,9 @@ from dlcontrol import exchanging
 from dlcontrol.opening import open_store
 from dlcontrol.store import Store, StoreError
 from dlcore import profilefile
+from dlcore.model import Mechanism
 from dlcore.profiles import Profile
-from dlctl import texts
+from dlctl import arguments, texts
 from dlctl.backends import BackendError, NotThere
 from dlctl.choosing import STATE_HELP, choose, output_option
 from dlctl.forms import to_json, to_yaml
@@ -224,6 +225,57 @@ def _read(file: Path) -> Iterator[Profile]:
     for line, document in yamlfiles.load(file):
         if document is not None:
             yield from profilefile.parse_all(document, source=f"{file}:{line}")
+
+
+@command.command("measure")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--gpus",
+    "counts",
+    type=arguments.read_counts,
+    metavar="N[,N…]",
+    help="The numbers of GPUs to measure, in this order.  [default: all options of the job]",
+)
+@click.option(
+    "--cluster",
+    type=arguments.read_cluster,
+    metavar="NODESxGPUS[:TYPE][,…]",
+    help="Virtual GPUs, such as 1x4, instead of those that NVML finds. They have to be idle.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.5),
+    default=10.0,
+    show_default=True,
+    help="Over how long a speed is measured at least, after as long to warm up.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 9), default=1, show_default=True, help="How often."
+)
+@click.option(
+    "--mechanism",
+    type=click.Choice([each.value for each in Mechanism]),
+    default=Mechanism.RECREATE.value,
+    show_default=True,
+    help="How it comes from one number to the next: with recreate, pods are timed each time as well.",
+)
+@output_option("json", "yaml")
+@_with_store
+def measure(
+    store: Store, *, file: Path, seconds: float, output: str | None, mechanism: str, **given: Any
+) -> None:
+    """
+    Run the job of FILE for a while on each number of GPUs, and keep what is learnt.
+
+    That is how fast it is, how it learns, and what starting, saving and stopping cost. The job runs
+    as its file says, and saves where its file says: give it a folder of its own.
+    """
+    # Not at the top, because nothing else here needs all that runs jobs.
+    from dlctl import measure as measuring  # noqa: PLC0415
+
+    found = measuring.measure(file, seconds=seconds, mechanism=Mechanism(mechanism), **given)
+    known = measuring.keep(store, found, seconds)
+    click.echo(_tell(known) if output is None else _write([known], output), nl=False)
 
 
 @command.command("forget")

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from dlcore.model import Cluster, JobId, Mechanism
+from dlcore.profiles import JobType, Profile
 from dlctl import arguments, printing, writing
 from dlctl.bars import progress_bar
 from dlctl.messages import say
@@ -40,6 +41,7 @@ class Options:
     cluster: tuple[Machines, ...] | None
     policies: tuple[Contestant, ...]
     speeds: Path | None
+    profiles: Path | None
     rigid: bool
     placement: str
     mechanism: str
@@ -82,6 +84,13 @@ class Options:
     metavar="FILE",
     help="Measured speeds: CSV with the columns gpu_type, model, global_batch_size, num_gpus, "
     "iterations_per_s, and if you like nodes and dataset. They take the place of the shipped ones.",
+)
+@click.option(
+    "--profiles",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measured speeds and costs, as `dljob profiles measure` and `export` write them. They take "
+    "the place of the shipped ones, and of the default costs.",
 )
 @click.option("--rigid", is_flag=True, help="Every job runs on exactly the GPUs it requested.")
 @click.option(
@@ -190,11 +199,15 @@ def read_workload(options: Options, setting: Setting) -> Workload:
     """Read the trace, and measured speeds if there are any."""
     cluster = Cluster(setting.nodes)
     width = max(len(node.gpus) for node in setting.nodes)
-    speeds = options.speeds
+    measured: dict[JobType, Profile] = {}
+    if options.speeds is not None:
+        measured |= shipped.load_speeds(options.speeds, gpus_per_node=width)
+    if options.profiles is not None:
+        measured |= shipped.load_profiles(options.profiles)
     return workloads.read(
         options.trace,
         rigid=options.rigid,
-        speeds=shipped.load_speeds(speeds, gpus_per_node=width) if speeds is not None else None,
+        speeds=measured,
         seed=options.seed,
         # The first one named is the one that durations are told for.
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),

@@ -37,9 +37,10 @@ async def profile_job(
     kind = jobfile.parse(document, require_template=True).type
     job = bench.put(document, course.counts[0])
     for gpus in [*course.counts] * course.rounds:
-        watch(f"{job} starts on {gpus} GPUs")
+        on = f"on {gpus} GPU{'s' if gpus != 1 else ''}"
+        watch(f"{job} starts {on}")
         await bench.have(job, gpus, course.patience_s)
-        watch(f"{job} trains on {gpus} GPUs")
+        watch(f"{job} trains {on}")
         for _ in range(course.samples):
             await _measure_speed(bench, job, course.patience_s)
     watch(f"{job} ends")

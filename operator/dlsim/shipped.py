@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from dlcore import profilefile
 from dlcore.profiles import JobType, Profile, Speed
+from dlsim import yamlfiles
 from dlsim.errors import BadInput
 from dlsim.tables import Row, Table
 from dlwire.messages import Shape
@@ -62,6 +64,19 @@ def _as_profiles(speeds: Speeds) -> Mapping[JobType, Profile]:
 
 
 # --- a user's own -------------------------------------------------------------------------
+
+
+def load_profiles(path: Path) -> Mapping[JobType, Profile]:
+    """
+    Read profiles as ``dljob profiles export`` writes them, with speeds, curves and costs.
+
+    Raises :class:`~dlcore.profilefile.ProfileFileError` with what is wrong with them.
+    """
+    profiles: dict[JobType, Profile] = {}
+    for line, document in yamlfiles.load(path):
+        for profile in profilefile.parse_all(document, source=f"{path}:{line}"):
+            profiles[profile.type] = profile
+    return profiles
 
 
 def load_speeds(path: Path, *, gpus_per_node: int = 8) -> Mapping[JobType, Profile]:

@@ -69,15 +69,33 @@ def read(
 
     ``gpu_types`` are those of the cluster; a trace is about the first of them. ``largest`` is how
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
-    more than ``largest`` is in the workload all the same: the world drops it, and says so.
+    more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
+    that stand with ``speeds`` are those of their types.
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
     )
+    own = speeds or {}
     if is_document(path):
-        return _read_documents(path, speeds or {}, ground, seed=seed, rigid=rigid)
+        workload = _read_documents(path, own, ground, seed=seed, rigid=rigid)
+    else:
+        workload = _read_requests(path, own, ground, seed=seed, rigid=rigid)
+    profiles = {kind: _with_costs(profile, own) for kind, profile in workload.known.items()}
+    return replace(workload, truths=profiles, known=profiles)
+
+
+def _with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
+    measured = own.get(profile.type)
+    if measured is None or measured.costs is None:
+        return profile
+    return replace(profile, costs=measured.costs, cost_samples=measured.cost_samples)
+
+
+def _read_requests(
+    path: Path, own: Mapping[JobType, Profile], ground: Ground, *, seed: int, rigid: bool
+) -> Workload:
     trace = read_trace(path)
-    scaler = make_scaler(trace.kind, speeds or {}, ground, seed=seed, rigid=rigid)
+    scaler = make_scaler(trace.kind, own, ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
     return Workload(name_of(path), jobs, profiles, profiles, tuple(scaler.notes()))

@@ -139,8 +139,9 @@ class Meter:
     def observe(self, now: float, seen: Post) -> None:
         if seen == Post():
             return
-        self.has_observed = True
-        if self._has_moved(seen):
+        # After a start it may be told once more what was done after the checkpoint.
+        is_first, self.has_observed = not self.has_observed, True
+        if is_first or self._has_moved(seen):
             self._moved_at = now
         if seen.iteration is not None:
             self._add_point(now, seen.iteration)

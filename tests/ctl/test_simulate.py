@@ -7,10 +7,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import yaml
 
-from dlcore import policies
+from dlcore import policies, profilefile
+from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlctl import writing
 from dlctl.bars import Bar
+from dlwire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
 
 MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}
@@ -375,3 +378,32 @@ def test_what_is_no_regular_file_is_written_into_and_never_replaced(tmp_path):
     with writing.replacing(Path("/dev/null")) as draft:
         assert draft == Path("/dev/null")
     assert Path("/dev/null").is_char_device()
+
+
+def test_measured_profiles_bring_speeds_and_costs(dljob, folder):
+    costs = Costs(
+        pod_initialization=7.0, process_initialization=5.0, checkpoint=2.0, pod_termination=90.0
+    )
+    kind = JobType("net", "data", 8)
+    profile = Profile(kind, {Shape(2, 1, ""): Speed(4.0)}, costs=costs)
+    Path("profiles.yaml").write_text(yaml.safe_dump(profilefile.render(profile)))
+    job = {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "one"},
+        "spec": {
+            "gpus": {"options": [2]},
+            "training": {"iterations": 400, "batchSize": 8},
+            "profile": {"model": "net", "dataset": "data"},
+        },
+    }
+    Path("job.yaml").write_text(yaml.safe_dump(job))
+    result = dljob("simulate", "job.yaml", "--gpus=2", "--profiles=profiles.yaml", "-o", "json")
+    assert result.data[0]["avg_jct_s"] == pytest.approx(7.0 + 5.0 + 400 / 4.0)
+
+
+def test_a_file_that_holds_no_profiles_is_refused_by_name(dljob, folder):
+    Path("profiles.yaml").write_text("kind: Something\n")
+    result = dljob("simulate", "five.csv", "--profiles=profiles.yaml")
+    assert result.status == 1
+    assert result.stderr.startswith("dljob: profiles.yaml:1: ")

@@ -122,3 +122,14 @@ def test_a_line_of_json():
 def test_what_is_no_json_object_is_refused(line):
     with pytest.raises(NotProgress):
         parse_line(line)
+
+
+def test_what_is_told_once_more_after_a_start_is_its_first_step():
+    meter = Meter()
+    meter.begin(0.0)
+    run_steadily(meter, begin=1.0, count=10, speed=1.0)
+    meter.begin(20.0)
+    # The last of them came after the checkpoint, and so is done again.
+    meter.observe(25.0, Post(iteration=9))
+    assert meter.progress(26.0).begun
+    assert meter.progress(26.0).idle_seconds == pytest.approx(1.0)

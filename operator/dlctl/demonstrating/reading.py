@@ -59,7 +59,7 @@ class Stint:
         if not self.samples:
             return math.nan
         at, iteration = self.samples[0]
-        before = (iteration - self.found) / self.speed if self.speed > 0 else 0.0
+        before = max(1, iteration - self.found) / self.speed if self.speed > 0 else 0.0
         return max(self.runs_at, at - before)
 
     def stops_at(self, now: float) -> float:
@@ -74,7 +74,7 @@ def read_stints(lines: Iterable[Line], approach: str, job: JobId) -> list[Stint]
         if (line["approach"], line["job"], line["what"]) != (approach, job, "state"):
             continue
         stint = stints.get(line["start"])
-        if stint is None and line["phase"] == _TRAINS:
+        if stint is None and line["phase"] in (_TRAINS, _ENDS):
             # What is told with the first word of a start is of the one before.
             before = [s.samples[-1].iteration for s in stints.values() if s.samples]
             found = max(line["iteration"], *before, 0)
@@ -86,8 +86,8 @@ def read_stints(lines: Iterable[Line], approach: str, job: JobId) -> list[Stint]
 
 
 def _take(stint: Stint, line: Line) -> None:
-    known = stint.samples[-1].iteration if stint.samples else stint.found
-    moved = line["iteration"] > known
+    # What came after the checkpoint is done, and told, once more.
+    moved = not stint.samples or line["iteration"] > stint.samples[-1].iteration
     stint.told_speed = line["speed"] or stint.told_speed
     if line["phase"] == _TRAINS and line["begun"] and moved:
         stint.samples.append(Sample(line["at"] - line["idle"], line["iteration"]))
@@ -101,7 +101,9 @@ def _take(stint: Stint, line: Line) -> None:
 
 def _take_last(stint: Stint, line: Line) -> None:
     """Iterations that were told with the end of the processes: when they were done is foreseen."""
-    if stint.samples and line["iteration"] > stint.samples[-1].iteration and stint.speed > 0:
+    if not stint.samples and line["begun"]:
+        stint.samples.append(Sample(line["at"], line["iteration"]))
+    elif stint.samples and line["iteration"] > stint.samples[-1].iteration and stint.speed > 0:
         at, known = stint.samples[-1]
         done_at = at + (line["iteration"] - known) / stint.speed
         stint.samples.append(Sample(min(done_at, line["at"]), line["iteration"]))

@@ -1,0 +1,145 @@
+"""
+``dljob profiles measure``: the offline profiling of the SideCar paper, section III.B.
+
+A job runs for a while on each number of GPUs, on a controller of its own, and what that learns of
+it there goes into the store.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlcontrol.loop import Options
+from dlcontrol.store import Store, fold_into
+from dlcore import jobfile
+from dlcore.model import Job, Mechanism, Node
+from dlcore.problems import Problem
+from dlcore.profiles import (
+    AccuracySeen,
+    CostSeen,
+    CostTerm,
+    Observation,
+    Profile,
+    SpeedSeen,
+)
+from dlctl.ending import run_to_the_end
+from dlctl.messages import say
+from dllocal import devices, trainers
+from dllocal.measuring import Bench, Stuck, Told
+from dllocal.profiling import Course, profile_job
+from dllocal.running import Setup
+from dlsim import yamlfiles
+from dlsim.clusters import Machines, build_packed
+from dlsim.errors import BadInput
+
+Document = dict[str, Any]
+
+
+def measure(
+    file: Path,
+    counts: Sequence[int] | None,
+    cluster: tuple[Machines, ...] | None,
+    *,
+    seconds: float,
+    rounds: int,
+    mechanism: Mechanism,
+) -> Profile:
+    """Measure the job of a file; told on the way is what it is doing."""
+    document, job = read_job(file)
+    counts = counts or job.gpus.options
+    check(file, job, counts)
+    logging.getLogger("dllocal").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
+        setup = Setup(
+            state=Path(folder) / "state",
+            nodes=find_nodes(cluster, max(counts)),
+            virtual_gpus=cluster is not None,
+            options=Options(policy=Told(), mechanism=mechanism),
+            sample_seconds=seconds,
+            poll_seconds=min(1.0, seconds / 4),
+        )
+        course = Course(counts=counts, rounds=rounds, patience_s=600.0 + 20 * seconds)
+        try:
+            return run_to_the_end(_measure(setup, document, course))
+        except Stuck as error:
+            raise click.ClickException(
+                f"{error}; dljob logs of it are gone, run it alone"
+            ) from error
+
+
+async def _measure(setup: Setup, document: Document, course: Course) -> Profile:
+    async with Bench(setup) as bench:
+        return await profile_job(bench, document, course, say)
+
+
+def keep(store: Store, measured: Profile, seconds: float) -> Profile:
+    """Let the store learn what was measured, as if it had been seen of a job like others."""
+    stored = fold_into(store, measured.type, list(_observations(measured, seconds)))
+    return stored.profile or measured
+
+
+def _observations(measured: Profile, seconds: float) -> Iterator[Observation]:
+    for shape, speed in measured.speeds.items():
+        for each in speed.recent:
+            yield SpeedSeen(shape, each, max(seconds, 10.0 / each), speed.seen_at)
+    for point in measured.accuracy:
+        yield AccuracySeen(point.iteration, point.value)
+    for term, samples in measured.cost_samples.items():
+        for sample in samples:
+            yield CostSeen(CostTerm(term), sample)
+
+
+# --- what is asked for --------------------------------------------------------------------
+
+
+def read_job(file: Path) -> tuple[Document, Job]:
+    """Read the one job of a file."""
+    found = [(line, content) for line, content in yamlfiles.load(file) if content is not None]
+    if len(found) != 1:
+        remedy = "put the job to be measured into a file of its own"
+        raise BadInput(file, f"holds {len(found)} documents", remedy=remedy)
+    ((line, document),) = found
+    return document, jobfile.parse(document, source=f"{file}:{line}", require_template=True)
+
+
+def check(file: Path, job: Job, counts: Sequence[int]) -> None:
+    """Refuse what cannot be measured, with all reasons."""
+    problems = [*trainers.problems_here(job)]
+    if not job.type.model:
+        remedy = "name the model; profiles are kept by it"
+        problems.append(Problem("spec.profile.model", None, "is missing", remedy))
+    options = ", ".join(map(str, job.gpus.options))
+    problems += [
+        Problem("--gpus", count, f"{count} is no option of the job", f"give some of {options}")
+        for count in counts
+        if count not in job.gpus.options
+    ]
+    if problems:
+        raise jobfile.JobFileError(tuple(problems), str(file))
+
+
+def find_nodes(cluster: tuple[Machines, ...] | None, needed: int) -> Callable[[], tuple[Node, ...]]:
+    """Say who tells which GPUs there are; they have to suffice."""
+    if cluster is not None:
+        nodes = build_packed(cluster)
+
+        def find() -> tuple[Node, ...]:
+            return nodes
+    else:
+        find = _find_real()
+    there = sum(len(node.gpus) for node in find())
+    if there < needed:
+        raise click.UsageError(f"there are {there} GPUs and {needed} are to be measured")
+    return find
+
+
+def _find_real() -> Callable[[], tuple[Node, ...]]:
+    try:
+        return devices.find_gpus()
+    except devices.NoGpus as error:
+        message = "NVML finds no GPU here; give --cluster 1x4 for four virtual ones"
+        raise click.ClickException(message) from error

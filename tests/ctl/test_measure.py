@@ -1,0 +1,129 @@
+"""``dljob profiles measure``: a job runs on each number of GPUs, and what is learnt is kept."""
+
+import csv
+
+import pytest
+import yaml
+
+from dlcontrol.opening import open_store
+from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
+from dlctl.examples import load_example
+from dlctl.measure import keep
+from dlwire.messages import Shape
+
+KIND = JobType("net", "data", 8)
+SPEEDS = {1: 30.0, 2: 55.0}
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A file with a job that replays, and saves in a folder of its own."""
+    with (tmp_path / "speeds.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("gpu_type", "model", "global_batch_size", "num_gpus", "iterations_per_s"))
+        rows.writerows(("A100", KIND.model, KIND.batch_size, *each) for each in SPEEDS.items())
+    example = load_example("replay")
+    document, saved = example.document, tmp_path / "saved"
+    document["spec"] |= {
+        "gpus": {"options": sorted(SPEEDS)},
+        "training": {"iterations": 10**9, "batchSize": KIND.batch_size},
+        "profile": {"model": KIND.model, "dataset": KIND.dataset},
+    }
+    document["spec"]["checkpoint"]["path"] = str(saved)
+    document["spec"]["template"]["spec"]["containers"][0]["command"] = [
+        *example.command,
+        f"--speeds={tmp_path / 'speeds.csv'}",
+        f"--model={KIND.model}",
+        f"--batch={KIND.batch_size}",
+        f"--iterations={10**9}",
+        "--initialization=0.3",
+        f"--checkpoint={saved}/iteration",
+    ]
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.mark.processes
+def test_speeds_and_all_costs_are_measured_and_kept(dljob, job, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    store = tmp_path / "profiles.db"
+    result = dljob("profiles", "measure", job, "--cluster=1x2", "--seconds=1", "--store", store)
+    assert result.status == 0, result.stderr
+    assert "replay trains on 2 GPUs" in result.stderr
+    opened = open_store(str(store), environment={})
+    profile = opened.profiles()[KIND].profile
+    opened.close()
+    assert profile is not None
+    measured = {shape.gpus: speed.iterations_per_s for shape, speed in profile.speeds.items()}
+    # On a machine with much else to do it may fall behind, but hardly run ahead.
+    assert 0 < measured[1] < SPEEDS[1] * 1.2
+    assert measured[1] < measured[2] < SPEEDS[2] * 1.2
+    assert set(profile.cost_samples) == {
+        "checkpoint",
+        "pod_initialization",
+        "pod_termination",
+        "process_initialization",
+        "process_termination",
+    }
+    assert profile.costs is not None
+    assert profile.costs.process_initialization >= 0.3
+    assert f"Type: {KIND}" in result.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_was_measured_is_learnt_beside_what_was_known(tmp_path):
+    store = open_store(str(tmp_path / "profiles.db"), environment={})
+    known = Profile(KIND, {Shape(4, 1, ""): Speed(80.0)}, costs=Costs(checkpoint=9.0))
+    store.change(KIND, lambda _: known)
+    measured = Profile(
+        KIND,
+        {Shape(1, 1, ""): Speed(30.0, 1.0, (29.0, 31.0), 500.0)},
+        accuracy=(AccuracyPoint(10.0, 0.5),),
+        costs=Costs(process_initialization=2.0),
+        cost_samples={"process_initialization": (2.0,)},
+    )
+    kept = keep(store, measured, 10.0)
+    assert kept.speeds[Shape(1, 1, "")].recent == (29.0, 31.0)
+    assert kept.speeds[Shape(4, 1, "")].iterations_per_s == 80.0
+    assert kept.accuracy == (AccuracyPoint(10.0, 0.5),)
+    assert kept.costs == Costs(checkpoint=9.0, process_initialization=2.0)
+    stored = store.profiles()[KIND].profile
+    assert stored is not None
+    assert stored.says_the_same_as(kept)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "told"),
+    [
+        ({}, ["--gpus=1,3"], "--gpus: 3 is no option of the job; give some of 1, 2"),
+        ({"profile": None}, [], "spec.profile.model: is missing; name the model"),
+        ({}, ["--gpus=1,x"], "'1,x' are no numbers of GPUs; write such as 1,2,4"),
+        ({}, ["--cluster=1x1"], "there are 1 GPUs and 2 are to be measured"),
+        ({"auxiliaries": [{"name": "ps", "template": {}}]}, [], "needs a cluster"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_runs(
+    dljob, job, tmp_path, change, options, told
+):
+    document = yaml.safe_load(job.read_text())
+    spec = document["spec"] | change
+    document["spec"] = {name: value for name, value in spec.items() if value is not None}
+    if "auxiliaries" in change:
+        document["spec"]["auxiliaries"][0]["template"] = document["spec"]["template"]
+    job.write_text(yaml.safe_dump(document))
+    cluster = [] if any("cluster" in each for each in options) else ["--cluster=1x2"]
+    result = dljob(
+        "profiles", "measure", job, *cluster, *options, "--store", tmp_path / "profiles.db"
+    )
+    assert result.status != 0
+    assert told in result.stderr
+
+
+def test_a_file_with_several_jobs_is_refused(dljob, job, tmp_path):
+    job.write_text(f"{job.read_text()}---\n{job.read_text()}")
+    store = tmp_path / "profiles.db"
+    result = dljob("profiles", "measure", job, "--cluster=1x2", "--store", store)
+    assert "holds 2 documents; put the job to be measured into a file of its own" in result.stderr
