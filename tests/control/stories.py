@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from dlcontrol.records import Status
+from dlcontrol.platforms import Entry
 from dlcore.contract import Policy
 from dlcore.model import (
-    CauseCode,
     Checkpoint,
     JobId,
     Limits,
@@ -364,12 +363,16 @@ def unfinished(story: Story) -> list[str]:
         f"{job}: {entry.status.phase} g{entry.status.generation} {entry.status.placement}"
         f" {entry.status.pods} {entry.status.message}"
         for job, entry in story.world.entries.items()
-        if not has_ended(entry.status)
+        if not has_ended(story.world, entry)
     ]
 
 
-def has_ended(status: Status) -> bool:
+def has_ended(world: World, entry: Entry) -> bool:
     """Whether nothing more is to come: it is over, or could never run in this cluster."""
-    is_too_large = status.cause is not None and status.cause.code is CauseCode.TOO_LARGE
-    is_waiting = status.phase is Phase.QUEUED and is_too_large
-    return (status.is_final or is_waiting) and not status.pods
+    status = entry.status
+    within_reach = status.bound_to or tuple(world.nodes)
+    most = sum(len(world.nodes[name].gpus) for name in within_reach if name in world.nodes)
+    will_fail = entry.job.limits.active_deadline_seconds is not None and status.started_at
+    is_too_large = entry.job.gpus.options[0] > most
+    waits_for_ever = status.phase is Phase.QUEUED and is_too_large and not will_fail
+    return (status.is_final or waits_for_ever) and not status.pods

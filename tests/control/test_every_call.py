@@ -77,7 +77,7 @@ class Episode:
         assert lost == {}
 
     def _is_over(self) -> bool:
-        return all(has_ended(entry.status) for entry in self.world.entries.values())
+        return all(has_ended(self.world, entry) for entry in self.world.entries.values())
 
 
 def play(mechanism: Mechanism, doom: Callable[[Episode, Reign], None]) -> Reign:
