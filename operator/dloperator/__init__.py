@@ -1,0 +1,1 @@
+"""A platform: Kubernetes. Jobs are custom resources, pods are made from their templates."""

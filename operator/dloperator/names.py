@@ -1,0 +1,24 @@
+"""The names by which Kubernetes knows what is ours: of the resource, of labels, of the field manager."""
+
+from typing import Final
+
+GROUP: Final = "dljob.io"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "dljobs"
+SINGULAR: Final = "dljob"
+SHORT: Final = "dlj"
+
+MANAGER: Final = "dljob"
+"""The field manager of everything that the operator applies."""
+
+FINALIZER: Final = "dljob.io/pods"
+"""On a job: it stays until its pods are proven to have ended."""
+PROOF_FINALIZER: Final = "dljob.io/end-is-proven"
+"""On a pod: it stays until the kubelet has said that its containers have ended."""
+
+JOB_LABEL: Final = "dljob.io/job"
+"""On whatever belongs to a job: its name."""
+ROLE_LABEL: Final = "dljob.io/role"
+"""On a pod: ``trainer``, or the name of an auxiliary."""
+SERIAL_LABEL: Final = "dljob.io/serial"
+"""On a pod of the trainer: which of the job's bookings it is."""
