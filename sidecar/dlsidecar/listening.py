@@ -10,27 +10,20 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import math
 import os
 import socket
 import ssl
-import time
 from pathlib import Path
-from typing import Any
 
-from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets, bind_unix_socket
 from tornado.web import Application
 
 from dlsidecar import serving, trust
+from dlsidecar.doors import LARGEST_HEADERS, LimitedServer
 from dlsidecar.settings import Serving
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 128
-CROWD_PAUSE_SECONDS = 60.0
-LARGEST_HEADERS = 16 * 1024
 CHUNK = 64 * 1024
 NO_LIMIT = 2**62
 """Tornado closes where a body is too large. We answer first, and so count ourselves."""
@@ -38,49 +31,6 @@ LONGEST_SOCKET_PATH = 103
 """What Linux allows, less the ending that the socket has before it is ready."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
-
-
-class LimitedServer(HTTPServer):
-    """
-    A server that does not let itself be drowned in connections.
-
-    When there are as many as there may be, a new one takes the place of the oldest of those that
-    have not yet shown who they are. So whoever only holds connections open keeps nobody out.
-    """
-
-    def initialize(self, *arguments: Any, **named: Any) -> None:
-        """Begin, as Tornado calls its constructors."""
-        super().initialize(*arguments, **named)
-        self._strangers: dict[IOStream, None] = {}
-        self._told_at = -math.inf
-
-    def handle_stream(self, stream: IOStream, address: Any) -> None:
-        """Take a connection in, or close it."""
-        self._strangers = {one: None for one in self._strangers if not one.closed()}
-        if len(self._connections) >= MOST_CONNECTIONS:
-            self._tell_crowd(address)
-            if not self._strangers:
-                stream.close()
-                return
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.close()
-        self._strangers[stream] = None
-        super().handle_stream(stream, address)
-
-    def welcome(self, stream: IOStream) -> None:
-        """Keep a connection that has shown who it is."""
-        self._strangers.pop(stream, None)
-
-    def _tell_crowd(self, address: Any) -> None:
-        now = time.monotonic()
-        if now - self._told_at > CROWD_PAUSE_SECONDS:
-            self._told_at = now
-            log.warning("there are too many connections, one more of them from %s", address)
-
-    def use(self, context: ssl.SSLContext) -> None:
-        """Meet whoever comes from now on with these certificates."""
-        self.ssl_options = context
 
 
 class Servers:
@@ -196,13 +146,18 @@ class Servers:
         return sum(len(door.waiting) for door in self._doors)
 
     async def close(self) -> None:
-        """Stop listening at once, and give those who wait time to read the last state."""
+        """
+        Let nobody else in, and give those who follow us time to read the last state.
+
+        What the end has cost is told with it and never again, so those count as well who have just
+        been told the state before, and are about to ask.
+        """
         for server in self._servers:
             server.stop()
         for door in self._doors:
             door.close()
         left = LAST_WORDS_SECONDS
-        while self.waiting and left > 0:
+        while left > 0 and (self.waiting or self._owes_last_state()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
@@ -212,6 +167,9 @@ class Servers:
         for held in self._locks:
             os.close(held)
         self._locks.clear()
+
+    def _owes_last_state(self) -> bool:
+        return any(door.owes(self._agent.version) for door in self._doors)
 
 
 def lock(path: str) -> int:

@@ -252,12 +252,18 @@ class StateHandler(Handler):
         if self.door.is_closing:
             # Whoever asks again over this connection would only keep us from ending.
             self.set_header("Connection", "close")
+        if wait > 0 and not self._has_hung_up():
+            self.door.tell(self._stream(), self.agent.version)
         self.send(self.agent.state())
+
+    def _stream(self) -> Any:
+        connection: Any = self.request.connection
+        return connection.stream
 
     def _has_hung_up(self) -> bool:
         """Whether nobody listens any more; we are told only of those who leave while they wait."""
-        connection: Any = self.request.connection
-        return bool(connection.stream is None or connection.stream.closed())
+        stream = self._stream()
+        return bool(stream is None or stream.closed())
 
     async def _wait(self, seconds: float, patience: float) -> None:
         waiting = self.door.waiting

@@ -32,6 +32,9 @@ AUTHORITY = "ca.crt"
 """The names of the files are those of a Kubernetes Secret of the type kubernetes.io/tls."""
 
 JOB_SUFFIX = ".job.dljob"
+
+ASKS_AGAIN_SECONDS = 1.0
+"""Who follows us asks again within this after each answer."""
 REMEDY = "show a certificate with the name of this job's controller"
 
 
@@ -50,6 +53,21 @@ class Door:
         """Whether nothing will change any more, so that whoever asks is answered a last time."""
         self.on_welcome: Callable[[IOStream], None] = lambda _: None
         """Hears of each connection over which somebody came in who may."""
+        self._told: dict[IOStream, tuple[int, float]] = {}
+        """Which version those who follow us were told last, over which connection, and when."""
+
+    def tell(self, stream: IOStream, version: int) -> None:
+        """Note that somebody who follows us is told this version now."""
+        self._told = {one: told for one, told in self._told.items() if not one.closed()}
+        self._told[stream] = (version, time.monotonic())
+
+    def owes(self, version: int) -> bool:
+        """Whether somebody was told an earlier one just now, and is about to ask for this."""
+        since = time.monotonic() - ASKS_AGAIN_SECONDS
+        return any(
+            told < version and at > since and not stream.closed()
+            for stream, (told, at) in self._told.items()
+        )
 
     def close(self) -> None:
         """Answer all who wait: there will be no more news."""

@@ -80,6 +80,15 @@ class Client:
         return await self.ask("PUT", "/v1/target", codec.encode_target(target))
 
 
+async def ask_over(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> Answer:
+    """Ask over a connection that stays open."""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: dljob\r\n\r\n".encode("latin-1"))
+    await writer.drain()
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(parse_answer(head).headers["content-length"])
+    return parse_answer(head + await reader.readexactly(length))
+
+
 def parse_answer(answer: bytes) -> Answer:
     if not answer:
         raise ConnectionError("it hung up without an answer")

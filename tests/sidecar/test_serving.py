@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.listening import LONGEST_SOCKET_PATH, MOST_CONNECTIONS, Servers
+from dlsidecar.doors import MOST_CONNECTIONS
+from dlsidecar.listening import LONGEST_SOCKET_PATH, Servers
 from dlsidecar.settings import Serving
 from dlsidecar.trust import job_name
 from dlwire import codec
 from dlwire.messages import Phase, Post, Problem, Refusal, Refused
 from tests.sidecar.certificates import Authority
-from tests.sidecar.clients import Client, live_through, parse_answer
+from tests.sidecar.clients import Client, ask_over, live_through, parse_answer
 from tests.sidecar.fakes import Container
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
 from tests.sidecar.targets import INCARNATION, run, stop
@@ -261,6 +262,26 @@ def test_who_knows_the_last_state_is_sent_away_when_the_doors_close(tmp_path):
             await container.waits()
             await container.servers.close()
             assert (await poll).state() == last
+
+    live_through(story())
+
+
+def test_who_was_told_the_state_before_the_last_can_ask_once_more(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            reader, writer = await container.control.connect()
+            try:
+                known = (await ask_over(reader, writer, "/v1/state?after=0&wait=20")).state()
+                await container.control.put(stop(1, leave=True))
+                closing = asyncio.ensure_future(container.servers.close())
+                await asyncio.sleep(0)
+                path = f"/v1/state?after={known.version}&wait=20"
+                last = await ask_over(reader, writer, path)
+                assert last.state().leaving
+                assert last.headers["connection"] == "close"
+                await closing
+            finally:
+                writer.transport.abort()
 
     live_through(story())
 
