@@ -140,6 +140,7 @@ class Crew:
     def close(self) -> None:
         """End all that is ours; the job's processes must be gone by then."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
+        self.supervisor.close()
         self._observer.close()
         self._gauges.close()
         self._matcher.stop()

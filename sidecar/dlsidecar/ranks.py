@@ -9,8 +9,8 @@ pytorch      what ``torchrun`` would set; every process sees all GPUs of its con
              takes the one that LOCAL_RANK names
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
-horovod      what ``horovodrun`` would set, for its Gloo controller. It also runs a server at
-             the address of the rendezvous, and that is not done here: nobody listens there
+horovod      what ``horovodrun`` would set, for its Gloo controller; the server that it would run
+             as well is in :mod:`dlsidecar.rendezvous`. A single process is told of none
 jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
              has to be given, also where there is one process; each process sees its own GPUs
 none         nothing but the GPUs, each process its own
@@ -23,6 +23,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dlsidecar import rendezvous
 from dlwire.messages import Run
 
 
@@ -98,21 +99,23 @@ def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
-    here = [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
-    return {
+    nodes = rendezvous.cross_nodes(run, local_rank)
+    environment = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": run.peers[0].host,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(run.rendezvous_port),
-        "HOROVOD_HOSTNAME": run.peers[run.node_rank].host,
+        "HOROVOD_HOSTNAME": rendezvous.name_of(run, run.node_rank),
         "HOROVOD_RANK": str(run.rank_offset + local_rank),
         "HOROVOD_SIZE": str(run.world_size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
         "HOROVOD_LOCAL_SIZE": str(run.processes),
         # Among those of the same local rank: how far along, and how many there are.
-        "HOROVOD_CROSS_RANK": str(here.index(run.node_rank)),
-        "HOROVOD_CROSS_SIZE": str(len(here)),
+        "HOROVOD_CROSS_RANK": str(nodes.index(run.node_rank)),
+        "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
+    if rendezvous.is_needed(run):
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = rendezvous.host_of(run)
+        environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(run.rendezvous_port)
+    return environment
 
 
 def describe_jax(run: Run, local_rank: int) -> dict[str, str]:

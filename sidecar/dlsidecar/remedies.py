@@ -26,6 +26,8 @@ REMEDIES = {
     "OutputLost": "look at who reads the output of the container",
     "ProgressFileUnreadable": "let the training write a regular file that its user may read",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
+    "RendezvousCannotOpen": "see what listens at that port, and that the job is reached over IPv4; the"
+    " next generation takes another port",
     "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
     "TrainingStalled": "look at the training's log",
     "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",

@@ -18,7 +18,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from dlsidecar import checkpoints, gpus, ranks
+from dlsidecar import checkpoints, gpus, ranks, rendezvous
 from dlsidecar.contract import Report
 from dlsidecar.descendants import Household
 from dlsidecar.events import (
@@ -34,7 +34,7 @@ from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.remedies import make_problem
-from dlsidecar.settings import Training
+from dlsidecar.settings import Framework, Training
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Process, Run
 
@@ -90,6 +90,9 @@ class Processes:
         self._training = training
         self._report = report
         self._environment = dict(environment)
+        self._defaults: dict[str, str] = {}
+        """What the training gets unless its environment says otherwise."""
+        self._rendezvous = rendezvous.Rendezvous()
         self._outputs = outputs
         self._reaper = reaper
         self._household = household
@@ -154,6 +157,8 @@ class Processes:
 
     def _start_all(self, run: Run) -> None:
         self.on_begin()
+        if not self._prepare_meeting(run):
+            return
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework):
             trainer = Trainer(rank)
@@ -163,10 +168,25 @@ class Processes:
         self._nursery.want(run.processes)
         self._see_started()
 
+    def _prepare_meeting(self, run: Run) -> bool:
+        """Do for Horovod's processes what its launcher would; return whether that could be done."""
+        self._defaults = {}
+        if self._training.framework is not Framework.HOROVOD or not rendezvous.is_needed(run):
+            return True
+        interface = rendezvous.find_interface(run)
+        self._defaults = {rendezvous.INTERFACE: interface} if interface else {}
+        try:
+            if rendezvous.is_ours(run):
+                self._rendezvous.open(run)
+        except rendezvous.CannotOpen as error:
+            self._fail_start("RendezvousCannotOpen", str(error))
+            return False
+        return True
+
     def _start_one(self, trainer: Trainer) -> bool:
         """Start a process warm where that is possible, else cold; return whether it could be."""
         attempt = self._attempt
-        environment = {**self._environment, **trainer.environment}
+        environment = self._environment_of(trainer)
 
         def hear(fault: str) -> None:
             self._hear_warm(trainer, attempt, fault)
@@ -181,7 +201,7 @@ class Processes:
     def _start_cold(self, trainer: Trainer) -> bool:
         attempt = self._attempt
         out, err = self._outputs
-        environment = {**self._environment, **trainer.environment}
+        environment = self._environment_of(trainer)
         try:
             pid = start(
                 self._training.command,
@@ -196,6 +216,9 @@ class Processes:
         trainer.pid, trainer.warm, trainer.is_running = pid, False, True
         self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
         return True
+
+    def _environment_of(self, trainer: Trainer) -> dict[str, str]:
+        return {**self._defaults, **self._environment, **trainer.environment}
 
     def _hear_warm(self, trainer: Trainer, attempt: int, fault: str) -> None:
         """A spare became the training process, or did not: then a cold one takes its place."""
@@ -275,11 +298,11 @@ class Processes:
             else:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
-        first = self._trainers[0].environment if self._trainers else {}
+        first = self._trainers[0] if self._trainers else None
         self._request = checkpoints.Request(
             self._training.saving,
             self._trainers,
-            environment={**self._environment, **first},
+            environment=self._environment if first is None else self._environment_of(first),
             outputs=self._outputs,
             reaper=self._reaper,
             members=lambda: [one.pid for one in self._household.members()],
@@ -328,6 +351,10 @@ class Processes:
         """Pass on a signal that was meant for the training."""
         for one in self._living():
             send(one.pid, signum)
+
+    def close(self) -> None:
+        """Leave nothing open; the job's processes are gone by then."""
+        self._rendezvous.close()
 
     # --- the proof --------------------------------------------------------------------------
 
@@ -401,5 +428,6 @@ class Processes:
         self._is_killing = False
         self._empty_at = None
         self._cancel_request()
+        self._rendezvous.close()
         self.on_gone()
         self._tell(Gone(self._attempt))

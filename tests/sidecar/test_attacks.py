@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.listening import MOST_CONNECTIONS
+from dlsidecar.doors import MOST_CONNECTIONS
 from dlsidecar.trust import job_name
 from dlwire.messages import Phase, State
 from tests.sidecar.certificates import JOB, People, client_context, make_people

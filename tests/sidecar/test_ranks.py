@@ -71,6 +71,18 @@ def test_horovod_is_told_where_each_process_stands():
     # Both nodes have a first process, only this one has a second.
     assert (first["HOROVOD_CROSS_RANK"], first["HOROVOD_CROSS_SIZE"]) == ("1", "2")
     assert (second["HOROVOD_CROSS_RANK"], second["HOROVOD_CROSS_SIZE"]) == ("0", "1")
+    assert first["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "node-0"
+    assert first["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "29500"
+
+
+def test_processes_of_horovod_in_one_container_meet_in_it():
+    first, _ = environments(run_of(2), "horovod")
+    assert first["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+
+
+def test_a_single_process_of_horovod_is_sent_to_nobody():
+    (only,) = environments(run_of(1), "horovod")
+    assert not [name for name in only if "RENDEZVOUS" in name]
 
 
 def test_jax_is_told_its_coordinator():
