@@ -4,6 +4,7 @@ from typing import Final
 
 GROUP: Final = "dljob.io"
 VERSION: Final = "v1alpha1"
+KIND: Final = "DLJob"
 PLURAL: Final = "dljobs"
 SINGULAR: Final = "dljob"
 SHORT: Final = "dlj"

@@ -1,0 +1,271 @@
+"""
+Requests to the API server, as documents: no object of a client library is made of what is only
+passed on, which with thousands of jobs would cost more than all the rest.
+
+Whatever the API server does not accept is :class:`Rejected`, with its own words; that it cannot be
+spoken to is :class:`Unreachable`. What may be tried again is the caller's to know, but for one case:
+a server that says "not now, later" was not asked to do anything.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from dloperator.access import Access
+from dloperator.names import MANAGER
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+
+NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
+FIRST_ERROR = 400
+PAGE = 500
+SECONDS = 30.0
+PATIENCE = 5
+"""So often it is asked again when it says that it has too much to do."""
+LONGEST_PAUSE_S = 10.0
+
+
+class Unreachable(Exception):
+    """The API server could not be spoken to, so nobody knows what became of the request."""
+
+
+class Rejected(Exception):
+    """The API server does not do it."""
+
+    def __init__(self, status: int, answer: Json) -> None:
+        super().__init__(answer.get("message") or f"status {status}")
+        self.status = status
+        self.reason: str = answer.get("reason", "")
+        self.causes: list[Json] = (answer.get("details") or {}).get("causes") or []
+
+
+class NotFound(Rejected):
+    """There is no such thing, or not any more."""
+
+
+class Conflict(Rejected):
+    """It has changed since it was read, or exists already."""
+
+
+_KINDS: Final = {NOT_FOUND: NotFound, CONFLICT: Conflict}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, by where it is found."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """Where all of them are, those of a namespace, one, or a part of one."""
+        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if sub:
+            parts.append(sub)
+        return "/".join(parts)
+
+
+class Listing(NamedTuple):
+    """All objects of a kind as they were at one version of the whole."""
+
+    items: list[Json]
+    version: str
+
+
+class ApiServer:
+    """To be made on its event loop, and closed in the end."""
+
+    def __init__(self, access: Access, *, connections: int = 64) -> None:
+        self._access = access
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=access.context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "dljob", "Accept": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=5.0),
+            # Kept as the environment says, because kubectl does too.
+            trust_env=True,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    # --- reading
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Json:
+        """Read one object."""
+        return await self._ask("GET", resource.path(namespace, name))
+
+    async def list(self, resource: Resource, namespace: str = "", *, labels: str = "") -> Listing:
+        """Read all objects, page by page."""
+        items: list[Json] = []
+        query = {"limit": str(PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        while True:
+            page = await self._ask("GET", resource.path(namespace), query=query)
+            # Items of a list do not say of what kind they are.
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items += [kind | item for item in page.get("items") or ()]
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(items, metadata.get("resourceVersion", ""))
+            query["continue"] = metadata["continue"]
+
+    # --- writing
+
+    async def create(
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        dry_run: bool = False,
+    ) -> Json:
+        """Let there be this object; a :class:`Conflict` if there is one of its name."""
+        query = {"fieldManager": MANAGER}
+        if dry_run:
+            query["dryRun"] = "All"
+        return await self._ask("POST", resource.path(namespace), query=query, body=document)
+
+    async def apply(
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        sub: str = "",
+    ) -> Json:
+        """
+        Let the fields of this document be so, and those that we no longer name be gone.
+
+        With ``metadata.resourceVersion`` in it, only if nobody has written since.
+        """
+        path = resource.path(namespace, document["metadata"]["name"], sub)
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._ask("PATCH", path, query=query, body=whole, form=APPLY)
+
+    async def merge(
+        self,
+        resource: Resource,
+        name: str,
+        changes: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        sub: str = "",
+    ) -> Json:
+        """Change these fields; one that is null is removed."""
+        path = resource.path(namespace, name, sub)
+        return await self._ask(
+            "PATCH", path, query={"fieldManager": MANAGER}, body=changes, form=MERGE
+        )
+
+    async def replace(
+        self, resource: Resource, document: Mapping[str, Any], namespace: str = ""
+    ) -> Json:
+        """Write the whole object, if it is still of the version that the document says."""
+        path = resource.path(namespace, document["metadata"]["name"])
+        return await self._ask("PUT", path, query={"fieldManager": MANAGER}, body=document)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Let it be deleted: that one and no later one of its name; fine if it is gone."""
+        options: Json = {"propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._ask("DELETE", resource.path(namespace, name), body=options)
+        except NotFound:
+            return
+        except Conflict:
+            if not uid:
+                raise
+            # There is another one of that name by now, which nobody asked to delete.
+
+    # --- one request
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        form: str = "application/json",
+    ) -> Json:
+        url = f"{self._access.address}{path}"
+        if query:
+            url += f"?{urlencode(query)}"
+        data = json.dumps(body).encode() if body is not None else None
+        for _ in range(PATIENCE):
+            status, answer, pause = await self._send(method, url, data, form)
+            if status != TOO_MANY:
+                break
+            await asyncio.sleep(min(pause, LONGEST_PAUSE_S))
+        else:
+            status, answer, _ = await self._send(method, url, data, form)
+        if status >= FIRST_ERROR:
+            raise _rejected(status, answer)
+        return _parse(answer)
+
+    async def _send(
+        self, method: str, url: str, data: bytes | None, form: str
+    ) -> tuple[int, bytes, float]:
+        headers = self._access.headers()
+        if data is not None:
+            headers["Content-Type"] = form
+        try:
+            async with self._session.request(method, url, data=data, headers=headers) as response:
+                pause = response.headers.get("Retry-After", "")
+                answer = await response.read()
+                return response.status, answer, float(pause) if pause.isdigit() else 1.0
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
+    def _why(self, error: Exception) -> str:
+        what = str(error) or type(error).__name__
+        return f"the API server at {self._access.address} does not answer ({what})"
+
+
+def _rejected(status: int, answer: bytes) -> Rejected:
+    return _KINDS.get(status, Rejected)(status, _parse(answer))
+
+
+def _parse(answer: bytes) -> Json:
+    try:
+        document = json.loads(answer or b"{}")
+    except ValueError:
+        # A proxy in between speaks for itself.
+        document = {"message": answer[:200].decode(errors="replace")}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,90 @@
+"""
+What the watches have shown, with our own last writes put in until they show those too (law 2).
+
+Versions decide what is newer: the API server counts all writes of a kind of resource in one number,
+so an answer to a write and an event of the watch can come in any order.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+Json = Mapping[str, Any]
+
+MOST_GONE = 10_000
+"""Events of what was deleted longer ago than this do not come any more."""
+
+
+class Name(NamedTuple):
+    """An object, by its namespace (empty where it has none) and its name."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, document: Json) -> "Name":
+        metadata = document["metadata"]
+        return cls(metadata.get("namespace", ""), metadata["name"])
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def version_of(document: Json) -> int:
+    """Which write made it what it is."""
+    return int(document["metadata"]["resourceVersion"])
+
+
+class Mirror:
+    """The objects of one kind, as far as is known here."""
+
+    def __init__(self, changed: Callable[[Name], None]) -> None:
+        self._changed = changed
+        self._objects: dict[Name, Json] = {}
+        self._gone: dict[Name, int] = {}
+        """Of objects that were deleted lately: with which write."""
+        self._listed_at = -1
+        """As of which write everything was listed; what is older and unknown is deleted."""
+
+    @property
+    def objects(self) -> Mapping[Name, Json]:
+        return self._objects
+
+    def get(self, name: Name) -> Json | None:
+        return self._objects.get(name)
+
+    def show(self, document: Json) -> None:
+        """Take in what a watch or the answer to a write says."""
+        name, version = Name.of(document), version_of(document)
+        known = self._objects.get(name)
+        if known is not None and version_of(known) >= version:
+            return
+        if known is None and version <= max(self._gone.get(name, -1), self._listed_at):
+            return
+        self._gone.pop(name, None)
+        self._objects[name] = document
+        self._changed(name)
+
+    def show_end(self, document: Json) -> None:
+        """Take in that an object is deleted; the document is the last there was of it."""
+        name, version = Name.of(document), version_of(document)
+        known = self._objects.get(name)
+        if known is not None and version_of(known) > version:
+            return
+        self._gone[name] = version
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        if known is not None:
+            del self._objects[name]
+            self._changed(name)
+
+    def show_all(self, documents: Iterable[Json], version: int) -> None:
+        """Take in a whole list, as it was at a version: what is older and not in it is deleted."""
+        there = set()
+        for document in documents:
+            there.add(Name.of(document))
+            self.show(document)
+        for name, known in list(self._objects.items()):
+            if name not in there and version_of(known) <= version:
+                del self._objects[name]
+                self._changed(name)
+        self._listed_at = max(self._listed_at, version)

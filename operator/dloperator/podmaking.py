@@ -1,0 +1,270 @@
+"""
+The pods of a job, made from its templates: unchanged but for what DLJob has to add.
+
+To the pod that trains are added the SideCar (brought by an init container through a volume, and
+started as process 1 of the container named trainer), the certificates it proves itself with, the
+node it has to be on, and what lets it see the GPUs of that node. Everything else, also other
+containers, stays as its user wrote it. ``dljob render`` shows the result.
+
+Pure: the same job, node and settings make the same pod.
+"""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dlcontrol.launching import sidecar_options
+from dlcontrol.records import Booking
+from dlcore.model import Job, NodeName, Role
+from dlcore.podrules import TRAINER
+from dloperator import names
+
+Json = dict[str, Any]
+
+SIDECAR_FOLDER: Final = "/dljob"
+TLS_FOLDER: Final = "/dljob-tls"
+SIDECAR_VOLUME: Final = "dljob-sidecar"
+TLS_VOLUME: Final = "dljob-tls"
+INSTALLER: Final = "dljob-sidecar"
+"""The init container that brings the SideCar."""
+
+SIDECAR_PORT: Final = 8470
+HEALTH_PORT: Final = 8471
+"""Of the SideCar; every pod has an address of its own."""
+
+LATE_SECONDS: Final = 10.0
+"""So long after the last SIGKILL of the SideCar the kubelet may send its own."""
+LONGEST_STEM: Final = 50
+
+RESTRICTED: Final[Json] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What the pod-security level "restricted" asks of a container, whatever the pod itself says."""
+
+SMALL: Final[Json] = {
+    "requests": {"cpu": "10m", "memory": "16Mi"},
+    "limits": {"cpu": "500m", "memory": "32Mi"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What pods need besides what their job says."""
+
+    image: str = "dljob-sidecar:latest"
+    """Which image brings the SideCar."""
+    pull_policy: str = ""
+    """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the namespaces of jobs with which that image is pulled."""
+    resources: Json = field(default_factory=lambda: copy.deepcopy(SMALL), hash=False)
+    """What the init container asks for."""
+    python: str = ""
+    """With which interpreter of the trainer's image the SideCar runs; empty: the first that can."""
+    runtime_class: str = ""
+    """The runtime class by which containers see GPUs, such as nvidia; empty: none is named."""
+    shows_gpus: bool = True
+    """Whether containers are asked to see all GPUs of their node (by NVIDIA_VISIBLE_DEVICES)."""
+    virtual_gpus: bool = False
+    """Whether the GPUs exist on paper only, so that a SideCar that finds none is content."""
+    poll_seconds: float = 5.0
+    """How often a SideCar looks at what does not come by itself."""
+    taint: str = "dljob.io/pool"
+    """The taint that keeps other pods off the pool; ours tolerate it."""
+    controller_name: str = "controller.dljob"
+    """What the certificate says of whoever may command a SideCar."""
+
+
+# --- names --------------------------------------------------------------------------------
+
+
+def trainer_name(job: str, serial: int) -> str:
+    """Name the pod of a booking. It is never used twice, and so says which booking it was made for."""
+    return f"{job[:LONGEST_STEM].rstrip('-')}-{serial}"
+
+
+def auxiliary_name(job: str, role: str, number: int, round_: int) -> str:
+    """Name a pod of an auxiliary role."""
+    return f"{job[:LONGEST_STEM].rstrip('-')}-{role}-{round_}-{number}"[:63].rstrip("-")
+
+
+def secret_name(job: str) -> str:
+    """Name the Secret with the certificate of a job."""
+    return f"{job}-dljob-tls"
+
+
+# --- the pod that trains ------------------------------------------------------------------
+
+
+def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettings) -> Json:
+    """Make the pod of a booking; ``document`` is the job as the API server keeps it."""
+    template = copy.deepcopy(dict(job.template))
+    metadata, spec = document["metadata"], template["spec"]
+    pod = _pod(metadata, template, trainer_name(metadata["name"], booking.serial), TRAINER)
+    pod["metadata"]["labels"][names.SERIAL_LABEL] = str(booking.serial)
+    pod["metadata"]["finalizers"] = [names.PROOF_FINALIZER]
+    spec["restartPolicy"] = "OnFailure"
+    spec["terminationGracePeriodSeconds"] = _grace_seconds(spec, job)
+    spec["affinity"] = _on_node(spec.get("affinity") or {}, booking.node)
+    _tolerate(spec, settings)
+    if settings.runtime_class:
+        spec.setdefault("runtimeClassName", settings.runtime_class)
+    _bring_sidecar(spec, settings)
+    spec["volumes"] = [
+        *(spec.get("volumes") or ()),
+        {"name": SIDECAR_VOLUME, "emptyDir": {"sizeLimit": "16Mi"}},
+        # Any user id that the trainer may run as can read it, and nobody outside of the pod.
+        {
+            "name": TLS_VOLUME,
+            "secret": {"secretName": secret_name(metadata["name"]), "defaultMode": 0o444},
+        },
+    ]
+    for container in spec["containers"]:
+        if container["name"] == TRAINER:
+            _supervise(container, job, metadata["uid"], settings)
+    return pod
+
+
+def _pod(metadata: Json, template: Json, name: str, role: str) -> Json:
+    own = template.get("metadata") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {
+                **(own.get("labels") or {}),
+                names.JOB_LABEL: metadata["name"],
+                names.ROLE_LABEL: role,
+            },
+            "annotations": dict(own.get("annotations") or {}),
+            "ownerReferences": [owner_reference(metadata)],
+        },
+        "spec": template["spec"],
+    }
+
+
+def owner_reference(metadata: Json) -> Json:
+    """Say of what is made for a job that it belongs to it."""
+    return {
+        "apiVersion": f"{names.GROUP}/{names.VERSION}",
+        "kind": names.KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _grace_seconds(spec: Json, job: Job) -> int:
+    """Long enough for a checkpoint and an orderly end, where the kubelet ends the pod."""
+    checkpoint = job.checkpoint
+    needed = checkpoint.timeout_seconds + checkpoint.grace_seconds + LATE_SECONDS
+    return int(max(needed, spec.get("terminationGracePeriodSeconds") or 0))
+
+
+def _on_node(affinity: Json, node: NodeName) -> Json:
+    """
+    Tie a pod to a node, whatever else its user asks of nodes.
+
+    Terms are alternatives, so the node is named in each. It is not ``spec.nodeName``, which would
+    go past the scheduler and all that it knows about volumes, ports and memory.
+    """
+    nodes = affinity.setdefault("nodeAffinity", {})
+    required = nodes.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), here]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    return affinity
+
+
+def _tolerate(spec: Json, settings: PodSettings) -> None:
+    ours = {"key": settings.taint, "operator": "Exists"}
+    tolerations = spec.get("tolerations") or []
+    if settings.taint and ours not in tolerations:
+        spec["tolerations"] = [*tolerations, ours]
+
+
+def _bring_sidecar(spec: Json, settings: PodSettings) -> None:
+    installer: Json = {
+        "name": INSTALLER,
+        "image": settings.image,
+        "args": [SIDECAR_FOLDER],
+        "resources": copy.deepcopy(settings.resources),
+        "securityContext": copy.deepcopy(RESTRICTED),
+        "volumeMounts": [{"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER}],
+    }
+    if settings.pull_policy:
+        installer["imagePullPolicy"] = settings.pull_policy
+    spec["initContainers"] = [installer, *(spec.get("initContainers") or ())]
+    known = spec.get("imagePullSecrets") or []
+    more = [{"name": name} for name in settings.pull_secrets if {"name": name} not in known]
+    if more:
+        spec["imagePullSecrets"] = [*known, *more]
+
+
+def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> None:
+    """Let the SideCar be what is started, and what the user wrote be what it starts."""
+    interpreter = ["--python", settings.python] if settings.python else []
+    options = [
+        "run",
+        *(_literal(option) for option in sidecar_options(job)),
+        f"--listen=:{SIDECAR_PORT}",
+        f"--health=:{HEALTH_PORT}",
+        f"--tls={TLS_FOLDER}",
+        f"--job-uid={uid}",
+        f"--controller-name={settings.controller_name}",
+        f"--poll-seconds={settings.poll_seconds:g}",
+    ]
+    if settings.virtual_gpus:
+        options.append("--no-gpus-expected")
+    if job.progress.http:
+        options.append("--inner-socket=/tmp/dljob-progress.sock")
+    command = [*container["command"], *(container.pop("args", None) or ())]
+    container["command"] = [
+        f"{SIDECAR_FOLDER}/sidecar-start",
+        *interpreter,
+        *options,
+        "--",
+        *command,
+    ]
+    container["volumeMounts"] = [
+        *(container.get("volumeMounts") or ()),
+        {"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER, "readOnly": True},
+        {"name": TLS_VOLUME, "mountPath": TLS_FOLDER, "readOnly": True},
+    ]
+    if settings.shows_gpus and not settings.virtual_gpus:
+        container["env"] = [
+            *(container.get("env") or ()),
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        ]
+
+
+def _literal(option: str) -> str:
+    """Keep Kubernetes from taking ``$(NAME)`` in it, such as in a pattern, for a variable."""
+    return option.replace("$(", "$$(")
+
+
+# --- the pods beside it -------------------------------------------------------------------
+
+
+def make_auxiliaries(document: Json, roles: Iterable[Role], round_: int) -> list[Json]:
+    """Make the pods of all auxiliary roles, which live and die with the training."""
+    metadata = document["metadata"]
+    pods = []
+    for role in roles:
+        for number in range(role.replicas):
+            template = copy.deepcopy(dict(role.template))
+            name = auxiliary_name(metadata["name"], role.name, number, round_)
+            pods.append(_pod(metadata, template, name, role.name))
+    return pods

@@ -1,0 +1,237 @@
+"""
+What objects of Kubernetes mean to a controller: nodes with GPUs, and what a pod proves.
+
+Pure. The question that matters most is when a pod has *ended*, because its GPUs are given to others
+then. That its object was deleted proves nothing: whoever deletes with force, and the garbage
+collector of Kubernetes itself, do so while containers may run on a machine that nobody can reach.
+What proves it is the kubelet's word that the containers have terminated, or the word of whoever
+runs the cluster that the machine is gone (see :func:`is_gone`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
+from dlcore.model import Gpu, Node, NodeName
+from dlcore.podrules import TRAINER
+from dloperator.podmaking import SIDECAR_PORT
+
+Json = Mapping[str, Any]
+
+COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")
+TYPE_LABELS: Final = ("dljob.io/gpu-type", "nvidia.com/gpu.product")
+"""Ours come first, so that an administrator can put right what was discovered."""
+CORDONS: Final = "dljob.io/cordoned-gpus"
+"""An annotation of a node: a JSON object that says by number which GPUs to leave out, and why."""
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Kubernetes' own taint by which an administrator confirms that a node is shut down."""
+MOST_GPUS: Final = 64
+JOB_SUFFIX: Final = ".job.dljob"
+"""After the uid of a job: the name in the certificate of its SideCars."""
+
+_OWN_FAULTS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_SAYS_LITTLE: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Which nodes are ours to give."""
+
+    label: str = "dljob.io/pool"
+    """Nodes with this label."""
+    value: str = ""
+    """And this value of it, if one is named."""
+
+
+# --- nodes --------------------------------------------------------------------------------
+
+
+def read_node(document: Json, pool: Pool) -> Node | None:
+    """Read a node of the pool; none if it is not one, or is lost at present."""
+    metadata = document["metadata"]
+    labels = metadata.get("labels") or {}
+    if not is_in_pool(document, pool) or not is_ready(document) or is_gone(document):
+        return None
+    count = _count(labels)
+    cordons = _cordons(metadata)
+    shared = _why_not_whole(labels)
+    return Node(
+        NodeName(metadata["name"]),
+        tuple(
+            Gpu(index, unavailable_because=shared or cordons.get(index, ""))
+            for index in range(count)
+        ),
+        gpu_type=_first(labels, TYPE_LABELS),
+        schedulable=not (document.get("spec") or {}).get("unschedulable", False),
+    )
+
+
+def is_in_pool(document: Json, pool: Pool) -> bool:
+    value = (document["metadata"].get("labels") or {}).get(pool.label)
+    return value is not None and pool.value in ("", value)
+
+
+def is_ready(document: Json) -> bool:
+    """Whether its kubelet has been heard of lately, and says that it can run pods."""
+    return _ready(document) == "True"
+
+
+def is_gone(document: Json | None) -> bool:
+    """
+    Whether whoever runs the cluster says that nothing runs on this machine any more.
+
+    Either its object is deleted, which is how administrators and cloud providers say that a machine
+    is no more, or it has the taint for a machine that was shut down.
+    """
+    if document is None:
+        return True
+    taints = (document.get("spec") or {}).get("taints") or ()
+    return any(taint.get("key") == OUT_OF_SERVICE for taint in taints)
+
+
+def _ready(document: Json) -> str:
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return next((each["status"] for each in conditions if each["type"] == "Ready"), "Unknown")
+
+
+def _count(labels: Mapping[str, str]) -> int:
+    text = _first(labels, COUNT_LABELS)
+    return min(int(text), MOST_GPUS) if text.isascii() and text.isdigit() else 0
+
+
+def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")
+
+
+def _cordons(metadata: Json) -> dict[int, str]:
+    text = (metadata.get("annotations") or {}).get(CORDONS, "")
+    try:
+        found = json.loads(text or "{}")
+        return {int(number): str(reason) or "cordoned" for number, reason in found.items()}
+    except (ValueError, AttributeError):
+        # Somebody wanted GPUs left out and did not manage to say which.
+        why = f"the annotation {CORDONS} of the node cannot be read"
+        return dict.fromkeys(range(MOST_GPUS), why)
+
+
+def _why_not_whole(labels: Mapping[str, str]) -> str:
+    """Say why the GPUs of a node cannot be given away whole; empty if they can."""
+    parts = [key for key in labels if key.startswith("nvidia.com/mig-") and key.endswith(".count")]
+    if parts or "-MIG-" in labels.get("nvidia.com/gpu.product", ""):
+        return "its GPUs are cut into parts (MIG), which DLJob does not give away"
+    if labels.get("nvidia.com/gpu.sharing-strategy", "none") not in ("none", ""):
+        return "its GPUs are shared by the device plugin, so that others may be on them"
+    return ""
+
+
+# --- pods ---------------------------------------------------------------------------------
+
+
+def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) -> Pod:
+    """Say what is known of a pod that was booked; ``uid`` is that of its job."""
+    if document is None:
+        return Pod(key, PodPhase.PENDING)
+    if why := _why_ended(document, node):
+        return Pod(key, PodPhase.ENDED, reason=why)
+    if is_bound(document) and node is not None and _ready(node) == "Unknown":
+        message = f"node {key.node} does not answer, so nobody knows what runs there"
+        return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
+    status = document.get("status") or {}
+    trainer = _trainer(status)
+    if "running" in trainer.get("state", {}) and status.get("podIP"):
+        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=uid.lower() + JOB_SUFFIX)
+        return Pod(key, PodPhase.UP, address)
+    reason, message = _why_pending(document)
+    fault = reason in _OWN_FAULTS or _was_its_own_end(trainer)
+    return Pod(key, PodPhase.PENDING, reason=reason, message=message, fault=fault)
+
+
+def is_bound(document: Json) -> bool:
+    """Whether a node was found for it."""
+    return bool((document.get("spec") or {}).get("nodeName"))
+
+
+def has_ended(document: Json, node: Json | None) -> bool:
+    """Whether it is proven that no process of this pod's training is left, or will be started."""
+    return bool(_why_ended(document, node))
+
+
+def _why_ended(document: Json, node: Json | None) -> str:
+    metadata, status = document["metadata"], document.get("status") or {}
+    if not is_bound(document):
+        # The API server binds no pod to a node any more that is being deleted.
+        return "NeverStarted" if metadata.get("deletionTimestamp") else ""
+    if is_gone(node):
+        return "NodeGone"
+    trainer = _trainer(status).get("state", {}).get("terminated")
+    if trainer is not None and trainer.get("exitCode") == 0:
+        # It is restarted on failure only. What else runs in the pod has no GPUs.
+        return "Completed"
+    if status.get("phase") not in ("Succeeded", "Failed") or _was_collected(status):
+        return ""
+    states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
+    if any("running" in state for state in states):
+        return ""
+    return str(status.get("reason") or "Terminated")
+
+
+def _was_collected(status: Json) -> bool:
+    """Whether it was not the kubelet that said "failed", but who cleans up after lost nodes."""
+    conditions = status.get("conditions") or ()
+    return status.get("reason") == "NodeLost" or any(
+        each.get("type") == "DisruptionTarget" and each.get("reason") == "DeletionByPodGC"
+        for each in conditions
+    )
+
+
+def _trainer(status: Json) -> Json:
+    statuses = status.get("containerStatuses") or ()
+    found: Json = next((each for each in statuses if each["name"] == TRAINER), {})
+    return found
+
+
+def _was_its_own_end(trainer: Json) -> bool:
+    """Whether the container ends again and again by what the job itself says."""
+    last = (trainer.get("lastState") or {}).get("terminated") or {}
+    is_waiting = "waiting" in trainer.get("state", {})
+    # 126 and 127: there is no interpreter, or no program of that name.
+    return is_waiting and (last.get("reason") == "OOMKilled" or last.get("exitCode") in (126, 127))
+
+
+def _why_pending(document: Json) -> tuple[str, str]:
+    """Say why a pod is not up: a word for programs, and a sentence for people."""
+    status = document.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return condition.get("reason") or "Unschedulable", condition.get("message") or ""
+    for container in _containers(status):
+        state, last = container.get("state") or {}, container.get("lastState") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason", "") not in _SAYS_LITTLE:
+            ended = last.get("terminated") or {}
+            if waiting["reason"] == "CrashLoopBackOff" and ended:
+                return _tell_end(container["name"], ended)
+            return waiting["reason"], _of(container["name"], waiting.get("message", ""))
+        ended = state.get("terminated") or {}
+        if ended and ended.get("exitCode") != 0:
+            return _tell_end(container["name"], ended)
+    return "", ""
+
+
+def _containers(status: Json) -> Iterator[Json]:
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _tell_end(name: str, ended: Json) -> tuple[str, str]:
+    reason = ended.get("reason") or "Error"
+    code = f"ended with exit code {ended.get('exitCode')}"
+    said = (ended.get("message") or "").strip().splitlines()
+    words = code if reason == "Error" else f"{code} ({reason})"
+    return reason, _of(name, f"{words}: {said[-1]}" if said else words)
+
+
+def _of(name: str, message: str) -> str:
+    return f"container {name}: {message}" if message else f"container {name} does not start"

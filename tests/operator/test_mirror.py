@@ -1,0 +1,72 @@
+"""Whatever the order in which watches and answers to writes come, the mirror goes forward only."""
+
+import itertools
+
+import pytest
+
+from dloperator.mirror import Mirror, Name, version_of
+
+JOB = Name("lab", "job")
+
+
+def document(version, name="job"):
+    return {"metadata": {"namespace": "lab", "name": name, "resourceVersion": str(version)}}
+
+
+@pytest.fixture
+def changes():
+    return []
+
+
+@pytest.fixture
+def mirror(changes):
+    return Mirror(changes.append)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((3, 5, 9))))
+def test_the_newest_version_stays_in_whatever_order_they_come(mirror, order):
+    for version in order:
+        mirror.show(document(version))
+    assert version_of(mirror.objects[JOB]) == 9
+
+
+def test_versions_are_numbers(mirror):
+    mirror.show(document(99))
+    mirror.show(document(100))
+    assert version_of(mirror.objects[JOB]) == 100
+
+
+def test_who_is_told_is_told_once_of_each_change(mirror, changes):
+    mirror.show(document(3))
+    mirror.show(document(3))
+    mirror.show_end(document(4))
+    mirror.show_end(document(4))
+    assert changes == [JOB, JOB]
+    assert mirror.get(JOB) is None
+
+
+def test_an_event_of_before_its_end_does_not_bring_an_object_back(mirror):
+    mirror.show(document(3))
+    mirror.show_end(document(7))
+    mirror.show(document(6))
+    assert mirror.get(JOB) is None
+    mirror.show(document(8))
+    assert mirror.get(JOB) is not None
+
+
+def test_the_end_of_an_object_that_was_made_anew_meanwhile_is_no_end(mirror):
+    mirror.show(document(8))
+    mirror.show_end(document(7))
+    assert mirror.get(JOB) is not None
+
+
+def test_what_a_list_does_not_name_is_deleted_unless_it_is_newer(mirror, changes):
+    mirror.show(document(3))
+    mirror.show(document(9, "later"))
+    mirror.show_all([document(4, "other")], version=6)
+    assert {name.name for name in mirror.objects} == {"other", "later"}
+    assert changes[-1] == JOB
+    mirror.show(document(5))
+    assert mirror.get(JOB) is None, "an event from before the list"
+    mirror.show(document(7))
+    assert mirror.get(JOB) is not None
