@@ -52,17 +52,26 @@ lint: setup  ## formatting, style, types and the arrows between packages
 
 .PHONY: check
 check: lint  ## lint and the fast tests, in under two minutes
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes"
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster"
 
 # The linters come first and the floor is held inside pytest, so that pytest's own summary is
 # the last line.
+# Before the tests, whose own limits of time are not meant for building.
+.PHONY: servers
+servers: setup  ## find the real servers that tests want, or build them where there is Go
+	$(BIN)/python -m tests.servers.binaries
+
 .PHONY: test
-test: lint  ## lint and all tests, with the floor on the branches of dlcore
+test: lint servers  ## lint and all tests, with the floor on the branches of dlcore
 	$(BIN)/pytest -n $(JOBS) -m "not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
 
 .PHONY: test-sidecar
 test-sidecar: setup  ## of all tests only those with real SideCars and training processes
 	$(BIN)/pytest -n $(JOBS) -m "processes and not frameworks"
+
+.PHONY: test-cluster
+test-cluster: setup servers  ## of all tests only those on a real control plane of Kubernetes
+	$(BIN)/pytest -n $(JOBS) -m "cluster and not frameworks"
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz

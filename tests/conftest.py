@@ -8,11 +8,16 @@ ignored. To look for new ones: ``HYPOTHESIS_PROFILE=thorough pytest tests``.
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import coverage
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.servers.binaries import BUILD_SECONDS
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace, remove_namespace
 
 # How fast the machine is today is no law of ours: neither profile has a deadline.
 settings.register_profile(
@@ -44,11 +49,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        # The first of them may have to build the servers.
+        if "cluster" in item.keywords and "timeout" not in item.keywords:
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS + 300.0))
     wanted = bool(config.getoption("--long"))
     left_out = [item for item in items if ("long" in item.keywords) != wanted]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if ("long" in item.keywords) == wanted]
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A real control plane of Kubernetes, for all tests of this process that leave it running."""
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace of the shared control plane for one test."""
+    with control_plane.api() as api:
+        name = make_namespace(api)
+        yield name
+        remove_namespace(api, name)
 
 
 # pytest-cov's own floor counts lines and branches together, which hides a branch never taken

@@ -1,82 +1,220 @@
 """
 Where the servers of the tests come from: found, or built once into a cache.
 
-Looked for in the folder that ``DLJOB_TEST_SERVERS`` names, on the path, and in a cache that is keyed
-by the pins; built into that cache where there is Go. Without any of these the tests that need the
-server are skipped and say why, but with ``CI=true`` they fail.
+A kit is what is looked for together, in the folders that environment variables name, on the path, and
+in a cache that is keyed by the pins; it is built into that cache where there is Go. Without any of these
+the tests that need it are skipped and say why, but with ``CI=true`` they fail.
 
-To build beforehand: ``python -m tests.servers.binaries``.
+To build everything beforehand: ``python -m tests.servers.binaries``.
 """
 
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 FOLDER = "DLJOB_TEST_SERVERS"
-FERRETDB = "dljob-test-ferretdb"
-SOURCE = Path(__file__).parent / "ferretdb"
-PINS = ("go.mod", "go.sum", "main.go")
-TAGS = "ferretdb_no_postgresql,ferretdb_no_mysql,ferretdb_no_hana"
+KUBEBUILDER = "KUBEBUILDER_ASSETS"
+"""Where the tools of the Kubernetes world look for an API server and etcd."""
+HERE = Path(__file__).parent
 BUILD_SECONDS = 1500.0
+VERSION_SECONDS = 60.0
 
 
 class Unavailable(Exception):
     """There is no such server here, and why."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Oldest:
+    """How the version of a kit is learnt, and from which one on it will do."""
+
+    command: tuple[str, ...]
+    """A program of the kit with the arguments by which it tells its version."""
+    version: tuple[int, int]
+
+    def objection(self, found: Mapping[str, Path]) -> str:
+        """Say why what was found will not do; nothing if it does."""
+        name, *arguments = self.command
+        command = [found[name], *arguments]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=VERSION_SECONDS
+        )
+        told = re.search(r"v(\d+)\.(\d+)", ran.stdout)
+        if told is None:
+            return f"{found[name]} does not tell its version"
+        if tuple(map(int, told.groups())) < self.version:
+            least = ".".join(map(str, self.version))
+            return f"{found[name]} is of {told.group()}, older than {least}"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """Programs that belong together, and how they are built."""
+
+    noun: str
+    """What is missing without it."""
+    programs: Mapping[str, str]
+    """By the name of its file, the Go package of each."""
+    source: Path
+    """The folder of a Go module that pins them."""
+    pins: tuple[str, ...] = ("go.mod", "go.sum")
+    """The files there that say what will be built."""
+    flags: tuple[str, ...] = ()
+    linked: str = ""
+    """What the linker is told besides leaving out what debuggers need."""
+    folders: tuple[str, ...] = (FOLDER,)
+    """The variables that may name a folder in which all of them are."""
+    oldest: Oldest | None = None
+    fixed: Mapping[str, str] = field(
+        # The Go of this machine or none: another would be fetched without anybody having asked.
+        default_factory=lambda: {
+            "GOTOOLCHAIN": "local",
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "-buildvcs=false",
+        }
+    )
+
+    def cache_folder(self, environment: Mapping[str, str]) -> Path:
+        """Where programs of these very pins are."""
+        home = Path(environment.get("XDG_CACHE_HOME") or Path(environment["HOME"]) / ".cache")
+        pins = b"\0".join((self.source / name).read_bytes() for name in self.pins)
+        return home / "dljob-test-servers" / hashlib.sha256(pins).hexdigest()[:12]
+
+
+FERRETDB = Kit(
+    noun="server of the MongoDB protocol",
+    programs={"dljob-test-ferretdb": "."},
+    source=HERE / "ferretdb",
+    pins=("go.mod", "go.sum", "main.go"),
+    flags=("-tags=ferretdb_no_postgresql,ferretdb_no_mysql,ferretdb_no_hana",),
+)
+
+KUBERNETES = HERE / "kubernetes"
+OLDEST = (1, 30)
+"""Admission policies are stable from then on, and rules of resources name the field they blame."""
+
+
+def stamp() -> str:
+    """Tell the programs of Kubernetes their version, as its own build does."""
+    pinned = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$", _read_pins(), re.MULTILINE)
+    assert pinned is not None
+    values = {"gitVersion": pinned[1], "gitMajor": pinned[2], "gitMinor": pinned[3]}
+    where = "k8s.io/component-base/version"
+    told = {**values, "gitTreeState": "clean"}
+    return " ".join(f"-X {where}.{name}={value}" for name, value in told.items())
+
+
+def _read_pins() -> str:
+    return (KUBERNETES / "go.mod").read_text(encoding="utf-8")
+
+
+def _commands(*names: str) -> dict[str, str]:
+    return {name: f"k8s.io/kubernetes/cmd/{name}" for name in names}
+
+
+# One kit, because they are made for each other: a scheduler may not be newer than its API server.
+CONTROL_PLANE = Kit(
+    noun="control plane of Kubernetes",
+    programs=_commands("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+    source=KUBERNETES,
+    linked=stamp(),
+    folders=(KUBEBUILDER, FOLDER),
+    oldest=Oldest(command=("kube-apiserver", "--version"), version=OLDEST),
+)
+KUBECTL = Kit(
+    noun="kubectl",
+    programs=_commands("kubectl"),
+    source=KUBERNETES,
+    linked=stamp(),
+    folders=(KUBEBUILDER, FOLDER),
+    oldest=Oldest(command=("kubectl", "version", "--client"), version=OLDEST),
+)
+ETCD = Kit(
+    noun="etcd",
+    programs={"etcd": "go.etcd.io/etcd/server/v3"},
+    source=HERE / "etcd",
+    folders=(KUBEBUILDER, FOLDER),
+)
+KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL)
+
+
 def find_ferretdb() -> Path:
     """Return the server of the MongoDB protocol, or skip the test that wants it."""
-    try:
-        return find_or_build(dict(os.environ))
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no server of the MongoDB protocol: {error}", pytrace=False)
-        pytest.skip(f"no server of the MongoDB protocol: {error}")
+    return demand(FERRETDB)["dljob-test-ferretdb"]
 
 
-def find_or_build(environment: dict[str, str]) -> Path:
-    """Return the server: an explicit one, one on the path, a cached one, or a new one."""
-    return find(environment) or build(cache_folder(environment), environment)
+def demand(*kits: Kit) -> dict[str, Path]:
+    """Return all their programs by name, or skip the test that wants them."""
+    found: dict[str, Path] = {}
+    for kit in kits:
+        try:
+            found |= find_or_build(kit, dict(os.environ))
+        except Unavailable as error:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"no {kit.noun}: {error}", pytrace=False)
+            pytest.skip(f"no {kit.noun}: {error}")
+    return found
 
 
-def find(environment: dict[str, str]) -> Path | None:
-    """Return the server if it was made before."""
+def find_or_build(kit: Kit, environment: dict[str, str]) -> dict[str, Path]:
+    """Return explicit programs, those on the path, cached ones, or new ones."""
+    objections: list[str] = []
+    found = find(kit, environment, objections)
+    return found or build(kit, environment, objections)
+
+
+def find(kit: Kit, environment: Mapping[str, str], objections: list[str]) -> dict[str, Path] | None:
+    """Return the first that will do; what is said against those passed over is added."""
     path = environment.get("PATH", "").split(os.pathsep)
-    folders = [environment.get(FOLDER, ""), *path, str(cache_folder(environment))]
-    for folder in folders:
-        found = Path(folder) / FERRETDB
-        if folder and os.access(found, os.X_OK):
+    named = [[environment.get(variable, "")] for variable in kit.folders]
+    for folders in (*named, path):
+        found = _look(kit, folders)
+        objection = kit.oldest.objection(found) if found and kit.oldest else ""
+        if found and not objection:
             return found
-    return None
+        objections += [objection] if objection else []
+    return _look(kit, [str(kit.cache_folder(environment))])
 
 
-def cache_folder(environment: dict[str, str]) -> Path:
-    """Where binaries of these very pins are."""
-    home = Path(environment.get("XDG_CACHE_HOME") or Path(environment["HOME"]) / ".cache")
-    pins = hashlib.sha256(b"\0".join((SOURCE / name).read_bytes() for name in PINS))
-    return home / "dljob-test-servers" / pins.hexdigest()[:12]
+def _look(kit: Kit, folders: list[str]) -> dict[str, Path] | None:
+    found = {}
+    for name in kit.programs:
+        paths = (Path(folder) / name for folder in folders if folder)
+        at = next((path for path in paths if os.access(path, os.X_OK)), None)
+        if at is None:
+            return None
+        found[name] = at
+    return found
 
 
-def build(cache: Path, environment: dict[str, str]) -> Path:
-    """Build the server into the cache, once for all who want it at the same time."""
+def build(kit: Kit, environment: dict[str, str], objections: list[str]) -> dict[str, Path]:
+    """Build what is missing into the cache, once for all who want it at the same time."""
+    cache = kit.cache_folder(environment)
     go = shutil.which("go", path=environment.get("PATH"))
     if go is None:
-        raise Unavailable(f"there is none in {FOLDER}, PATH or {cache}, and no Go to build it")
-    binary = cache / FERRETDB
+        looked = ", ".join((*kit.folders, "PATH"))
+        passed_over = "".join(f" ({objection})" for objection in objections)
+        raise Unavailable(
+            f"there is none in {looked} or {cache}{passed_over}, and no Go to build it"
+        )
     with locked(cache), tempfile.TemporaryDirectory(dir=cache) as folder:
-        if not binary.exists():
-            built = Path(folder) / FERRETDB
-            compile_ferretdb(go, built, environment)
-            built.replace(binary)
-    return binary
+        for name in kit.programs:
+            if not (cache / name).exists():
+                _compile(kit, name, [go, "build", "-o", str(Path(folder) / name)], environment)
+                (Path(folder) / name).replace(cache / name)
+    return {name: cache / name for name in kit.programs}
 
 
 @contextmanager
@@ -88,26 +226,38 @@ def locked(cache: Path) -> Iterator[None]:
         yield
 
 
-def compile_ferretdb(go: str, binary: Path, environment: dict[str, str]) -> None:
-    # The Go of this machine or none: another would be fetched without anybody having asked.
-    settings = {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
-    command = [go, "build", "-trimpath", "-ldflags=-s -w", f"-tags={TAGS}", "-o", str(binary), "."]
+def _compile(kit: Kit, name: str, command: list[str], environment: dict[str, str]) -> None:
+    linked = f"-ldflags=-s -w {kit.linked}".rstrip()
     try:
         built = subprocess.run(
-            command,
-            cwd=SOURCE,
-            env=environment | settings,
+            [*command, "-trimpath", linked, *kit.flags, kit.programs[name]],
+            cwd=kit.source,
+            env=environment | dict(kit.fixed),
             capture_output=True,
             text=True,
             check=False,
             timeout=BUILD_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"building it took more than {BUILD_SECONDS:.0f} s") from error
+        raise Unavailable(f"building {name} took more than {BUILD_SECONDS:.0f} s") from error
     if built.returncode != 0:
         lines = built.stderr.strip().splitlines() or ["nobody says why"]
-        raise Unavailable(f"it cannot be built with {go}: {lines[-1]}")
+        raise Unavailable(f"{name} cannot be built with {command[0]}: {lines[-1]}")
+
+
+def main() -> int:
+    """Find or build every kit, and say where each is or why there is none."""
+    missing = 0
+    for kit in KITS:
+        try:
+            found = find_or_build(kit, dict(os.environ))
+            told = ", ".join(str(path) for path in found.values())
+        except Unavailable as error:
+            missing += 1
+            told = f"none: {error}"
+        sys.stdout.write(f"{kit.noun}: {told}\n")
+    return 1 if missing and os.environ.get("CI") == "true" else 0
 
 
 if __name__ == "__main__":
-    find_or_build(dict(os.environ))
+    sys.exit(main())

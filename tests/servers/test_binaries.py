@@ -1,19 +1,28 @@
 """Servers for tests are found where they should be, built once, and missed loudly."""
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.servers import binaries
 from tests.servers.binaries import (
+    CONTROL_PLANE,
     FERRETDB,
     FOLDER,
+    KITS,
+    KUBEBUILDER,
+    Kit,
     Unavailable,
-    cache_folder,
     find_ferretdb,
     find_or_build,
 )
+
+FERRETDB_NAME = "dljob-test-ferretdb"
+TELLS = "#!/bin/sh\necho Kubernetes {}\n"
 
 
 def make_executable(path: Path, content: str = "#!/bin/sh\n") -> Path:
@@ -23,6 +32,12 @@ def make_executable(path: Path, content: str = "#!/bin/sh\n") -> Path:
     return path
 
 
+def make_servers(folder: Path, version: str, names: Iterable[str] = CONTROL_PLANE.programs) -> Path:
+    for name in names:
+        make_executable(folder / name, TELLS.format(version))
+    return folder
+
+
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
     """An environment in which there is nothing."""
@@ -30,19 +45,61 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def test_an_explicit_folder_comes_first_then_the_path_then_the_cache(tmp_path: Path, bare):
-    cached = make_executable(cache_folder(bare) / FERRETDB)
-    assert find_or_build(bare) == cached
-    on_path = make_executable(tmp_path / "bin" / FERRETDB)
+    cached = make_executable(FERRETDB.cache_folder(bare) / FERRETDB_NAME)
+    assert find_or_build(FERRETDB, bare) == {FERRETDB_NAME: cached}
+    on_path = make_executable(tmp_path / "bin" / FERRETDB_NAME)
     bare["PATH"] = f"/nowhere:{on_path.parent}"
-    assert find_or_build(bare) == on_path
-    explicit = make_executable(tmp_path / "explicit" / FERRETDB)
+    assert find_or_build(FERRETDB, bare) == {FERRETDB_NAME: on_path}
+    explicit = make_executable(tmp_path / "explicit" / FERRETDB_NAME)
     bare[FOLDER] = str(explicit.parent)
-    assert find_or_build(bare) == explicit
+    assert find_or_build(FERRETDB, bare) == {FERRETDB_NAME: explicit}
 
 
-def test_without_go_it_is_unavailable_and_says_where_it_was_looked_for(bare):
-    with pytest.raises(Unavailable, match=f"there is none in {FOLDER}, PATH or .*, and no Go"):
-        find_or_build(bare)
+def test_what_belongs_together_comes_from_one_place(tmp_path: Path, bare):
+    bare[KUBEBUILDER] = str(make_servers(tmp_path / "assets", "v1.36.0", ["kube-apiserver"]))
+    bare[FOLDER] = str(make_servers(tmp_path / "servers", "v1.31.0"))
+    found = find_or_build(CONTROL_PLANE, bare)
+    assert found == {name: tmp_path / "servers" / name for name in CONTROL_PLANE.programs}
+
+
+def test_what_is_too_old_is_passed_over(tmp_path: Path, bare):
+    bare[KUBEBUILDER] = str(make_servers(tmp_path / "old", "v1.29.9"))
+    bare["PATH"] = str(make_servers(tmp_path / "untold", ""))
+    with pytest.raises(Unavailable, match=r"old/kube-apiserver is of v1\.29, older than 1\.30"):
+        find_or_build(CONTROL_PLANE, bare)
+    cached = make_servers(CONTROL_PLANE.cache_folder(bare), "v1.30.0")
+    assert find_or_build(CONTROL_PLANE, bare)["kube-scheduler"] == cached / "kube-scheduler"
+
+
+def test_a_program_that_does_not_tell_its_version_will_not_do(tmp_path: Path, bare):
+    bare["PATH"] = str(make_servers(tmp_path / "untold", ""))
+    with pytest.raises(Unavailable, match="kube-apiserver does not tell its version"):
+        find_or_build(CONTROL_PLANE, bare)
+
+
+@pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.noun)
+def test_without_go_it_is_unavailable_and_says_where_it_was_looked_for(bare, kit: Kit):
+    looked = ", ".join((*kit.folders, "PATH"))
+    with pytest.raises(Unavailable, match=f"there is none in {looked} or .*, and no Go"):
+        find_or_build(kit, bare)
+
+
+def test_other_pins_are_another_cache(tmp_path: Path, bare):
+    assert len({kit.cache_folder(bare) for kit in KITS}) == len(KITS) - 1, "kubectl shares"
+    (tmp_path / "go.mod").write_text("module one")
+    kit = replace(FERRETDB, source=tmp_path, pins=("go.mod",))
+    before = kit.cache_folder(bare)
+    (tmp_path / "go.mod").write_text("module two")
+    assert kit.cache_folder(bare) != before
+
+
+def test_the_pins_of_kubernetes_name_one_release(bare):
+    pins = binaries.KUBERNETES.joinpath("go.mod").read_text()
+    [pinned] = [line for line in pins.splitlines() if line.startswith("require k8s.io/kubernetes ")]
+    version = pinned.rpartition(" ")[2]
+    replaced = {line.rpartition(" ")[2] for line in pins.splitlines() if " => " in line}
+    assert replaced == {version.replace("v1.", "v0.")}
+    assert f"gitVersion={version}" in binaries.stamp()
 
 
 GO = """#!/bin/sh
@@ -57,20 +114,21 @@ def test_it_is_built_once_however_many_want_it(tmp_path: Path, bare):
     log = tmp_path / "log"
     bin_folder = make_executable(tmp_path / "bin" / "go", GO.format(log=log)).parent
     bare["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
+    cache = FERRETDB.cache_folder(bare)
     with ThreadPoolExecutor(4) as threads:
-        found = set(threads.map(lambda _: find_or_build(bare), range(4)))
-    assert found == {cache_folder(bare) / FERRETDB}
+        found = list(threads.map(lambda _: find_or_build(FERRETDB, bare), range(4)))
+    assert found == [{FERRETDB_NAME: cache / FERRETDB_NAME}] * 4
     assert log.read_text().split() == ["built"]
-    assert sorted(each.name for each in cache_folder(bare).iterdir()) == [FERRETDB, "lock"]
+    assert sorted(each.name for each in cache.iterdir()) == [FERRETDB_NAME, "lock"]
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing(tmp_path: Path, bare):
     failing = "#!/bin/sh\necho one >&2; echo 'go.mod requires go >= 1.99' >&2; exit 1\n"
     bin_folder = make_executable(tmp_path / "bin" / "go", failing).parent
     bare["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
-    with pytest.raises(Unavailable, match=r"it cannot be built with .*: go\.mod requires"):
-        find_or_build(bare)
-    assert [each.name for each in cache_folder(bare).iterdir()] == ["lock"]
+    with pytest.raises(Unavailable, match=r"ferretdb cannot be built with .*: go\.mod requires"):
+        find_or_build(FERRETDB, bare)
+    assert [each.name for each in FERRETDB.cache_folder(bare).iterdir()] == ["lock"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,318 @@
+"""
+A real control plane of Kubernetes for tests: etcd, API server, controller-manager and scheduler.
+
+It is on 127.0.0.1, needs no root, keeps everything in one folder, and ends with the tests, whatever
+becomes of them. It has no kubelets: nodes are made by :mod:`tests.servers.nodes`, and what would run on
+them is the test's to play.
+
+Most tests share the fixture ``control_plane`` (one for each process of the test run) and a namespace of
+their own from the fixture ``namespace``. A test that stops the API server, or wants an audit log or a
+scheduler of its own, starts its own::
+
+    with ControlPlane(tmp_path, Wishes(audit_policy=POLICY)) as plane:
+        plane.kubectl("apply", "-f", "job.yaml")
+        plane.api_server.stop(); plane.api_server.start()
+        operator = plane.kubeconfig_for_service_account("dljob-system", "dljob-operator")
+"""
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tests.servers.api import Api
+from tests.servers.authority import (
+    MASTERS,
+    Authority,
+    make_signing_keys,
+    with_certificate,
+    write_kubeconfig,
+)
+from tests.servers.binaries import CONTROL_PLANE, ETCD, KUBECTL, demand
+from tests.servers.kubectl import Kubectl
+from tests.servers.namespaces import wait_for_account
+from tests.servers.ports import choose_ports
+from tests.servers.processes import Guard, Server
+
+HOST = "127.0.0.1"
+SERVICES = "10.96.0.0/16"
+ISSUER = "https://kubernetes.default.svc"
+PATIENCE = "24h"
+"""Nobody sends heartbeats for made nodes."""
+TOKEN_SECONDS = 3600
+ASK_SECONDS = 5.0
+NO_LIMIT: Mapping[str, Any] = {"qps": 1000, "burst": 1000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a control plane is to have besides the usual."""
+
+    audit_policy: Mapping[str, Any] | None = None
+    """An ``audit.k8s.io/v1`` Policy; :attr:`ControlPlane.audit_log` is then written, a line an event."""
+    api_server: Sequence[str] = ()
+    """More arguments for the API server."""
+    controllers: bool = True
+    """Whether a controller-manager runs: garbage collection, service accounts, taints of nodes."""
+    scheduler: Mapping[str, Any] | None = field(default_factory=dict)
+    """
+    Fields of the scheduler's KubeSchedulerConfiguration (``profiles``, ``extenders``,
+    ``clientConnection: {qps, burst}``), or None for no scheduler.
+    """
+
+
+class ControlPlane:
+    """
+    A control plane as a context manager; entered, it serves. See the module for how it is used.
+
+    ``api_server``, ``etcd``, ``controllers`` and ``scheduler`` are each a
+    :class:`~tests.servers.processes.Server`: to be stopped, killed, frozen, and started again on the
+    same port with the same data.
+    """
+
+    def __init__(self, folder: Path, wishes: Wishes | None = None) -> None:
+        """Choose names and ports; the programs are looked for, or the test is skipped."""
+        self._programs = demand(ETCD, CONTROL_PLANE, KUBECTL)
+        self._wishes = wishes or Wishes()
+        self._folder = folder
+        self._authority = Authority()
+        folder.mkdir(parents=True, exist_ok=True)
+        store, peers, api, controllers, scheduler = choose_ports(5)
+        self.url = f"https://{HOST}:{api}"
+        self.audit_log = folder / "audit.log"
+        self._write_files()
+        self._guard = Guard()
+        self.etcd = self._server("etcd", self._etcd_arguments(store, peers), (store, "/health"))
+        self.api_server = self._server(
+            "kube-apiserver", self._api_server_arguments(api, store), (api, "/readyz")
+        )
+        self.controllers = self._server(
+            "kube-controller-manager",
+            self._controllers_arguments(controllers),
+            (controllers, "/healthz"),
+        )
+        self.scheduler = self.make_scheduler(self._wishes.scheduler or {}, port=scheduler)
+
+    # --- its life -------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start everything, and return when pods can be created and are scheduled."""
+        try:
+            self.etcd.start()
+            self.api_server.start()
+            others = [self.controllers] if self._wishes.controllers else []
+            others += [self.scheduler] if self._wishes.scheduler is not None else []
+            for server in others:
+                server.launch()
+            for server in others:
+                server.wait_until_ready()
+            if self._wishes.controllers:
+                with self.api() as api:
+                    wait_for_account(api, "default")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End everything at once: what it knows is not needed any more."""
+        self._guard.close()
+
+    def make_scheduler(
+        self, configuration: Mapping[str, Any], *, name: str = "kube-scheduler", port: int = 0
+    ) -> Server:
+        """
+        Make one more scheduler, not yet started, with fields of a KubeSchedulerConfiguration.
+
+        Its ``profiles`` must have another ``schedulerName`` than the one that runs already.
+        """
+        port = port or choose_ports(1)[0]
+        config = self._folder / f"{name}.yaml"
+        config.write_text(json.dumps(self._scheduler_configuration(configuration)))
+        kubeconfig = self._kubeconfig("scheduler")
+        arguments = [f"--config={config}", *_secured(port, kubeconfig)]
+        return self._server("kube-scheduler", arguments, (port, "/readyz"), log=f"{name}.log")
+
+    # --- who may talk to it ---------------------------------------------------------------
+
+    @property
+    def admin(self) -> Path:
+        """The kubeconfig of somebody who may do everything."""
+        return self._kubeconfig("admin")
+
+    def api(self, kubeconfig: Path | None = None) -> Api:
+        """Connect as the user of a kubeconfig; as the administrator if none is given."""
+        return Api(kubeconfig or self.admin)
+
+    def kubectl_as(self, kubeconfig: Path) -> Kubectl:
+        return Kubectl(self._programs["kubectl"], kubeconfig)
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """The administrator's ``kubectl``: ``plane.kubectl("get", "pods")``."""
+        return self.kubectl_as(self.admin)
+
+    def kubeconfig_for_user(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """Make somebody known by a certificate, who may do what is granted to name and groups."""
+        return self._write_kubeconfig(
+            f"user-{user}", with_certificate(self._authority.issue_client(user, groups))
+        )
+
+    def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
+        """Make a kubeconfig with a token of a service account, which must exist."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        request = {"spec": {"expirationSeconds": TOKEN_SECONDS}}
+        with self.api() as api:
+            token = api.post(path, request)["status"]["token"]
+        return self._write_kubeconfig(f"account-{namespace}-{name}", {"token": token})
+
+    # --- what it is made of ---------------------------------------------------------------
+
+    def _kubeconfig(self, name: str) -> Path:
+        return self._folder / f"{name}.kubeconfig"
+
+    def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
+        return write_kubeconfig(
+            self._kubeconfig(name.replace(":", "-")),
+            server=self.url,
+            authority=self._authority.certificate,
+            user=user,
+        )
+
+    def _write_files(self) -> None:
+        (self._folder / "ca.crt").write_bytes(self._authority.certificate)
+        shown = self._authority.issue_server(HOST, "localhost", "kubernetes.default.svc")
+        shown.write(self._folder, "server")
+        private, public = make_signing_keys()
+        (self._folder / "accounts.key").write_bytes(private)
+        (self._folder / "accounts.pub").write_bytes(public)
+        if self._wishes.audit_policy is not None:
+            policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy"}
+            policy_file = self._folder / "audit.yaml"
+            policy_file.write_text(json.dumps({**policy, **self._wishes.audit_policy}))
+        people = {
+            "admin": ("admin", [MASTERS]),
+            "controller-manager": ("system:kube-controller-manager", []),
+            "scheduler": ("system:kube-scheduler", []),
+        }
+        for name, (user, groups) in people.items():
+            certificate = self._authority.issue_client(user, groups)
+            self._write_kubeconfig(name, with_certificate(certificate))
+
+    def _server(
+        self, program: str, arguments: Sequence[str], ready: tuple[int, str], *, log: str = ""
+    ) -> Server:
+        port, path = ready
+        connect = _connect_plainly if program == "etcd" else _connect
+        return Server(
+            [self._programs[program], *arguments],
+            guard=self._guard,
+            log=self._folder / (log or f"{program}.log"),
+            is_ready=lambda: is_well(connect(port), path),
+        )
+
+    def _etcd_arguments(self, port: int, peers: int) -> list[str]:
+        here = f"http://{HOST}:{port}"
+        return [
+            f"--data-dir={self._folder / 'etcd'}",
+            # Nothing has to outlive a power cut.
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            f"--listen-client-urls={here}",
+            f"--advertise-client-urls={here}",
+            f"--listen-peer-urls=http://{HOST}:{peers}",
+        ]
+
+    def _api_server_arguments(self, port: int, store: int) -> list[str]:
+        folder = self._folder
+        audit = [
+            f"--audit-policy-file={folder / 'audit.yaml'}",
+            f"--audit-log-path={self.audit_log}",
+        ]
+        return [
+            f"--etcd-servers=http://{HOST}:{store}",
+            f"--bind-address={HOST}",
+            f"--advertise-address={HOST}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={folder / 'server.crt'}",
+            f"--tls-private-key-file={folder / 'server.key'}",
+            f"--client-ca-file={folder / 'ca.crt'}",
+            f"--service-account-issuer={ISSUER}",
+            f"--service-account-key-file={folder / 'accounts.pub'}",
+            f"--service-account-signing-key-file={folder / 'accounts.key'}",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            # Nobody is to reach it by its Service, for which an address of this host would not do.
+            "--endpoint-reconciler-type=none",
+            *(audit if self._wishes.audit_policy is not None else []),
+            *self._wishes.api_server,
+        ]
+
+    def _controllers_arguments(self, port: int) -> list[str]:
+        kubeconfig = self._kubeconfig("controller-manager")
+        return [
+            f"--kubeconfig={kubeconfig}",
+            "--leader-elect=false",
+            "--use-service-account-credentials=true",
+            f"--root-ca-file={self._folder / 'ca.crt'}",
+            f"--service-account-private-key-file={self._folder / 'accounts.key'}",
+            f"--node-monitor-grace-period={PATIENCE}",
+            *_secured(port, kubeconfig),
+        ]
+
+    def _scheduler_configuration(self, wished: Mapping[str, Any]) -> Mapping[str, Any]:
+        kubeconfig = {"kubeconfig": str(self._kubeconfig("scheduler"))}
+        connection = {**kubeconfig, **wished.get("clientConnection", {})}
+        return {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            **wished,
+            "clientConnection": connection,
+        }
+
+
+def _secured(port: int, kubeconfig: Path) -> list[str]:
+    return [
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+    ]
+
+
+# --- asking a server whether it is well ---------------------------------------------------
+
+
+def _connect(port: int) -> http.client.HTTPConnection:
+    # Only whether it is up is asked, and some of them make certificates of their own.
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(HOST, port, timeout=ASK_SECONDS, context=context)
+
+
+def _connect_plainly(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(HOST, port, timeout=ASK_SECONDS)
+
+
+def is_well(connection: http.client.HTTPConnection, path: str) -> bool:
+    """Ask a server for its health."""
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

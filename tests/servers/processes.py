@@ -1,0 +1,143 @@
+"""
+Servers as processes: started when they serve, stopped, killed, frozen, and never left behind.
+
+They share a process group with a small shell that reads from the tests. When the tests end, in whatever
+way, the kernel closes that pipe, and the shell kills the group. No server has to know of it, and unlike a
+death signal of the kernel it does not matter which thread of the tests had started them.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+START_SECONDS = 120.0
+"""Far more than any of them takes on a machine that has nothing else to do."""
+STOP_SECONDS = 20.0
+LAST_CHARACTERS = 3000
+
+
+class Guard:
+    """A group of processes that ends with whoever holds it."""
+
+    def __init__(self) -> None:
+        # The read ends with a pipe that is closed, and nobody ever writes into it.
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", "read nothing; kill -KILL 0"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def group(self) -> int:
+        return self._shell.pid
+
+    def spawn(
+        self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in the group, its output added to a file."""
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                process_group=self.group,
+            )
+
+    def close(self) -> None:
+        """End every process of the group at once."""
+        if self._shell.returncode is None:
+            os.killpg(self.group, signal.SIGKILL)
+            # This also closes the pipe.
+            self._shell.communicate()
+
+
+class Server:
+    """A server that keeps its command, and so its port and its data, over restarts."""
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        guard: Guard,
+        log: Path,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """``is_ready`` is asked again and again while it starts."""
+        self._command = command
+        self._guard = guard
+        self._is_ready = is_ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = log
+
+    @property
+    def name(self) -> str:
+        return Path(self._command[0]).name
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, and return when it serves."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it, and return at once."""
+        assert not self.is_running, f"{self.name} is running already"
+        self._process = self._guard.spawn(self._command, self.log)
+
+    def wait_until_ready(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if not self.is_running:
+                raise RuntimeError(f"{self.name} ended before it served: {self.last_words()}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self.name} does not begin to serve: {self.last_words()}")
+            time.sleep(0.02)
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return text[-LAST_CHARACTERS:]
+
+    def stop(self) -> None:
+        """Ask it to end, and see to it that it does."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        """Let it hold every connection and answer none."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
