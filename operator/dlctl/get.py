@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from dlcontrol import figures
 from dlctl import texts
 from dlctl.backends import Backend, JobList, Json
 from dlctl.choosing import name_argument, output_option, with_backend
@@ -112,12 +113,8 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
 
 
 def progress_of(job: JobView) -> str:
-    """Write how far a job is: the share where it is known, else how many iterations."""
-    if job.phase == "Completed":
-        return "100%"
-    if job.fraction is not None:
-        return f"{min(99.9, 100 * job.fraction):.3g}%"
-    return f"{job.iteration} it" if job.iteration else texts.NOTHING
+    """Write how far a job is."""
+    return figures.progress(job.fraction, job.iteration, is_completed=job.phase == "Completed")
 
 
 class _Watch:

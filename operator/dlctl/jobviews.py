@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from dlcontrol.figures import in_ranges
 from dlctl.backends import Json
+
+__all__ = ["CANCELLING", "FINAL", "JobView", "Slice", "full_name", "in_ranges", "read_time"]
 
 CANCELLING = "Cancelling"
 FINAL = frozenset({"Completed", "Failed"})
@@ -103,14 +106,3 @@ def full_name(document: Mapping[str, Any]) -> str:
 def read_time(text: str | None) -> float | None:
     """Read a time of a document, in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp() if text else None
-
-
-def in_ranges(numbers: tuple[int, ...]) -> str:
-    """Write 0,1,2,3,6 as 0-3,6."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)

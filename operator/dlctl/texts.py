@@ -9,8 +9,23 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-NOTHING = "-"
-"""Stands where there is nothing to tell, so that columns can be cut by programs."""
+from dlcontrol.figures import NOTHING, duration, speed
+
+__all__ = [
+    "COLOURS",
+    "GAP",
+    "NOTHING",
+    "age",
+    "align",
+    "duration",
+    "indent",
+    "is_coloured",
+    "measure",
+    "moment",
+    "paint",
+    "speed",
+    "tabulate",
+]
 
 GAP = "   "
 
@@ -63,28 +78,7 @@ def indent(text: str) -> str:
     return "".join(f"  {line}\n" for line in text.splitlines())
 
 
-# --- durations, as kubectl rounds them ----------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    """Write a duration with two units at most, and no finer than anybody needs."""
-    whole = max(0, round(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    for limit, text in (
-        (120, f"{whole}s"),
-        (600, _two(minutes, "m", whole % 60, "s")),
-        (3 * 3600, f"{minutes}m"),
-        (8 * 3600, _two(hours, "h", minutes % 60, "m")),
-        (48 * 3600, f"{hours}h"),
-        (8 * 86400, _two(days, "d", hours % 24, "h")),
-    ):
-        if whole < limit:
-            return text
-    return f"{days}d"
-
-
-def _two(large: int, unit: str, small: int, part: str) -> str:
-    return f"{large}{unit}{small}{part}" if small else f"{large}{unit}"
+# --- times ---------------------------------------------------------------------------------
 
 
 def age(since: float | None, now: float | None = None) -> str:
@@ -100,8 +94,3 @@ def moment(at: float | None) -> str:
         return NOTHING
     local = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at))
     return f"{local} ({age(at)} ago)"
-
-
-def speed(iterations_per_second: float) -> str:
-    """Write how fast something trains."""
-    return f"{iterations_per_second:.3g} it/s" if iterations_per_second > 0 else NOTHING

@@ -1,0 +1,58 @@
+"""
+Figures as people read them in columns: durations, speeds, shares, GPUs in ranges.
+
+``dljob get`` and ``kubectl get`` show the same, because both get it here.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+NOTHING: Final = "-"
+"""Stands where there is nothing to tell, so that columns can be cut by programs."""
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with two units at most, and no finer than anybody needs, as kubectl does."""
+    whole = max(0, round(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    for limit, text in (
+        (120, f"{whole}s"),
+        (600, _two(minutes, "m", whole % 60, "s")),
+        (3 * 3600, f"{minutes}m"),
+        (8 * 3600, _two(hours, "h", minutes % 60, "m")),
+        (48 * 3600, f"{hours}h"),
+        (8 * 86400, _two(days, "d", hours % 24, "h")),
+    ):
+        if whole < limit:
+            return text
+    return f"{days}d"
+
+
+def _two(large: int, unit: str, small: int, part: str) -> str:
+    return f"{large}{unit}{small}{part}" if small else f"{large}{unit}"
+
+
+def speed(iterations_per_second: float) -> str:
+    """Write how fast something trains."""
+    return f"{iterations_per_second:.3g} it/s" if iterations_per_second > 0 else NOTHING
+
+
+def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> str:
+    """Write how far a job is: the share where it is known, else how many iterations."""
+    if is_completed:
+        return "100%"
+    if fraction is not None:
+        # What is not completed is not told to be.
+        return f"{min(99.9, 100 * fraction):.3g}%"
+    return f"{iteration} it" if iteration else NOTHING
+
+
+def in_ranges(numbers: Sequence[int]) -> str:
+    """Write 0,1,2,3,6 as 0-3,6."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

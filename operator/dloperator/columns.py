@@ -1,0 +1,81 @@
+"""
+What ``kubectl get`` shows: which columns there are, and the texts of those that are no plain field.
+
+Kubernetes prints a column as it finds it in the document. A share of 0.31 or a duration of 5120
+seconds is not what people read, so that the status holds these once more, as they read them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dlcontrol import figures
+from dlcore.model import Phase
+from dloperator.statusfields import LONGEST_MESSAGE
+
+Json = dict[str, Any]
+
+
+def _column(name: str, path: str, description: str, *, kind: str = "string", wide: bool) -> Json:
+    column = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    # What has a lower rank than the others is shown by -o wide only.
+    return {**column, "priority": 1} if wide else column
+
+
+COLUMNS: Final[tuple[Json, ...]] = (
+    _column("Phase", ".status.phase", "Where in its life the job is.", wide=False),
+    _column("GPUs", ".status.allocation.gpus", "How many it has.", kind="integer", wide=False),
+    _column("Progress", ".status.shown.progress", "How much of it is done.", wide=False),
+    _column("Speed", ".status.shown.speed", "How fast it trains.", wide=False),
+    _column("ETA", ".status.shown.eta", "In what time it should be done.", wide=False),
+    _column(
+        "Reshapes",
+        ".status.reshapes",
+        "How often its GPUs were changed.",
+        kind="integer",
+        wide=False,
+    ),
+    _column("Age", ".metadata.creationTimestamp", "When it was created.", kind="date", wide=False),
+    _column("Priority", ".spec.priority", "Higher ones come first.", kind="integer", wide=True),
+    _column("Options", ".spec.gpus.options", "On how many GPUs it can run.", wide=True),
+    _column("Max", ".spec.gpus.max", "Or up to how many.", kind="integer", wide=True),
+    _column("Failures", ".status.failures", "How often it crashed.", kind="integer", wide=True),
+    _column("Allocation", ".status.shown.allocation", "Which GPUs it has.", wide=True),
+    _column("Reason", ".status.message", "What it does now and why.", wide=True),
+)
+
+
+def with_columns(status: Mapping[str, Any]) -> Json:
+    """
+    Complete a status, as the controller writes it, for the custom resource.
+
+    Texts longer than the resource takes are cut: the status must never be refused for a long word.
+    """
+    shown = {"shown": _shown(status)} if status.get("phase") else {}
+    conditions = [
+        {**condition, "message": cut(condition["message"])}
+        for condition in status.get("conditions", ())
+    ]
+    others: Json = {"message": cut(status["message"])} if status.get("message") else {}
+    return {**status, **shown, **others, **({"conditions": conditions} if conditions else {})}
+
+
+def _shown(status: Mapping[str, Any]) -> dict[str, str]:
+    progress = status.get("progress", {})
+    phase = Phase(status["phase"])
+    is_completed = phase is Phase.COMPLETED
+    eta = None if phase in (Phase.COMPLETED, Phase.FAILED) else progress.get("etaSeconds")
+    nodes = status.get("allocation", {}).get("nodes", ())
+    places = [f"{node['name']}[{figures.in_ranges(node['gpuIds'])}]" for node in nodes]
+    return {
+        "progress": figures.progress(
+            progress.get("fraction"), progress.get("iteration", 0), is_completed=is_completed
+        ),
+        "speed": figures.speed(progress.get("iterationsPerSecond", 0.0)),
+        "eta": figures.NOTHING if eta is None else figures.duration(eta),
+        "allocation": cut(" ".join(places)) or figures.NOTHING,
+    }
+
+
+def cut(text: str) -> str:
+    """Shorten a text to what the custom resource takes."""
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
