@@ -88,3 +88,22 @@ class Mirror:
                 del self._objects[name]
                 self._changed(name)
         self._listed_at = max(self._listed_at, version)
+
+
+class Mirrors:
+    """The objects that the operator watches, and who is woken by what becomes of them."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.changed_jobs: set[Name] = set()
+        """Since they were looked at last."""
+        self.jobs = Mirror(self._job_changed)
+        self.pods = Mirror(self._changed)
+        self.nodes = Mirror(self._changed)
+
+    def _job_changed(self, name: Name) -> None:
+        self.changed_jobs.add(name)
+        self._wake()
+
+    def _changed(self, _name: Name) -> None:
+        self._wake()

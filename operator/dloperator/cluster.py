@@ -1,0 +1,355 @@
+"""
+The platform of Kubernetes: jobs are custom resources, and what was decided stands in their status.
+
+Implements :class:`dlcontrol.platforms.Platform`. Everything is read from mirrors of what the watches
+show; nothing is asked for again and again. Every write of a status has a precondition on the version
+it was made from, says under which epoch it was decided, and comes before what follows from it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from dlcontrol.platforms import (
+    Entry,
+    Fenced,
+    NotKept,
+    Observation,
+    Pod,
+    PodKey,
+    PodOrder,
+)
+from dlcontrol.records import Status
+from dlcore.model import JobId, Node
+from dloperator import names, podmaking
+from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.certificates import Certificates
+from dloperator.jobs import Jobs, epoch_of, job_id, name_of, status_document
+from dloperator.mirror import Mirrors, Name
+from dloperator.podmaking import PodSettings
+from dloperator.reading import Pool, read_node, read_pod
+from dloperator.resources import DLJOBS, PODS
+from dloperator.telling import Teller
+from dloperator.trying import Templates
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+AT_ONCE: Final = 16
+"""So many writes are under way at the same time."""
+ATTEMPTS: Final = 5
+FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
+"""Where processes of a job meet; every pod has an address of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What a cluster is like."""
+
+    pods: PodSettings = PodSettings()
+    pool: Pool = Pool()
+
+
+class Term(NamedTuple):
+    """The time in which we lead."""
+
+    epoch: int
+    holds: Callable[[], bool]
+    """Whether it is sure that nobody else leads yet."""
+
+
+class Cluster:
+    """The jobs, nodes and pods of one cluster, for as long as we lead."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        certificates: Certificates,
+        teller: Teller,
+        *,
+        term: Term,
+        templates: Templates,
+        settings: ClusterSettings,
+    ) -> None:
+        self._api = api
+        self._mirrors = mirrors
+        self._certificates = certificates
+        self._teller = teller
+        self._epoch = term.epoch
+        self._term = term
+        self._settings = settings
+        self._templates = templates
+        self._jobs = Jobs()
+        self._entries: dict[JobId, Entry] = {}
+        self._nodes: dict[Name, tuple[Json, Node | None]] = {}
+        self._pods: dict[PodKey, tuple[Json | None, Json | None, str, Pod]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        # Whatever was shown before we began to look.
+        mirrors.changed_jobs.update(mirrors.jobs.objects)
+
+    @property
+    def entries(self) -> Mapping[JobId, Entry]:
+        """All jobs, as they were seen last."""
+        return self._entries
+
+    # --- what is
+
+    async def observe(self) -> Observation:
+        """Tell everything there is."""
+        self._insist_on_leading()
+        self._read_jobs()
+        nodes = tuple(self._read_nodes())
+        return Observation(self._entries, nodes, self._read_pods())
+
+    def _insist_on_leading(self) -> None:
+        if not self._term.holds():
+            raise Fenced("the Lease could not be renewed in time, so another operator may lead")
+
+    def _read_jobs(self) -> None:
+        changed = set(self._mirrors.changed_jobs) | self._templates.news()
+        self._mirrors.changed_jobs.clear()
+        if not changed:
+            return
+        entries = dict(self._entries)
+        for name in changed:
+            document = self._mirrors.jobs.get(name)
+            if document is None:
+                entries.pop(job_id(name), None)
+                self._jobs.forget(name)
+                self._templates.forget(name)
+                continue
+            if epoch_of(document) > self._epoch:
+                raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
+            verdict = self._templates.verdict(document)
+            if verdict is not None or job_id(name) in entries:
+                entries[job_id(name)] = self._jobs.read(document, problem=verdict or "")
+        self._entries = entries
+
+    def _read_nodes(self) -> Iterable[Node]:
+        there = self._mirrors.nodes.objects
+        for name in self._nodes.keys() - there.keys():
+            del self._nodes[name]
+        for name, document in there.items():
+            known = self._nodes.get(name)
+            if known is None or known[0] is not document:
+                known = (document, read_node(document, self._settings.pool))
+                self._nodes[name] = known
+            if known[1] is not None:
+                yield known[1]
+
+    def _read_pods(self) -> dict[PodKey, Pod]:
+        pods: dict[PodKey, Pod] = {}
+        for job, entry in self._entries.items():
+            for booking in entry.status.pods:
+                key = PodKey(job, booking.node)
+                pods[key] = self._read_pod(entry, key, booking.serial)
+        for key in self._pods.keys() - pods.keys():
+            del self._pods[key]
+        return pods
+
+    def _read_pod(self, entry: Entry, key: PodKey, serial: int) -> Pod:
+        name = name_of(key.job)
+        pod_name = podmaking.trainer_name(name.name, serial)
+        document = self._mirrors.pods.get(Name(name.namespace, pod_name))
+        node = self._mirrors.nodes.get(Name("", key.node))
+        known = self._pods.get(key)
+        if (
+            known is None
+            or known[0] is not document
+            or known[1] is not node
+            or known[2] != pod_name
+        ):
+            uid = entry.document["metadata"]["uid"]
+            known = (document, node, pod_name, read_pod(key, document, node, uid))
+            self._pods[key] = known
+        return known[3]
+
+    # --- what is kept
+
+    async def stamp(self) -> None:
+        """Put our epoch on every allocation, so that no former leader can write one any more."""
+        self._read_jobs()
+        held = {
+            job: entry.status
+            for job, entry in self._entries.items()
+            if entry.status.pods or entry.status.placement is not None
+        }
+        await self._write_all(held)
+
+    async def record(self, statuses: Mapping[JobId, Status]) -> None:
+        """
+        Keep these, first of all of those that gain nothing.
+
+        Within each part they do not depend on each other, so they are written at the same time.
+        """
+        self._insist_on_leading()
+        gaining = {job for job, status in statuses.items() if self._gains(job, status)}
+        for part in (statuses.keys() - gaining, gaining):
+            await self._write_all({job: statuses[job] for job in statuses if job in part})
+
+    def _gains(self, job: JobId, status: Status) -> bool:
+        before = self._entries[job].status if job in self._entries else None
+        held = before.placement.refs() if before is not None and before.placement else ()
+        wanted = status.placement.refs() if status.placement is not None else ()
+        return not set(wanted) <= set(held)
+
+    async def _write_all(self, statuses: Mapping[JobId, Status]) -> None:
+        writes = [self._in_turn(self._write(job, status)) for job, status in statuses.items()]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        # That we no longer lead counts for more than that something could not be kept.
+        errors = [each for each in outcomes if isinstance(each, BaseException)]
+        for error in sorted(errors, key=lambda error: not isinstance(error, Fenced)):
+            raise error
+
+    async def _in_turn(self, act: Awaitable[None]) -> None:
+        async with self._turns:
+            await act
+
+    async def _write(self, job: JobId, status: Status) -> None:
+        name = name_of(job)
+        for _ in range(ATTEMPTS):
+            document = self._mirrors.jobs.get(name)
+            if document is None:
+                return  # It was deleted, and had nothing.
+            try:
+                if status.pods and names.FINALIZER not in _finalizers(document):
+                    document = await self._hold(document)
+                await self._write_once(document, status)
+                return
+            except NotFound:
+                self._mirrors.jobs.show_end(document)
+                return
+            except Conflict:
+                await self._see_who_wrote(name, document)
+            except (Rejected, Unreachable) as error:
+                raise NotKept(f"the status of job {job} cannot be written: {error}") from error
+        raise NotKept(f"the status of job {job} cannot be written: others write all the time")
+
+    async def _hold(self, document: Json) -> Json:
+        """Keep the job there until its pods are proven to have ended."""
+        metadata = document["metadata"]
+        finalizers = [*_finalizers(document), names.FINALIZER]
+        change = {
+            "metadata": {
+                "resourceVersion": metadata["resourceVersion"],
+                "finalizers": finalizers,
+            }
+        }
+        held = await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
+        self._mirrors.jobs.show(held)
+        return held
+
+    async def _write_once(self, document: Json, status: Status) -> None:
+        metadata = document["metadata"]
+        written = await self._api.apply(
+            DLJOBS,
+            {
+                "metadata": {
+                    "name": metadata["name"],
+                    "resourceVersion": metadata["resourceVersion"],
+                },
+                "status": status_document(
+                    status, epoch=self._epoch, generation=metadata["generation"]
+                ),
+            },
+            metadata["namespace"],
+            sub="status",
+        )
+        self._jobs.note_written(written, status)
+        self._mirrors.jobs.show(written)
+
+    async def _see_who_wrote(self, name: Name, known: Json) -> None:
+        """Nobody but a leader writes a status; anybody may write anything else."""
+        metadata = known["metadata"]
+        try:
+            newer = await self._api.get(DLJOBS, metadata["name"], metadata["namespace"])
+        except NotFound:
+            self._mirrors.jobs.show_end(known)
+            return
+        except (Rejected, Unreachable) as error:
+            raise NotKept(f"the status of job {name} cannot be read: {error}") from error
+        if epoch_of(newer) > self._epoch:
+            raise Fenced(f"job {name} was decided about in epoch {epoch_of(newer)}")
+        self._mirrors.jobs.show(newer)
+
+    # --- pods
+
+    async def launch(self, order: PodOrder) -> None:
+        """Let there be this pod."""
+        self._insist_on_leading()
+        entry, booking = order
+        document = entry.document
+        metadata = document["metadata"]
+        await self._certificates.provide(entry.job.id, metadata)
+        pod = podmaking.make_trainer(dict(document), entry.job, booking, self._settings.pods)
+        async with self._turns:
+            made = await self._create(pod, metadata["uid"])
+        self._mirrors.pods.show(made)
+
+    async def _create(self, pod: Json, uid: str) -> Json:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        try:
+            return await self._api.create(PODS, pod, namespace)
+        except Conflict:
+            there = await self._api.get(PODS, name, namespace)
+        owners = there["metadata"].get("ownerReferences") or ()
+        if not any(owner["uid"] == uid for owner in owners):
+            raise Rejected(
+                0, {"message": f"there is a pod {namespace}/{name} already, which is not ours"}
+            )
+        return there
+
+    async def remove(self, key: PodKey, *, because: str) -> None:
+        """Delete this pod; that its object goes proves nothing, so it stays until the kubelet tells."""
+        self._insist_on_leading()
+        entry = self._entries[key.job]
+        name = name_of(key.job)
+        for booking in entry.status.pods:
+            if booking.node == key.node:
+                message = f"the pod on {key.node} is removed: {because}"
+                await self.tell(key.job, "PodRemoved", message, warning=True)
+                pod_name = podmaking.trainer_name(name.name, booking.serial)
+                await self._api.delete(PODS, pod_name, name.namespace)
+
+    async def forget(self, job: JobId) -> None:
+        """Delete a job that has ended and whose pods have, and keep it no longer."""
+        self._insist_on_leading()
+        name = name_of(job)
+        document = self._mirrors.jobs.get(name)
+        if document is None:
+            return
+        metadata = document["metadata"]
+        if "deletionTimestamp" not in metadata:
+            await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
+        finalizers = [each for each in _finalizers(document) if each != names.FINALIZER]
+        change = {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
+        try:
+            await self._api.merge(DLJOBS, name.name, change, name.namespace)
+        except (NotFound, Conflict):
+            return  # It is gone, or there is another one of that name by now.
+
+    def host_of(self, key: PodKey) -> str:
+        """Every pod has an address of its own, by which the others reach it."""
+        address = self._pods[key][3].address
+        if address is None:
+            raise LookupError(f"the pod of {key} has no address")
+        return address.host
+
+    def rendezvous_port(self, _job: JobId, generation: int, processes: int) -> int:
+        """Take other ports for each start, since a process of the last one may still hold its own."""
+        step = max(PORTS_A_START, processes)
+        return FIRST_PORT + generation * step % (PORTS - step)
+
+    async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
+        """Write an Event, when there is time for it."""
+        document = self._mirrors.jobs.get(name_of(job))
+        if document is not None:
+            self._teller.tell(document, reason, message, warning=warning)
+
+
+def _finalizers(document: Json) -> list[str]:
+    return list(document["metadata"].get("finalizers") or ())

@@ -1,0 +1,172 @@
+"""
+Who of several operators leads: a Lease, as everywhere in Kubernetes, and an epoch that only rises.
+
+A Lease alone does not stop a leader that was asleep; that every allocation and every command carries
+the epoch does (law 2). The epoch is counted in the Lease itself, in ``leaseTransitions``, and begins
+above whatever was ever written into a job, so that it rises even over a Lease that somebody deleted.
+
+No clock is compared with that of another machine: a Lease has run out when it was not renewed for its
+duration while we looked.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dlcontrol.platforms import Fenced
+from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.resources import LEASES
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How the one that leads is found. Times are in seconds."""
+
+    name: str = "dljob-operator"
+    lease_seconds: float = 10.0
+    """After so long without a renewal another one takes over."""
+    renew_seconds: float = 3.0
+    """How often the leader renews it."""
+    give_up_seconds: float = 7.0
+    """A leader that could not renew it for so long leads no more; less than the lease lasts."""
+    look_seconds: float = 2.0
+    """How often those that wait look."""
+
+
+class Election:
+    """One candidate."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        identity: str,
+        settings: LeaseSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._lease: Json | None = None
+        self._renewed_at = 0.0
+        self.epoch = 0
+        """That in which we lead; 0 while we do not."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether nobody else can have begun to lead, as far as the Lease goes."""
+        held_for = self._clock() - self._renewed_at
+        return self.epoch > 0 and held_for < self._settings.give_up_seconds
+
+    async def win(self, epoch: int) -> int:
+        """Wait until we lead; return the epoch, which is at least this one."""
+        seen: tuple[object, ...] | None = None
+        seen_at = self._clock()
+        while True:
+            try:
+                lease = await self._read()
+                mark = _mark(lease)
+                if mark != seen:
+                    seen, seen_at = mark, self._clock()
+                spec = (lease or {}).get("spec") or {}
+                lasts = float(spec.get("leaseDurationSeconds") or 0)
+                if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
+                    await self._take(lease, max(epoch, spec.get("leaseTransitions", 0) + 1))
+                    log.info("leads, in epoch %d", self.epoch)
+                    return self.epoch
+            except Conflict:
+                pass  # Somebody else was faster.
+            except (Rejected, Unreachable) as error:
+                log.warning("cannot see who leads: %s", error)
+            await asyncio.sleep(self._settings.look_seconds)
+
+    async def keep(self) -> None:
+        """Renew the lease for ever; raises :class:`Fenced` when that cannot be done."""
+        while True:
+            await asyncio.sleep(self._settings.renew_seconds)
+            if not self.is_leading:
+                raise Fenced(
+                    f"the Lease {self._settings.name} could not be renewed for"
+                    f" {self._settings.give_up_seconds:g} s"
+                )
+            try:
+                assert self._lease is not None
+                async with asyncio.timeout(self._settings.give_up_seconds):
+                    await self._take(self._lease, self.epoch)
+            except Conflict:
+                await self._look_who_wrote()
+            except (Rejected, Unreachable, TimeoutError) as error:
+                log.warning("the Lease is not renewed yet: %s", error)
+
+    async def _look_who_wrote(self) -> None:
+        """Tell a renewal of ours, whose answer was lost, from another one who leads."""
+        try:
+            lease = await self._read()
+        except (Rejected, Unreachable) as error:
+            log.warning("the Lease is not renewed yet: %s", error)
+            return
+        spec = (lease or {}).get("spec") or {}
+        if spec.get("holderIdentity") != self._identity:
+            raise Fenced(f"the Lease is of {spec.get('holderIdentity') or 'nobody'} by now")
+        self._lease = lease
+
+    async def leave(self) -> None:
+        """Let another one lead at once."""
+        if self._lease is None or not self.epoch:
+            return
+        spec = {**self._lease["spec"], "holderIdentity": ""}
+        self.epoch = 0
+        try:
+            await self._api.replace(LEASES, {**self._lease, "spec": spec}, self._namespace)
+        except (Rejected, Unreachable) as error:
+            log.warning("the Lease runs out by itself: %s", error)
+
+    async def _read(self) -> Json | None:
+        try:
+            return await self._api.get(LEASES, self._settings.name, self._namespace)
+        except NotFound:
+            return None
+
+    async def _take(self, lease: Json | None, epoch: int) -> None:
+        now, began = _now(), self._clock()
+        old = (lease or {}).get("spec") or {}
+        is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._settings.lease_seconds)),
+            "acquireTime": old.get("acquireTime") if is_ours else now,
+            "renewTime": now,
+            "leaseTransitions": epoch,
+        }
+        if lease is None:
+            metadata = {"name": self._settings.name, "namespace": self._namespace}
+            document = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": metadata,
+                "spec": spec,
+            }
+            self._lease = await self._api.create(LEASES, document, self._namespace)
+        else:
+            self._lease = await self._api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
+        # Counted from before the request, since nobody knows when it was done.
+        self.epoch, self._renewed_at = epoch, began
+
+
+def _mark(lease: Json | None) -> tuple[object, ...] | None:
+    return None if lease is None else (lease["metadata"]["resourceVersion"],)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,138 @@
+"""
+Custom resources as entries of the controller, and the status as it is written there.
+
+An entry stays the same object as long as the job is as it was, because the controller looks at
+thousands of them at every turn and at what changed among them only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dlcontrol.documents import read_status, read_time, write_status
+from dlcontrol.platforms import Entry
+from dlcontrol.records import Status
+from dlcore import jobfile
+from dlcore.model import GpuDemand, Job, JobId, Training
+from dloperator.mirror import Name
+
+Json = Mapping[str, Any]
+
+ORDERS_A_SECOND = 1_000_000
+"""How many jobs may arrive in the one second to which Kubernetes tells when something was created."""
+MOST_SECONDS = 10_000
+
+
+def job_id(name: Name) -> JobId:
+    """Name a job as the controller does."""
+    return JobId(f"{name.namespace}/{name.name}")
+
+
+def name_of(job: JobId) -> Name:
+    namespace, _, name = job.rpartition("/")
+    return Name(namespace, name)
+
+
+def epoch_of(document: Json) -> int:
+    """Which leader wrote the status."""
+    epoch: int = (document.get("status") or {}).get("epoch", 0)
+    return epoch
+
+
+def status_document(status: Status, *, epoch: int, generation: int) -> dict[str, Any]:
+    """Write a status as the custom resource has it: with who decided, about which spec."""
+    document = write_status(status)
+    for condition in document.get("conditions", ()):
+        condition["observedGeneration"] = generation
+    return document | {"epoch": epoch, "observedGeneration": generation}
+
+
+@dataclass(slots=True)
+class _Known:
+    uid: str
+    generation: int
+    written: Json
+    entry: Entry
+
+
+class Jobs:
+    """Remembers what the documents were read as."""
+
+    def __init__(self) -> None:
+        self._known: dict[Name, _Known] = {}
+        self._arrivals: dict[int, int] = {}
+        """How many jobs have arrived in a second."""
+
+    def forget(self, name: Name) -> None:
+        self._known.pop(name, None)
+
+    def note_written(self, document: Json, status: Status) -> None:
+        """Remember the very value that was written, because less may be read back."""
+        known = self._known.get(Name.of(document))
+        if known is not None and known.uid == document["metadata"]["uid"]:
+            known.written = document.get("status") or {}
+            known.entry = replace(known.entry, status=status)
+
+    def read(self, document: Json, *, problem: str = "") -> Entry:
+        """Read a job; ``problem`` is why it cannot be dealt with, if it is known already."""
+        name, metadata = Name.of(document), document["metadata"]
+        known = self._known.get(name)
+        if known is None or known.uid != metadata["uid"]:
+            known = _Known(metadata["uid"], -1, {}, self._new_entry(name, metadata))
+            self._known[name] = known
+        if known.generation != metadata["generation"]:
+            known.generation = metadata["generation"]
+            known.entry = _with_spec(known.entry, document)
+        written = document.get("status") or {}
+        if written != known.written:
+            known.written = written
+            known.entry = replace(known.entry, status=_read_status(known.entry, written))
+        if problem and problem != known.entry.problem:
+            known.entry = replace(known.entry, problem=problem)
+        if "deletionTimestamp" in metadata and not known.entry.cancelled:
+            known.entry = replace(known.entry, cancelled=True)
+        return known.entry
+
+    def _new_entry(self, name: Name, metadata: Json) -> Entry:
+        created = read_time(metadata["creationTimestamp"]) or 0.0
+        second = int(created)
+        if second not in self._arrivals and len(self._arrivals) >= MOST_SECONDS:
+            del self._arrivals[next(iter(self._arrivals))]
+        place = self._arrivals.get(second, 0)
+        self._arrivals[second] = place + 1
+        return Entry(
+            job=replace(_unreadable(job_id(name)), submitted_at=created),
+            order=second * ORDERS_A_SECOND + place,
+            status=Status(submitted_at=created),
+        )
+
+
+def _with_spec(entry: Entry, document: Json) -> Entry:
+    """
+    Read a new spec. One that cannot be read leaves the job as it was last, and is told.
+
+    The API server checks all that a schema can say, so that such a job was let in by an older schema.
+    """
+    job, problem = entry.job, ""
+    try:
+        parsed = jobfile.parse(document, require_template=True)
+        job = replace(parsed, submitted_at=entry.job.submitted_at)
+    except jobfile.JobFileError as error:
+        problem = "; ".join(str(each) for each in error.problems)
+    return replace(
+        entry,
+        job=job,
+        problem=problem,
+        document=document,
+        spec_generation=document["metadata"]["generation"],
+    )
+
+
+def _read_status(entry: Entry, written: Json) -> Status:
+    status = read_status(written)
+    return replace(status, submitted_at=status.submitted_at or entry.job.submitted_at)
+
+
+def _unreadable(job: JobId) -> Job:
+    """Stand in for a job of which nothing can be read but its name."""
+    return Job(id=job, gpus=GpuDemand(options=(1,), requested=1), training=Training(iterations=1))

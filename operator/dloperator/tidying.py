@@ -1,0 +1,121 @@
+"""
+Pods that nobody has booked any more are deleted, and let go of once their end is proven.
+
+A pod is booked as long as its job may hold anything there. One that is not booked was given back, or
+was asked for by an operator that died before it could know; nobody else would ever end it. The pods
+of a job that has ended stay, so that their logs and exit codes can be looked at, until the job goes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from dlcore.model import Phase
+from dlcore.podrules import TRAINER
+from dloperator import names
+from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.mirror import Mirrors, Name
+from dloperator.reading import has_ended
+from dloperator.resources import PODS
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+AGAIN_S = 5.0
+
+
+class Tidier:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, mirrors: Mirrors) -> None:
+        self._api = api
+        self._mirrors = mirrors
+        self._woken = asyncio.Event()
+        self._deleted: set[str] = set()
+        """The uids of pods that we had deleted."""
+
+    def wake(self) -> None:
+        """Look again, for something has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tidy up whenever something has changed, for ever."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            if not await self.tidy():
+                await asyncio.sleep(AGAIN_S)
+                self._woken.set()
+
+    async def tidy(self) -> bool:
+        """Look at all pods once; tell whether everything could be done."""
+        is_done = True
+        there = set()
+        for name, pod in list(self._mirrors.pods.objects.items()):
+            there.add(pod["metadata"]["uid"])
+            if not _is_ours(pod):
+                continue
+            try:
+                await self._tidy_one(name, pod)
+            except (Rejected, Unreachable) as error:
+                log.warning("pod %s cannot be put away yet: %s", name, error)
+                is_done = False
+        self._deleted &= there
+        return is_done
+
+    async def _tidy_one(self, name: Name, pod: Json) -> None:
+        metadata = pod["metadata"]
+        # Not what the controller saw last, but what is written: a pod is made right after that.
+        job = self._mirrors.jobs.get(Name(name.namespace, metadata["labels"][names.JOB_LABEL]))
+        if job is not None and _is_booked(job, metadata):
+            return
+        ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
+        if not (ended and job is not None and _is_shown(job)):
+            await self._delete(name, metadata)
+        if ended and names.PROOF_FINALIZER in (metadata.get("finalizers") or ()):
+            await self._let_go(name, metadata)
+
+    async def _delete(self, name: Name, metadata: Json) -> None:
+        uid = metadata["uid"]
+        if "deletionTimestamp" not in metadata and uid not in self._deleted:
+            await self._api.delete(PODS, name.name, name.namespace, uid=uid)
+            self._deleted.add(uid)
+
+    async def _let_go(self, name: Name, metadata: Json) -> None:
+        finalizers = [each for each in metadata["finalizers"] if each != names.PROOF_FINALIZER]
+        change = {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
+        try:
+            pod = await self._api.merge(PODS, name.name, change, name.namespace)
+        except (NotFound, Conflict):
+            return  # It is gone already.
+        if pod["metadata"].get("deletionTimestamp") and not finalizers:
+            self._mirrors.pods.show_end(pod)
+        else:
+            self._mirrors.pods.show(pod)
+
+
+def _is_ours(pod: Json) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    owners = pod["metadata"].get("ownerReferences") or ()
+    is_of_a_job = any(owner.get("kind") == names.KIND for owner in owners)
+    return is_of_a_job and labels.get(names.ROLE_LABEL) == TRAINER and names.JOB_LABEL in labels
+
+
+def _is_booked(job: Json, metadata: Json) -> bool:
+    if not any(owner["uid"] == job["metadata"]["uid"] for owner in metadata["ownerReferences"]):
+        return False
+    serial = metadata["labels"].get(names.SERIAL_LABEL)
+    bookings = (job.get("status") or {}).get("pods", ())
+    return any(str(booking["serial"]) == serial for booking in bookings)
+
+
+def _is_shown(job: Json) -> bool:
+    """Whether people may still want to look at the pods of a job, because it has ended and stays."""
+    is_over = (job.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
+    return is_over and "deletionTimestamp" not in job["metadata"]
+
+
+def _node_of(pod: Json) -> str:
+    return str((pod.get("spec") or {}).get("nodeName", ""))
