@@ -18,6 +18,7 @@ import click
 from _measuring import describe_machine, print_result, summarize
 
 from dlcontrol.judging import News
+from dlcontrol.learning import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.platforms import Address, Entry, Observation, Pod, PodKey, PodOrder, PodPhase
@@ -122,7 +123,7 @@ class Place:
         raise AssertionError(f"{key}: {because}")
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
-        raise AssertionError(f"{job}: {reason}: {message} ({warning})")
+        assert reason == "Waiting", (job, message, warning)
 
     def host_of(self, key: PodKey) -> str:
         return str(key.node)
@@ -152,6 +153,9 @@ class Place:
     def forecasts(self) -> Mapping[JobId, float]:
         return {}
 
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        return {}
+
     def look(self, scene: Scene) -> None:
         assert scene.nodes
 
@@ -160,6 +164,9 @@ class Place:
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         raise AssertionError(f"{job}: {news} at {now}")
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        raise AssertionError(f"{job}: {generation} took {seconds}")
 
 
 def make_state() -> State:

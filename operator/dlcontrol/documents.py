@@ -41,7 +41,6 @@ def write_status(status: Status, *, remaining: float | None = None) -> Json:
         "reshapeSeconds": round(status.reshape_seconds, 3),
         "pausedAt": write_time(status.paused_at),
         "exitCode": status.exit_code,
-        "logTail": list(status.log_tail),
         "conditions": [_condition(each) for each in status.conditions],
     }
     return {name: value for name, value in document.items() if value not in (None, "", [], {})}
@@ -89,7 +88,6 @@ def read_status(document: Mapping[str, Any]) -> Status:
         paused_at=read_time(document.get("pausedAt")),
         exit_code=document.get("exitCode"),
         message=document.get("message", ""),
-        log_tail=tuple(document.get("logTail", ())),
         conditions=tuple(_read_condition(each) for each in document.get("conditions", ())),
     )
 

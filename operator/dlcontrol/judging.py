@@ -13,13 +13,17 @@ those are ready who get its old ones. What happens to an older start counts all 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dlcontrol.asides import Asides
 from dlcontrol.endings import code_of, describe_failure, ended_well
+from dlcontrol.learning import Resumption
 from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.progressing import (
+    count_change,
     counted,
     follow_progress,
+    idle_seconds,
     tell_of_stall,
     total_iterations,
 )
@@ -67,18 +71,28 @@ class Verdict:
     news: tuple[News, ...] = ()
 
 
+class Learnt(NamedTuple):
+    """What was learnt of a job, besides what is seen of it now."""
+
+    forecast: float | None = None
+    """How many iterations it is expected to need, if it has a target."""
+    resumption: Resumption | None = None
+    """The first step of its latest start, once it was taken."""
+
+
 def judge(
     scene: Scene,
     rules: Rules = Rules(),
     asides: Asides | None = None,
     forecasts: Mapping[JobId, float] | None = None,
+    resumptions: Mapping[JobId, Resumption] | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job for which something has changed."""
     asides = asides if asides is not None else Asides()
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        expected = (forecasts or {}).get(job)
-        judged = asides.attempt(job, _judge_one, scene, entry, rules, expected)
+        learnt = Learnt((forecasts or {}).get(job), (resumptions or {}).get(job))
+        judged = asides.attempt(job, _judge_one, scene, entry, rules, learnt)
         if judged is not None and (judged.status != entry.status or judged.news):
             verdicts[job] = judged
     return verdicts
@@ -97,10 +111,10 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
     return status.phase is not Phase.SUSPENDED and status.iterations_total == total
 
 
-def _judge_one(scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> Verdict | None:
-    if _is_at_rest(entry, forecast):
+def _judge_one(scene: Scene, entry: Entry, rules: Rules, learnt: Learnt) -> Verdict | None:
+    if _is_at_rest(entry, learnt.forecast):
         return None
-    return _Judge(scene, entry, rules).verdict(forecast)
+    return _Judge(scene, entry, rules).verdict(learnt)
 
 
 class _Judge:
@@ -119,15 +133,15 @@ class _Judge:
         self.latest = Latest(scene, entry)
         self.started = self.latest.seats
 
-    def verdict(self, forecast: float | None) -> Verdict:
+    def verdict(self, learnt: Learnt) -> Verdict:
         self.status = counted(self.status, self.now, is_held=bool(self.seats))
         if self.entry.cancelled:
             self._give_up()
         elif not self.entry.problem:
-            self._look(forecast)
+            self._look(learnt)
         return Verdict(self.status, tuple(self.news))
 
-    def _look(self, forecast: float | None) -> None:
+    def _look(self, learnt: Learnt) -> None:
         """See what has happened; the first that has decides, and the rest is for the next look."""
         self._resume()
         for happens in self._happenings():
@@ -135,7 +149,11 @@ class _Judge:
                 return
         self._note_pods()
         self._note_running()
-        self.status = follow_progress(self.status, self.job, self.started, self.now, forecast)
+        if self.latest.generation == self.status.run_generation:
+            self.status = count_change(self.status, self.started, learnt.resumption)
+        self.status = follow_progress(
+            self.status, self.job, self.started, self.now, learnt.forecast
+        )
         self._note_stall()
 
     def _happenings(self) -> Sequence[Callable[[], bool]]:
@@ -144,6 +162,7 @@ class _Judge:
             self._reaches_target,
             self._is_overdue,
             self._crashes,
+            self._stands_still,
             self._loses_its_pod,
             self._fails_to_come_up,
             self._falls_apart,
@@ -214,7 +233,20 @@ class _Judge:
         self._fail(describe_failure(failed))
         return True
 
-    def _fail(self, how: str) -> None:
+    def _stands_still(self) -> bool:
+        """Its iterations have not advanced for as long as its user bears with: it hangs."""
+        limit = self.job.progress.restart_seconds
+        if limit is None or self.latest.generation <= self.status.broken or not self._trains:
+            return False
+        idle = idle_seconds(self.status, self.job, self.started, self.now)
+        if idle < limit:
+            return False
+        # What hangs cannot be asked to save itself.
+        self.status = replace(self.status, broken=self.latest.generation)
+        self._fail(f"no iteration came for {idle:.0f} s", reason="StalledForTooLong")
+        return True
+
+    def _fail(self, how: str, *, reason: str = "Crashed") -> None:
         """It failed through its own fault: try again, if that is allowed once more."""
         failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
         self.status = replace(self.status, failures=failures)
@@ -225,7 +257,7 @@ class _Judge:
             return
         delay = self._delay_after(failures)
         message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
-        self._try_again("Crashed", message, delay)
+        self._try_again(reason, message, delay)
 
     def _delay_after(self, times: int) -> float:
         longest = self.rules.longest_retry_seconds
@@ -428,7 +460,9 @@ class _Judge:
 
     def _be_running(self, placement: Placement) -> None:
         status = self.status
-        paused = self.now - status.paused_at if status.paused_at is not None else 0.0
+        was_changed = status.phase is Phase.ADJUSTING
+        # Until it takes a step it does not train, and what the change has cost is not known.
+        paused_at = status.paused_at if status.paused_at is not None else self.now
         self.status = replace(
             status,
             phase=lifecycle.advance(status.phase, Event.STARTED),
@@ -436,7 +470,6 @@ class _Judge:
             containers=len(placement.nodes),
             leftover=self.scene.held_by(self.job.id).difference(placement.refs()),
             bound_to=() if self.job.checkpoint.shared else placement.nodes,
-            reshape_seconds=status.reshape_seconds + paused,
-            paused_at=None,
+            paused_at=paused_at if was_changed else None,
         )
         self.news.append(News("Running", f"trains on {placement}"))

@@ -51,6 +51,11 @@ class Knowledge:
         self._set(kind, folded)
         return True
 
+    def forget(self, kind: JobType) -> None:
+        """Know nothing of a type that is in no store."""
+        if self._profiles.pop(kind, None) is not None:
+            self._view = None
+
     def confirm(self, kind: JobType, expected: Profile, stored: Stored) -> None:
         """The store has taken what was under way, and has this now instead of the expected."""
         self._stored[kind] = stored

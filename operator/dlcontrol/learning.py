@@ -41,7 +41,10 @@ class Resumption(NamedTuple):
     generation: int
     """Of its status: which decision has come true."""
     lost_seconds: float
-    """For how long it did not train: saving, stopping, starting, and the first step."""
+    """For how long it did not train: saving, stopping, starting, and the first step. Where the pod
+    is another one, what came before is not in it."""
+    at: float
+    """When the step was taken."""
 
 
 class _Sample(NamedTuple):
@@ -74,6 +77,9 @@ class _Stretch:
         seconds_each = (latest.at - self.first.at) / (latest.iteration - self.first.iteration)
         # After a crash it may go on from further back: then the first to be told was the first.
         before = max(1, self.first.iteration - self.found_iteration)
+        if before * seconds_each > 2.0 * (self.first.at - self.ordered_at):
+            # There was no time for so many: it has found a checkpoint that we knew nothing of.
+            before = 1
         return max(self.ordered_at, self.first.at - before * seconds_each)
 
 
@@ -125,7 +131,7 @@ class Lessons:
                 observations += self._progress(stretch, entry, state, now)
                 if is_news and stretch.first is not None:
                     lost = stretch.first.at - stretch.ordered_at + _stopping_seconds(state)
-                    resumed = Resumption(entry.status.generation, lost)
+                    resumed = Resumption(entry.status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
         return Lesson(tuple(observations), resumed)
 

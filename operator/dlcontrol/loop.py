@@ -13,15 +13,16 @@ for one; between decisions the loop only carries on with what was decided.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ParamSpec, Protocol
 
-from dlcontrol import coordinating, judging, observing
+from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.asides import Asides
 from dlcontrol.coordinating import Unbook
 from dlcontrol.judging import News, Rules, Verdict
+from dlcontrol.learning import Resumption
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
 from dlcontrol.recording import Records
@@ -48,6 +49,9 @@ class Memory(Protocol):
     def forecasts(self) -> Mapping[JobId, float]:
         """How many iterations jobs with a target are expected to need."""
 
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+
     def look(self, scene: Scene) -> None:
         """Learn from what the SideCars say."""
 
@@ -56,6 +60,9 @@ class Memory(Protocol):
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        """Keep for how long a change has kept a job from training."""
 
 
 class Gauge(Protocol):
@@ -202,14 +209,17 @@ class Controller:
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
         self._remember(self._memory.look, before)
+        memory = self._memory
         verdicts = judging.judge(
-            before, self._options.rules, self._asides, self._memory.forecasts()
+            before, self._options.rules, self._asides, memory.forecasts(), memory.resumptions()
         )
         scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
 
         # 2. What shall be.
         decision = self._decide(scene) if self._is_due(scene) else None
+        news = [(job, each) for job, verdict in verdicts.items() for each in verdict.news]
         if decision is not None:
+            news += telling.news_of_decision(scene, decision.statuses, decision.plan)
             scene = scene.with_statuses(decision.statuses)
             self._last.basis = self._basis(scene)
 
@@ -218,12 +228,14 @@ class Controller:
         scene = scene.with_statuses(self._hands.bookings(commands, scene))
         if self._has_met_all:
             statuses = self._asides.statuses(scene, was_decided=decision is not None)
+            news += telling.news_of_asides(scene, statuses)
             scene = scene.with_statuses(statuses)
         await self._records.keep(scene)
         await self._hands.carry_out(commands, scene, self._asides)
 
         # 4. Who is told of it.
-        await self._tell(before, verdicts)
+        self._note_verdicts(before, verdicts)
+        await self._tell(news)
         if decision is not None and decision.plan is not None and decision.snapshot is not None:
             self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
         self.scene = scene
@@ -303,7 +315,8 @@ class Controller:
         )
 
     def _basis(self, scene: Scene) -> object:
-        """What a decision depends on, but for progress."""
+        """What a decision depends on, but for progress, and for how exactly speeds are known."""
+        profiles = self._memory.profiles()
         jobs = tuple(
             (
                 job,
@@ -311,6 +324,7 @@ class Controller:
                 entry.status.phase,
                 entry.status.generation,
                 observing.is_changing(scene, entry),
+                observing.count_speeds(entry, profiles.get(entry.job.type)),
             )
             for job, entry in scene.entries.items()
             if observing.is_schedulable(scene, entry)
@@ -370,15 +384,22 @@ class Controller:
 
     # --- afterwards
 
-    async def _tell(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
+    def _note_verdicts(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
+        """Keep what has happened; what was decided is kept with its plan."""
         for job, verdict in verdicts.items():
-            paused = verdict.status.reshape_seconds - before.entries[job].status.reshape_seconds
+            status, old = verdict.status, before.entries[job].status
+            paused = status.reshape_seconds - old.reshape_seconds
             if paused > 0:
                 self._gauge.reshaped(paused, self._options.mechanism.value)
+                self._remember(self._memory.note_cost, job, old.generation, paused)
             for news in verdict.news:
                 self._remember(self._memory.note_news, job, news, self._clock())
-        told = [(job, verdict.news) for job, verdict in verdicts.items() if verdict.news]
-        await asyncio.gather(*(self._tell_people(job, news) for job, news in told))
+
+    async def _tell(self, all_news: Iterable[tuple[JobId, News]]) -> None:
+        told: dict[JobId, list[News]] = {}
+        for job, news in all_news:
+            told.setdefault(job, []).append(news)
+        await asyncio.gather(*(self._tell_people(job, news) for job, news in told.items()))
 
     async def _tell_people(self, job: JobId, all_news: Sequence[News]) -> None:
         for news in all_news:

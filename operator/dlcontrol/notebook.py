@@ -110,14 +110,20 @@ class Notebook:
             return self._knowledge.profiles()
 
     def observe(self, kind: JobType, observations: Iterable[Observation]) -> None:
-        """Learn from these, at once, and keep what was learnt."""
+        """Learn from these, at once, and keep what was learnt, unless it is about one job only."""
         if not kind.model:
             raise ValueError("jobs without a model have no profile to share")
         with self._changed:
             for observation in observations:
-                if self._knowledge.learn(kind, observation):
+                if self._knowledge.learn(kind, observation) and not kind.is_of_one_job:
                     self._pending.observe(kind, observation)
             self._changed.notify_all()
+
+    def forget(self, kind: JobType) -> None:
+        """Know nothing any more of the type of one job, which is over."""
+        assert kind.is_of_one_job, kind
+        with self._changed:
+            self._knowledge.forget(kind)
 
     # --- the history
 

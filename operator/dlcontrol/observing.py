@@ -103,6 +103,16 @@ def is_changing(scene: Scene, entry: Entry) -> bool:
     )
 
 
+def count_speeds(entry: Entry, profile: Profile | None) -> int:
+    """
+    In how many shapes the speed of the job is known, were it only by what is seen of it now.
+
+    The first one tells what other numbers of GPUs are worth to it.
+    """
+    measured = len(profile.speeds) if profile is not None else 0
+    return measured or int(entry.status.speed > 0.0)
+
+
 def forecast(
     entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
 ) -> fitting.Forecast:

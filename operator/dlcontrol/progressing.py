@@ -8,6 +8,7 @@ the next record that says more, or when :data:`COUNT_EVERY_S` is over.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dlcontrol.learning import Resumption
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Seat
 from dlcore.model import Direction, Job, Phase, Target
@@ -54,6 +55,37 @@ def _progress_of(started: Sequence[Seat]) -> Progress | None:
     return leader.progress if leader is not None else None
 
 
+def count_change(status: Status, started: Sequence[Seat], resumption: Resumption | None) -> Status:
+    """Add what a change of its GPUs has cost, when what was started for it has taken a step."""
+    progress = _progress_of(started)
+    if progress is None or not progress.begun:
+        return status
+    if status.phase is not Phase.RUNNING or status.paused_at is None:
+        return status
+    seconds = status.reshape_seconds
+    # Without it, another controller has led meanwhile, and nobody knows how long it took.
+    if resumption is not None and resumption.generation == status.generation:
+        seconds += max(resumption.at - status.paused_at, resumption.lost_seconds)
+    return replace(status, reshape_seconds=seconds, paused_at=None)
+
+
+def idle_seconds(status: Status, job: Job, started: Sequence[Seat], now: float) -> float:
+    """
+    For how long its iterations have stood still, if they are said to; 0 if they are not.
+
+    A SideCar says once that they do, and nothing more as long as nothing moves.
+    """
+    progress = _progress_of(started)
+    told = status.condition(ConditionType.PROGRESSING)
+    if progress is None or not progress.stalled:
+        return 0.0
+    if told is None or told.status:
+        return progress.idle_seconds
+    # The condition may have been set by a start before this one.
+    since = max(told.since, status.decided_at)
+    return max(progress.idle_seconds, job.progress.stall_seconds + now - since)
+
+
 def _follow_metric(
     status: Status, target: Target | None, progress: Progress
 ) -> tuple[float | None, int]:
@@ -75,6 +107,8 @@ def tell_of_stall(status: Status, started: Sequence[Seat], now: float) -> Status
     told = status.condition(ConditionType.PROGRESSING)
     if progress is None or (told.status if told is not None else True) is not progress.stalled:
         return status
+    if not progress.stalled and not progress.begun:
+        return status  # It was started anew, and has taken no step yet.
     condition = Condition(
         ConditionType.PROGRESSING,
         status=not progress.stalled,

@@ -101,7 +101,7 @@ class Status:
     """The last start that a process or a container of which was lost: what is left of it hangs and
     cannot save itself, and that it failed is no news any more."""
     paused_at: float | None = None
-    """Since when it does not train because its GPUs are being changed."""
+    """Since when it does not train because its GPUs are being changed, until its first step after."""
 
     iteration: int = 0
     iterated_at: float = 0.0
@@ -133,8 +133,6 @@ class Status:
     exit_code: int | None = None
     message: str = ""
     """One sentence: what it does now and why, or how it ended."""
-    log_tail: tuple[str, ...] = ()
-    """The last lines of its output, where it failed."""
     conditions: tuple[Condition, ...] = ()
 
     @property

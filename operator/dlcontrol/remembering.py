@@ -5,13 +5,13 @@ The loop and the SideCars' words come in here. What is learnt counts at once; it
 by a :class:`~dlcontrol.notebook.Notebook`, when that is there. Nobody waits for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dlcontrol import observing
 from dlcontrol.inventory import gpu_rows
 from dlcontrol.judging import News
-from dlcontrol.learning import Lessons
+from dlcontrol.learning import Lessons, Resumption
 from dlcontrol.learning_pods import PodLessons
 from dlcontrol.notebook import Notebook
 from dlcontrol.platforms import Entry, PodKey
@@ -21,7 +21,7 @@ from dlcontrol.tables import HistoryEntry, JobRow
 from dlcore import explaining
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.planning import Plan, Wait
-from dlcore.profiles import JobType, Profile
+from dlcore.profiles import JobType, Observation, Profile
 from dlwire.messages import State
 
 SHOW_SECONDS = 5.0
@@ -43,6 +43,9 @@ class Remembrance:
         self._shown_at = 0.0
         self._changes: dict[JobId, HistoryEntry] = {}
         """The latest change of each job, until it is known what it has cost."""
+        self._resumptions: dict[JobId, Resumption] = {}
+        self._own_types: set[JobType] = set()
+        """Types of one job of which something was learnt."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """All that is known of types of jobs; another object whenever something was learnt."""
@@ -55,19 +58,45 @@ class Remembrance:
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
         """Learn from what a SideCar says."""
         lesson = self._lessons.hear(entry, key, state, now)
-        if lesson.observations and entry.job.type.model:
-            self.notebook.observe(entry.job.type, lesson.observations)
-        change = self._changes.get(key.job)
-        resumed = lesson.resumed
-        if change is not None and resumed is not None and change.generation == resumed.generation:
-            del self._changes[key.job]
-            self.notebook.record((replace(change, cost_seconds=resumed.lost_seconds),))
+        self._learn(entry.job.type, lesson.observations)
+        if lesson.resumed is not None:
+            self._resumptions[key.job] = lesson.resumed
+            change = self._changes.get(key.job)
+            if change is not None and change.old is None:
+                # Nothing of it trained before, so that nobody else counts what its start has cost.
+                self.note_cost(key.job, lesson.resumed.generation, lesson.resumed.lost_seconds)
+
+    def _learn(self, kind: JobType, observations: Sequence[Observation]) -> None:
+        if observations and kind.model:
+            self.notebook.observe(kind, observations)
+            if kind.is_of_one_job:
+                self._own_types.add(kind)
+
+    def _forget_own_types(self, scene: Scene) -> None:
+        if not self._own_types:
+            return
+        entries = scene.entries.values()
+        living = {entry.job.type for entry in entries if not entry.status.is_final}
+        for kind in self._own_types - living:
+            self.notebook.forget(kind)
+        self._own_types &= living
+
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+        return self._resumptions
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        """Keep for how long a change has kept a job from training."""
+        change = self._changes.get(job)
+        if change is not None and change.generation == generation:
+            del self._changes[job]
+            self.notebook.record((replace(change, cost_seconds=seconds),))
 
     def look(self, scene: Scene) -> None:
         """Learn from how pods are, predict anew where learning goes on, forget who is over."""
         for kind, seen in self._pods.look(scene):
-            if kind.model:
-                self.notebook.observe(kind, (seen,))
+            self._learn(kind, (seen,))
+        self._forget_own_types(scene)
         if scene.now >= self._shown_at + SHOW_SECONDS:
             self._shown_at = scene.now
             self._show(scene)
@@ -76,6 +105,7 @@ class Remembrance:
                 self._lessons.forget(job)
                 self._forecasts.pop(job, None)
                 self._changes.pop(job, None)
+                self._resumptions.pop(job, None)
             elif entry.job.training.target is not None:
                 profile = self.profiles().get(entry.job.type)
                 points = self._lessons.points(job)
@@ -123,7 +153,7 @@ def _job_row(entry: Entry) -> JobRow:
         phase=status.phase,
         gpus=status.placement.gpus if status.placement is not None else 0,
         placement=status.placement,
-        type=job.type,
+        type=JobType("") if job.type.is_of_one_job else job.type,
         options=job.gpus.options,
         priority=job.priority,
         submitted_at=status.submitted_at,

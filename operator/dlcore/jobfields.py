@@ -236,6 +236,16 @@ PROGRESS: Final = Record(
             maximum=30 * DAY,
             default=600,
         ),
+        "restartSeconds": Number(
+            description=(
+                "After so many seconds without progress the training is ended, unsaved because it"
+                " hangs, and started anew from its last checkpoint. That counts as a crash, of which"
+                " backoffLimit says how many are borne with. If left out, it is only told."
+            ),
+            whole=False,
+            minimum=1,
+            maximum=30 * DAY,
+        ),
     },
 )
 
@@ -407,7 +417,10 @@ FIELDS: Final[Mapping[str, Node]] = {
         maximum=YEAR,
     ),
     "backoffLimit": Number(
-        description="How often the training may crash and be started again before it failed.",
+        description=(
+            "How often the training may crash, or hang for progress.restartSeconds, and be started"
+            " again before it failed."
+        ),
         minimum=0,
         maximum=1000,
         default=3,

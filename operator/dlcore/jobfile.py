@@ -8,6 +8,7 @@ refused with everything that is wrong with it, not with the first thing.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dlcore.jobrules import options_of
@@ -48,7 +49,8 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     Turn a document into a job, with all defaults filled in.
 
     ``source`` names the file in the lines of a :class:`JobFileError`. With ``require_template``
-    the job must bring its pods, as it must wherever it is run for real.
+    the job must bring its pods, as it must wherever it is run for real; there it is of a type of
+    its own if it does not say which, for what it does there can be observed.
     """
     # A document that nobody can walk through is refused before anybody tries.
     problem = too_large(document) or _not_a_document(document)
@@ -61,7 +63,10 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     problems = tuple(schema.problems(completed, ""))
     if problems:
         raise JobFileError(problems, source)
-    return _job(completed)
+    job = _job(completed)
+    if require_template and not job.type.model:
+        job = replace(job, type=JobType.of_one_job(job.id, job.training.batch_size))
+    return job
 
 
 def render(job: Job) -> dict[str, Any]:
@@ -201,7 +206,12 @@ def _progress(progress: Fields | None) -> Progress:
         file=progress.get("file", ""),
         http=progress["http"],
         stall_seconds=float(progress["stallSeconds"]),
+        restart_seconds=_optional_number(progress.get("restartSeconds")),
     )
+
+
+def _optional_number(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _checkpoint(checkpoint: Fields) -> Checkpoint:
@@ -250,7 +260,7 @@ def _rendered_spec(job: Job) -> Fields:
         framework=job.framework.value,
         processes=job.processes,
         training=_rendered_training(job.training),
-        profile=_given(model=job.type.model, dataset=job.type.dataset),
+        profile=_rendered_type(job.type),
         progress=_rendered_progress(job.progress),
         checkpoint=_rendered_checkpoint(job.checkpoint),
         warmStart=_given(preload=list(job.preload)),
@@ -266,6 +276,10 @@ def _rendered_spec(job: Job) -> Fields:
         ],
         template=plain(job.template),
     )
+
+
+def _rendered_type(kind: JobType) -> Fields:
+    return {} if kind.is_of_one_job else _given(model=kind.model, dataset=kind.dataset)
 
 
 def _rendered_gpus(job: Job) -> Fields:
@@ -302,7 +316,12 @@ def _rendered_training(training: Training) -> Fields:
 
 def _rendered_progress(progress: Progress) -> Fields:
     sources = _given(log=progress.log, file=progress.file, http=progress.http or None)
-    return sources and {**sources, "stallSeconds": _plainest(progress.stall_seconds)}
+    restart = progress.restart_seconds
+    return sources and {
+        **sources,
+        "stallSeconds": _plainest(progress.stall_seconds),
+        **_given(restartSeconds=None if restart is None else _plainest(restart)),
+    }
 
 
 def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:

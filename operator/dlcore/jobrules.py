@@ -9,6 +9,7 @@ expression), it says less, and the operator finds the rest when it reads the job
 A predicate may rely on the types of the fields that its rule reads, not on their presence.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -187,6 +188,17 @@ PROGRESS_RULES: Final = (
             "!has(self.log) || self.log.contains('(?P<iteration>')"
             " || self.log.contains('(?P<epoch>')"
         ),
+    ),
+    Rule(
+        name="restart-follows-stall",
+        reads=("stallSeconds", "restartSeconds"),
+        at="restartSeconds",
+        message="is less than stallSeconds, after which a job is said to stand still",
+        remedy="give at least stallSeconds (600 if left out), or a smaller stallSeconds",
+        holds=lambda progress: (
+            progress.get("restartSeconds", math.inf) >= progress.get("stallSeconds", 0)
+        ),
+        cel="!has(self.restartSeconds) || self.restartSeconds >= self.stallSeconds",
     ),
 )
 

@@ -207,6 +207,7 @@ class Progress:
     file: str = ""
     http: bool = False
     stall_seconds: float = 600.0
+    restart_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ import numpy as np
 
 from dlwire.messages import Shape
 
+OF_ONE_JOB = "\N{MIDDLE DOT}job/"
+"""How the model of a type begins that is a job's own; in a job file no model can begin so."""
+
 
 class JobType(NamedTuple):
     """What jobs must have in common to share a profile: the paper's "job type"."""
@@ -25,6 +28,16 @@ class JobType(NamedTuple):
     model: str
     dataset: str = ""
     batch_size: int = 0
+
+    @classmethod
+    def of_one_job(cls, name: str, batch_size: int = 0) -> "JobType":
+        """Make the type of a job that does not say which it has, so that it can learn from itself."""
+        return cls(OF_ONE_JOB + name, "", batch_size)
+
+    @property
+    def is_of_one_job(self) -> bool:
+        """Whether nobody else will ever have this type, so that it is not worth keeping."""
+        return self.model.startswith(OF_ONE_JOB)
 
     def __str__(self) -> str:
         return "/".join(str(part) for part in (self.model, self.dataset, self.batch_size) if part)

@@ -53,9 +53,6 @@ def _collect(backend: Backend, name: str) -> Json:
 
 def _end_of_log(backend: Backend, job: JobView) -> list[str]:
     """Find the last lines that a job wrote which failed, as far as they are kept."""
-    kept: list[str] = job.status.get("logTail", [])
-    if kept:
-        return kept
     lines = list(backend.read_logs(job.name, LogQuery(lines=LAST_LINES)))
     several = len({line.node for line in lines}) > 1
     return [_as_text(line, several=several) for line in lines]

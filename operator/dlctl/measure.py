@@ -109,7 +109,7 @@ def read_job(file: Path) -> tuple[Document, Job]:
 def check(file: Path, job: Job, counts: Sequence[int]) -> None:
     """Refuse what cannot be measured, with all reasons."""
     problems = [*trainers.problems_here(job)]
-    if not job.type.model:
+    if job.type.is_of_one_job:
         remedy = "name the model; profiles are kept by it"
         problems.append(Problem("spec.profile.model", None, "is missing", remedy))
     options = ", ".join(map(str, job.gpus.options))

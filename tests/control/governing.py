@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dlcontrol.judging import News, Rules
+from dlcontrol.learning import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced
@@ -36,14 +37,18 @@ class PlayedMemory:
     """Knows one type of job, and keeps what it is told."""
 
     def __init__(self) -> None:
-        self._profile = make_profile()
+        profile = make_profile()
+        self.known = {profile.type: profile}
         self.plans: list[Plan] = []
         self.news: list[tuple[JobId, News]] = []
 
     def profiles(self) -> Mapping[JobType, Profile]:
-        return {self._profile.type: self._profile}
+        return self.known
 
     def forecasts(self) -> Mapping[JobId, float]:
+        return {}
+
+    def resumptions(self) -> Mapping[JobId, Resumption]:
         return {}
 
     def look(self, scene: Scene) -> None:
@@ -54,6 +59,9 @@ class PlayedMemory:
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         self.news.append((job, news))
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        pass
 
 
 class PlayedGauge:

@@ -28,7 +28,7 @@ from dlcontrol.platforms import (
 from dlcontrol.records import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName
 from dlsidecar.machine import Limits
-from dlwire.messages import Target
+from dlwire.messages import Progress, Target
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness
 
@@ -96,6 +96,7 @@ class Course:
     iteration: int = 0
     saved: int = 0
     is_done: bool = False
+    moved_at: float = 0.0
     crashes_at: list[int] = field(default_factory=list)
     """Iterations at which it crashes, once each."""
 
@@ -273,6 +274,7 @@ class World:
             f"processes of {processes.job} begin: {processes.run.generation} on "
             f"{sorted(map(str, processes.gpus))}"
         )
+        processes.begun_at = self.now
         self.witness.see_begin(processes)
         course = self.courses[processes.job]
         if self.witness.is_first_of(processes):
@@ -313,9 +315,17 @@ class World:
         )
         self.witness.see_obedience(container, target, saves=saves)
 
-    def progress_of(self, job: JobId) -> tuple[int, float]:
-        course = self.courses[job]
-        return course.iteration, 1.0
+    def progress_of(self, processes: Processes) -> Progress:
+        course, entry = self.courses[processes.job], self.entries.get(processes.job)
+        idle = self.now - max(course.moved_at, processes.begun_at)
+        return Progress(
+            iteration=course.iteration,
+            # Two steps have to be seen before it is known how fast they come.
+            iterations_per_second=1.0 if self.now - processes.begun_at > 2.5 else 0.0,
+            idle_seconds=idle,
+            begun=True,
+            stalled=entry is not None and 0 < entry.job.progress.stall_seconds <= idle,
+        )
 
     def next_port(self, processes: int) -> int:
         self._ports += processes

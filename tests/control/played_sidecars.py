@@ -50,6 +50,7 @@ class Processes:
     """Whether they have saved themselves, or were told to end: they train no more."""
     is_spoilt: bool = False
     """Whether something other than the controller ended or disturbed them."""
+    begun_at: float = 0.0
     ends: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
 
     @property
@@ -98,8 +99,8 @@ class Surroundings(Protocol):
     def fails(self, what: str) -> bool:
         """Whether fate is against it."""
 
-    def progress_of(self, job: JobId) -> tuple[int, float]:
-        """The iteration that the job is at, and its speed."""
+    def progress_of(self, processes: Processes) -> Progress:
+        """How far the job is, as these processes say it."""
 
     def obeys(self, container: "Container", target: Target, *, saves: bool) -> None:
         """A declaration was accepted; ``saves`` tells whether it lets the job save itself."""
@@ -141,8 +142,8 @@ class Container:
 
     def state(self) -> State:
         machine = self.machine
-        iteration, speed = self._world.progress_of(self.job)
-        trains = self.processes is not None and self.processes.are_running
+        processes = self.processes
+        trains = processes is not None and processes.are_running
         return State(
             incarnation=machine.incarnation,
             version=self.version,
@@ -155,11 +156,7 @@ class Container:
             held_generation=0 if machine.run is None else machine.run.generation,
             leaving=machine.is_leaving,
             processes=self._describe(),
-            progress=Progress(
-                iteration=iteration if trains else 0,
-                iterations_per_second=speed if trains else 0.0,
-                begun=trains,
-            ),
+            progress=self._world.progress_of(processes) if processes and trains else Progress(),
             problems=machine.problems,
         )
 

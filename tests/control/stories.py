@@ -20,6 +20,7 @@ from dlcore.model import (
     Mechanism,
     NodeName,
     Phase,
+    Progress,
     Training,
 )
 from tests.builders import make_job
@@ -166,6 +167,7 @@ class Story:
             processes=chance.choice(("perGpu", "perGpu", "perNode")),
             priority=chance.choice((0, 0, 1)),
             checkpoint=Checkpoint(shared=chance.random() < 0.8),
+            progress=Progress(stall_seconds=30.0, restart_seconds=chance.choice((None, 60.0))),
             limits=Limits(
                 backoff_limit=chance.choice((0, 2, 4)),
                 active_deadline_seconds=chance.choice((None, None, None, 100)),

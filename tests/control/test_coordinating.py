@@ -18,7 +18,7 @@ from dlcontrol.coordinating import (
 )
 from dlcontrol.platforms import PodKey, PodPhase
 from dlcontrol.scene import Begun
-from dlcore.model import JobId, Limits, Mechanism, NodeName, Phase
+from dlcore.model import Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
 from dlsidecar.events import CheckpointDone, RankEnded
 from dlwire.messages import Warmth
 from tests.control.scenes import (
@@ -216,6 +216,41 @@ def test_a_job_that_moves_stops_when_its_new_pod_is_ready_and_leaves_the_old_one
 
 
 # --- several containers ---------------------------------------------------------------------
+
+
+def part(at, *then):
+    """One of three containers of a job, told to run once and then this."""
+    return running(run(3, 0, peers=3, at=at), *then)
+
+
+def test_who_follows_is_hurried_as_soon_as_the_leader_has_saved():
+    def commands(leader, *others):
+        seats = dict(zip(("n0", "n1", "n2"), (leader, *others), strict=True))
+        return next_commands(make_scene(cast("a", generation=2, seats=seats, suspend=True)))
+
+    told = stop(4, leave=True)
+    waiting = [part(1, told), part(2, told)]
+    # It has not heard yet; it saves itself; nobody knows.
+    assert commands(part(0, told), *waiting) == []
+    unheard = Sat(part(0), declared=told)
+    assert commands(unheard, *waiting) == []
+    assert commands(Sat(None, since=NOW - 5), *waiting) == []
+    hurried = [halt(PodKey(A, node), checkpoint=False, leave=True) for node in (N1, N2)]
+    # It has, it never will, it is not there any more.
+    assert commands(part(0, told, CheckpointDone(1)), *waiting) == hurried
+    assert commands(part(0, told, RankEnded(1, 0, None, 9)), *waiting) == hurried
+    assert commands(ENDED, *waiting)[-2:] == hurried
+    # What was said is not said again.
+    said = [Sat(state, declared=stop(5, leave=True, checkpoint=False)) for state in waiting]
+    assert commands(part(0, told, CheckpointDone(1)), *said) == []
+
+
+def test_nobody_is_hurried_where_all_save_themselves():
+    told = stop(4, leave=True)
+    seats = {"n0": part(0, told, CheckpointDone(1)), "n1": part(1, told), "n2": part(2, told)}
+    everywhere = Checkpoint(signal="SIGUSR1", to="all", shared=True)
+    job = cast("a", generation=2, seats=seats, suspend=True, checkpoint=everywhere)
+    assert next_commands(make_scene(job)) == []
 
 
 def both(one, other, **rest):

@@ -7,10 +7,21 @@ import pytest
 
 from dlcontrol.asides import Asides
 from dlcontrol.judging import Rules, judge
+from dlcontrol.learning import Resumption
 from dlcontrol.platforms import PodPhase
-from dlcontrol.records import ConditionType
+from dlcontrol.records import Condition, ConditionType
 from dlcontrol.scene import Begun
-from dlcore.model import Checkpoint, Direction, JobId, Limits, NodeName, Phase, Target, Training
+from dlcore.model import (
+    Checkpoint,
+    Direction,
+    JobId,
+    Limits,
+    NodeName,
+    Phase,
+    Target,
+    Training,
+)
+from dlcore.model import Progress as Watched
 from dlsidecar.events import Gone, RankEnded, StartFailed
 from dlwire.messages import Problem, Progress, State
 from tests.builders import make_placement
@@ -108,14 +119,44 @@ def test_a_job_whose_checkpoint_nobody_else_can_read_is_bound_to_its_nodes(share
     assert judged(starts).bound_to == (() if shared else (N0,))
 
 
-def test_the_time_of_a_change_is_counted_from_the_end_of_the_former_training():
+def test_a_change_pauses_a_job_from_the_end_of_the_former_training_to_its_next_step():
     changing = {"generation": 2, "phase": Phase.ADJUSTING}
     trains = alone(running(run(3, 0)), **changing)
     assert judged(trains).paused_at is None
     stops = alone(running(run(3, 0), run(5, 0)), **changing)
     assert judged(stops).paused_at == NOW
     runs = alone(running(run(5, 0)), **changing, paused_at=NOW - 27.0)
-    assert (judged(runs).reshape_seconds, judged(runs).paused_at) == (27.0, None)
+    assert judged(runs).paused_at == NOW - 27.0
+    at_once = alone(running(run(5, 0)), **changing)
+    assert judged(at_once).paused_at == NOW
+
+
+def resumed_after(paused_at, resumption):
+    """What is said of a job whose change is over."""
+    steps = running(run(5, 0), progress=Progress(iteration=7, begun=True))
+    changed = alone(steps, generation=2, paused_at=paused_at, reshape_seconds=100.0)
+    learnt = {A: resumption} if resumption else {}
+    said = judge(make_scene(changed), RULES, resumptions=learnt)[A].status
+    assert said.paused_at is None
+    return said.reshape_seconds
+
+
+@pytest.mark.parametrize(
+    ("lost", "seconds"),
+    [
+        pytest.param(3.0, 125.0, id="its pod is another one, whose SideCar knows less"),
+        pytest.param(26.0, 126.0, id="it was stopping before anybody looked"),
+    ],
+)
+def test_what_a_change_has_cost_is_counted_with_its_first_step(lost, seconds):
+    first_step = Resumption(generation=2, lost_seconds=lost, at=NOW - 2.0)
+    assert resumed_after(NOW - 27.0, first_step) == seconds
+
+
+def test_what_nobody_has_timed_is_not_counted():
+    assert resumed_after(NOW - 27.0, None) == 100.0
+    of_another_decision = Resumption(generation=1, lost_seconds=3.0, at=NOW - 2.0)
+    assert resumed_after(NOW - 27.0, of_another_decision) == 100.0
 
 
 def test_setbacks_are_forgotten_when_it_has_run_for_long():
@@ -487,8 +528,50 @@ def test_a_job_that_stands_still_is_told_once_and_so_is_that_it_moves_again():
     assert [(news.reason, news.warning) for news in said.news] == [("Stalled", True)]
     told_already = alone(stands, conditions=(condition,))
     assert reasons(verdict(told_already)) == []
-    moves = alone(running(run(3, 0), progress=Progress(iteration=10)), conditions=(condition,))
+    starts_anew = alone(running(run(3, 0), progress=Progress()), conditions=(condition,))
+    assert not judged(starts_anew).condition(ConditionType.PROGRESSING).status
+    step = Progress(iteration=10, begun=True)
+    moves = alone(running(run(3, 0), progress=step), conditions=(condition,))
     assert [(news.reason, news.warning) for news in verdict(moves).news] == [("Moving", False)]
+
+
+def hanging(since, *, idle=60.0, limit=200.0, **rest):
+    """A job that was told at that time to stand still, and has told nothing since."""
+    told = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration", since=since)
+    state = running(
+        run(3, 0), progress=Progress(iteration=9, begun=True, idle_seconds=idle, stalled=True)
+    )
+    watched = Watched(http=True, stall_seconds=60.0, restart_seconds=limit)
+    return alone(state, progress=watched, conditions=(told,), **rest)
+
+
+def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
+    assert judged(hanging(NOW - 139)).failures == 0
+    said = verdict(hanging(NOW - 140))
+    status = said.status
+    assert (status.failures, status.generation, status.phase) == (1, 2, Phase.INITIALIZED)
+    assert status.broken == 3
+    assert status.message == "no iteration came for 200 s; attempt 2 of 4 in 10 s"
+    assert [(news.reason, news.warning) for news in said.news] == [("StalledForTooLong", True)]
+
+
+def test_what_a_controller_finds_hanging_counts_from_its_last_step():
+    assert judged(hanging(NOW - 1, idle=201.0)).failures == 1
+
+
+def test_the_time_before_a_decision_about_a_job_is_not_held_against_what_was_started_after():
+    assert judged(hanging(NOW - 500, decided_at=NOW - 100)).failures == 0
+
+
+def test_a_job_that_hangs_again_and_again_has_failed():
+    said = judged(hanging(NOW - 140, failures=3))
+    assert said.phase is Phase.FAILED
+    assert said.message == "it failed 4 times; the last time no iteration came for 200 s"
+
+
+def test_one_hang_is_counted_once_and_none_where_nobody_asked_for_it():
+    assert judged(hanging(NOW - 500, broken=3, generation=2)).failures == 0
+    assert judged(hanging(NOW - 500, limit=None)).failures == 0
 
 
 def test_gpu_seconds_are_counted_now_and_then():

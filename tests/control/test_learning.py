@@ -126,6 +126,12 @@ def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
     assert seen.seconds == pytest.approx(2.0, abs=1.0 / 5.0 + 1e-3)
 
 
+def test_a_start_is_timed_that_finds_a_checkpoint_of_an_earlier_life():
+    training = Training(5.0, 2.0, found=1000, is_new_pod=True)
+    (seen,) = costs(hear(Lessons(), training, [0.0, 1.95, 5.0]))
+    assert seen.seconds == pytest.approx(2.0, abs=1e-3)
+
+
 def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
     lessons = hear(Lessons(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
     assert costs(lessons) == []

@@ -17,10 +17,14 @@ from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase
+from dlcore.planning import Start
+from dlcore.profiles import JobType, Profile, Speed
+from dlwire.messages import Shape
 from tests.builders import make_job
 from tests.control.governing import Government, PlayedGauge, PlayedMemory
 from tests.control.played import Leash, PlayedPlatform, World
 from tests.control.played_network import PlayedDialer
+from tests.control.training import Trainings
 
 ADAPTIVE = policies.make("adaptive")
 
@@ -299,6 +303,78 @@ def test_a_spec_that_cannot_be_read_is_told_and_left_alone():
         assert status(government, odd).placement is None
 
 
+# --- what people are told -------------------------------------------------------------------
+
+
+def told(government: Government, job: JobId) -> list[tuple[str, str]]:
+    """All Events of a job."""
+    reigns = government.reigns
+    return [
+        (reason, text)
+        for each in reigns
+        for name, reason, text in each.platform.told
+        if name == job
+    ]
+
+
+def test_each_decision_is_told_in_an_event_with_its_reason():
+    with governed() as government:
+        first = submit(government, "first", options=(2, 4))
+        government.begin()
+        government.world.run(20.0)
+        submit(government, "second", options=(2, 4))
+        government.world.run(20.0)
+        government.world.change(first, suspend=True)
+        government.wake()
+        government.world.run(20.0)
+        decisions = [(r, text) for r, text in told(government, first) if r != "Running"]
+        assert [reason for reason, _ in decisions] == ["Scheduled", "Reshaping", "Stopping"]
+        assert decisions[0][1] == "starts on 4 GPUs on n0: it is its turn"
+        assert decisions[1][1] == "goes from 4 to 2 GPUs on n0: it makes room for second"
+        assert decisions[2][1].startswith("gives back 2 GPUs: it is suspended")
+
+
+def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
+    with governed() as government:
+        first = submit(government, "first", options=(4,))
+        government.begin()
+        government.world.run(20.0)
+        second = submit(government, "second", options=(4,))
+        government.world.run(100.0)
+        [(reason, message)] = told(government, second)
+        assert (reason, message[:15]) == ("Waiting", "waits: needs 4 ")
+        assert government.gauge.decisions > 4
+        government.world.cancel(first)
+        government.wake()
+        government.world.run(20.0)
+        assert [reason for reason, _ in told(government, second)][:2] == ["Waiting", "Scheduled"]
+
+
+def test_that_a_job_can_never_run_is_told_once_even_by_those_who_come_later():
+    with governed() as government:
+        large = submit(government, "large", options=(8,))
+        government.begin()
+        government.world.run(20.0)
+        government.kill(government.leader)
+        government.begin()
+        government.world.run(60.0)
+        [(reason, message)] = told(government, large)
+        assert (reason, "at least 8 GPUs" in message) == ("Waiting", True)
+
+
+def test_who_is_set_aside_is_told_and_told_when_it_is_over():
+    with governed() as government:
+        odd = submit(government, "odd")
+        world = government.world
+        world.entries[odd] = replace(world.entries[odd], problem="gpus.options: is not a list")
+        government.begin()
+        world.run(40.0)
+        assert told(government, odd) == [("SetAside", "is set aside: gpus.options: is not a list")]
+        world.entries[odd] = replace(world.entries[odd], problem="", spec_generation=2)
+        world.run(40.0)
+        assert "Readmitted" in [reason for reason, _ in told(government, odd)]
+
+
 # --- what is away ---------------------------------------------------------------------------
 
 
@@ -388,6 +464,39 @@ def test_where_nothing_changes_nothing_is_said_or_written_and_decisions_are_rare
         # How far it is is written now and then, together with its GPU-seconds.
         assert world.records - before[1] <= 100 / 30 + 1
         assert government.gauge.decisions - before[2] <= 100 / period + 1
+
+
+def test_a_job_of_which_nothing_is_known_grows_as_soon_as_its_first_speed_is():
+    with governed() as government:
+        government.memory.known = {}
+        kind = JobType.of_one_job("job")
+        job = submit(government, "job", options=(1, 4), model=kind.model)
+        government.begin()
+        Trainings(government.world).begin()
+        government.world.run(12.0)
+        begun = government.memory.plans[0].steps[0]
+        assert isinstance(begun, Start)
+        assert begun.placement.gpus == 1
+        assert status(government, job).placement.gpus == 4
+        assert government.options.pace.period_seconds > 12.0
+
+
+def test_a_speed_that_others_have_learnt_is_decided_with_at_once():
+    policy = Lawless()
+    with governed(policy) as government:
+        kind = JobType("unheard of")
+        submit(government, "job", model=kind.model)
+        government.begin()
+        Trainings(government.world).begin()
+        government.world.run(20.0)
+        before = len(policy.seen)
+        government.world.run(60.0, until=lambda: len(policy.seen) > before)
+        for shapes in (1, 2):
+            seen = len(policy.seen)
+            speeds = {Shape(gpus, 1, ""): Speed(5.0) for gpus in range(shapes)}
+            government.memory.known = {kind: Profile(kind, speeds)}
+            government.world.run(3.0)
+            assert len(policy.seen) - seen == shapes - 1
 
 
 @dataclass

@@ -116,7 +116,6 @@ def test_every_field_outlives_the_controller():
         "bound_to": (N0,),
         "exit_code": 3,
         "message": "trains",
-        "log_tail": ("one", "two"),
         "conditions": (condition,),
     }
     full = Status(**numbers | others)

@@ -12,6 +12,8 @@ class Trainings:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._standing: set[Processes] = set()
+        """Those of which it was told that they stand still."""
 
     def begin(self) -> None:
         """Let a second pass for all trainings, and another, and so on."""
@@ -23,10 +25,22 @@ class Trainings:
             if key not in seen and witness.is_whole(processes) and not processes.is_ending:
                 seen.add(key)
                 self._iterate(processes)
+        self._tell_of_stalls()
+
+    def _tell_of_stalls(self) -> None:
+        """Let SideCars tell it once when nothing moves, as real ones do."""
+        living = self.world.witness.living
+        still = {each for each in living if self.world.progress_of(each).stalled}
+        for processes in sorted(still - self._standing, key=lambda each: (each.job, each.node)):
+            pod = self.world.pod_of(processes.job, processes.node)
+            if pod is not None and pod.container is not None:
+                pod.container.show_progress()
+        self._standing = still
 
     def _iterate(self, processes: Processes) -> None:
         course = self.world.courses[processes.job]
         course.iteration += 1 + processes.run.world_size
+        course.moved_at = self.world.now
         if course.iteration >= course.total and not course.is_done:
             course.is_done = True
             course.saved = course.iteration

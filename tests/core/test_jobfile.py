@@ -73,7 +73,9 @@ def test_every_field_of_a_document_arrives_in_the_job():
         framework=Framework.PYTORCH,
         processes="perNode",
         progress=Progress(
-            log=r"step (?P<iteration>\d+) .*top5=(?P<top5>[\d.]+)", stall_seconds=300.0
+            log=r"step (?P<iteration>\d+) .*top5=(?P<top5>[\d.]+)",
+            stall_seconds=300.0,
+            restart_seconds=900.0,
         ),
         checkpoint=Checkpoint(
             signal="SIGUSR1",

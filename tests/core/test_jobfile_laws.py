@@ -81,7 +81,8 @@ def training(draw: st.DrawFn) -> dict[str, Any]:
 PROGRESS = st.tuples(
     st.fixed_dictionaries({"file": FOLDERS}) | st.just({"http": True}),
     record(stallSeconds=SECONDS),
-).map(lambda parts: parts[0] | parts[1])
+    record(restartSeconds=st.integers(10_000, 20_000)),
+).map(lambda parts: parts[0] | parts[1] | parts[2])
 
 REQUESTS: st.SearchStrategy[dict[str, Any]] = (
     st.just({})

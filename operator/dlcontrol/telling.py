@@ -1,0 +1,60 @@
+"""
+Decisions as news: what people are told, as Events, when GPUs are given, changed, taken or refused.
+
+What is told of a step is the sentence that its status has. A job that waits is told so when the kind
+of its reason changes, and not each time that the numbers in it do: else a thousand jobs in the queue
+would be a thousand Events for each job that ends.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from dlcontrol.judging import News
+from dlcontrol.records import ConditionType, Status
+from dlcontrol.scene import Scene
+from dlcore.model import CauseCode, JobId
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+
+HOPELESS = frozenset(
+    {CauseCode.TOO_LARGE.value, CauseCode.CHECKPOINT_ELSEWHERE.value, "PolicyFailed"}
+)
+"""Reasons to wait that do not pass by themselves; somebody has to do something."""
+
+_NAMES: Mapping[type[Step], str] = {
+    Start: "Scheduled",
+    Reshape: "Reshaping",
+    Move: "Moving",
+    Stop: "Stopping",
+}
+
+
+def news_of_decision(
+    before: Scene, statuses: Mapping[JobId, Status], plan: Plan | None
+) -> Iterator[tuple[JobId, News]]:
+    """Say of each job what was decided about it; there is no plan where the policy failed."""
+    steps = {step.job: step for step in plan.steps} if plan is not None else {}
+    for job, status in statuses.items():
+        step = steps.get(job)
+        if step is not None and not isinstance(step, Wait):
+            yield job, News(_NAMES[type(step)], status.message)
+        else:
+            yield from _news_of_wait(job, before.entries[job].status, status)
+
+
+def _news_of_wait(job: JobId, before: Status, after: Status) -> Iterator[tuple[JobId, News]]:
+    old, new = (each.condition(ConditionType.SCHEDULED) for each in (before, after))
+    if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
+        return
+    yield job, News("Waiting", new.message, warning=new.reason in HOPELESS)
+
+
+def news_of_asides(before: Scene, statuses: Mapping[JobId, Status]) -> Iterator[tuple[JobId, News]]:
+    """Say who is set aside and why, and who is no longer."""
+    for job, status in statuses.items():
+        old = before.entries[job].status.condition(ConditionType.SET_ASIDE)
+        new = status.condition(ConditionType.SET_ASIDE)
+        if new is None or new == old:
+            continue
+        if new.status:
+            yield job, News("SetAside", f"is set aside: {new.message}", warning=True)
+        elif old is not None and old.status:
+            yield job, News("Readmitted", new.message)

@@ -1,0 +1,181 @@
+"""What a controller remembers: what it learns, for whom it keeps it, and what changes have cost."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlcontrol.learning import Lessons
+from dlcontrol.notebook import Notebook
+from dlcontrol.opening import open_store
+from dlcontrol.platforms import Entry, PodKey
+from dlcontrol.records import Status
+from dlcontrol.remembering import Remembrance
+from dlcontrol.scene import Scene
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    Cluster,
+    JobId,
+    JobState,
+    Node,
+    NodeName,
+    Phase,
+    Placement,
+    Snapshot,
+)
+from dlcore.planning import Plan, Reshape, Start
+from dlcore.profiles import JobType, SpeedSeen
+from dlwire.messages import Change, Progress, State
+from dlwire.messages import Phase as SideCarPhase
+from tests.builders import make_job
+
+JOB, NODE = JobId("job"), NodeName("n0")
+ONE, TWO = Placement.of({NODE: (0,)}), Placement.of({NODE: (0, 1)})
+OWN = JobType.of_one_job(JOB)
+LONG_S = 60.0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "profiles.db"
+
+
+@pytest.fixture
+def memory(file: Path) -> Iterator[Remembrance]:
+    notebook = Notebook(open_store(str(file), environment={}), tell=lambda _: None)
+    notebook.open(wait_seconds=LONG_S)
+    remembrance = Remembrance(notebook, Lessons(sample_seconds=1.0), epoch=1)
+    yield remembrance
+    remembrance.close()
+
+
+def entry(generation: int, placement: Placement | None, kind: JobType = OWN, **status) -> Entry:
+    now = Status(phase=Phase.RUNNING, generation=generation, placement=placement, **status)
+    return Entry(make_job(JOB, options=(1, 2), model=kind.model), 0, now)
+
+
+def trains(memory: Remembrance, there: Entry, *, since: float, until: float) -> None:
+    """Let it train ten iterations a second, and its SideCar tell that each second."""
+    generation = there.status.run_generation
+    for second in range(int(until - since) + 1):
+        iteration = 10 * second
+        state = State(
+            "incarnation",
+            second + 1,
+            SideCarPhase.RUNNING,
+            released=False,
+            held_generation=generation,
+            progress=Progress(
+                iteration=iteration,
+                iterations_per_second=10.0 if second > 1 else 0.0,
+                begun=iteration > 0,
+            ),
+            change=Change(generation, checkpoint_seconds=2.0, stop_seconds=0.5, start_seconds=0.25),
+        )
+        memory.hear(there, PodKey(JOB, NODE), state, since + second)
+
+
+def scene(*entries: Entry, now: float = 1.0) -> Scene:
+    return Scene(
+        now=now,
+        epoch=1,
+        entries={each.job.id: each for each in entries},
+        seats={},
+        nodes={NODE: Node.of(NODE, 2)},
+    )
+
+
+# --- types of one job -----------------------------------------------------------------------
+
+
+def speeds_of(memory: Remembrance, kind: JobType) -> list[float]:
+    profile = memory.profiles().get(kind)
+    return [] if profile is None else [each.iterations_per_s for each in profile.speeds.values()]
+
+
+def test_a_job_that_does_not_say_its_type_learns_from_itself(memory):
+    there = entry(1, ONE)
+    trains(memory, there, since=100.0, until=110.0)
+    assert speeds_of(memory, OWN) == pytest.approx([10.0])
+
+
+def test_what_only_one_job_can_use_is_not_kept(memory, file):
+    shared = JobType("resnet50")
+    trains(memory, entry(1, ONE), since=100.0, until=110.0)
+    trains(memory, entry(2, ONE, shared), since=200.0, until=210.0)
+    assert memory.notebook.flush(LONG_S)
+    with closing(open_store(str(file), environment={})) as store:
+        assert set(store.profiles()) == {shared}
+    assert memory.notebook.state().dropped == (0, 0)
+
+
+def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file):
+    there = entry(1, ONE)
+    trains(memory, there, since=100.0, until=110.0)
+    memory.look(scene(there))
+    with closing(open_store(str(file), environment={})) as store:
+        store.change(JobType("bert"), lambda _: None)
+    assert OWN in memory.profiles()
+    over = replace(there, status=replace(there.status, phase=Phase.COMPLETED, placement=None))
+    memory.look(scene(over))
+    assert OWN not in memory.profiles()
+
+
+def test_a_job_of_the_same_name_that_comes_later_begins_anew(memory):
+    trains(memory, entry(1, ONE), since=100.0, until=110.0)
+    memory.look(scene())
+    assert OWN not in memory.profiles()
+
+
+def test_the_table_of_jobs_tells_no_type_that_nobody_gave(memory, file):
+    memory.look(scene(entry(1, ONE), now=1000.0))
+    assert memory.notebook.flush(LONG_S)
+    with closing(open_store(str(file), environment={})) as store:
+        assert [row.type for row in store.jobs()] == [JobType("")]
+
+
+# --- what changes cost ----------------------------------------------------------------------
+
+
+def note(memory: Remembrance, step: Start | Reshape, there: Entry) -> None:
+    state = JobState(job=there.job, order=0, iterations_total=1000.0)
+    snapshot = Snapshot(now=time.time(), cluster=Cluster([Node.of(NODE, 2)]), pending=(state,))
+    memory.note(Plan((step,)), snapshot, {JOB: there.status})
+
+
+def costs(memory: Remembrance) -> list[tuple[str, float | None]]:
+    found = memory.notebook.history(JOB)
+    return [(each.kind, each.cost_seconds) for each in reversed(found)]
+
+
+def test_the_cost_of_a_start_is_known_with_its_first_step(memory):
+    there = entry(1, ONE)
+    note(memory, Start(JOB, ONE, Cause(CauseCode.ITS_TURN)), there)
+    trains(memory, there, since=100.0, until=101.0)
+    ((kind, seconds),) = costs(memory)
+    assert kind == "start"
+    assert seconds == pytest.approx(1.25 + 2.5)
+
+
+def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
+    """What the history tells and what the status adds up are the same figures."""
+    there = entry(2, TWO)
+    note(memory, Reshape(JOB, ONE, TWO, Cause(CauseCode.IDLE_GPUS)), there)
+    trains(memory, there, since=100.0, until=103.0)
+    resumed = memory.resumptions()[JOB]
+    assert (resumed.generation, resumed.at) == (2, 101.0)
+    assert resumed.lost_seconds == pytest.approx(1.25 + 2.5)
+    assert costs(memory) == [("reshape", None)]
+    memory.note_cost(JOB, 1, 99.0)
+    memory.note_cost(JOB, 2, 31.0)
+    assert costs(memory) == [("reshape", 31.0)]
+
+
+def test_an_observation_of_no_type_at_all_is_refused(memory):
+    seen = SpeedSeen(ONE.shape, 1.0, 10.0, 1.0)
+    with pytest.raises(ValueError, match="without a model"):
+        memory.notebook.observe(JobType(""), [seen])
