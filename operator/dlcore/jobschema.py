@@ -164,11 +164,14 @@ def openapi() -> Json:
     """
     Describe a DLJob as ``openAPIV3Schema`` of its custom resource.
 
-    Of metadata Kubernetes lets a custom resource restrict the name only.
+    Of metadata Kubernetes lets a custom resource see the name only, and in a rule of the root.
     """
     schema = RUNNABLE.openapi()
-    schema["properties"]["metadata"] = {"type": "object", "properties": {"name": NAME.openapi()}}
-    schema["x-kubernetes-validations"] = [_validation_of_change(name) for name in FIXED_FIELDS]
+    schema["properties"]["metadata"] = {"type": "object"}
+    schema["x-kubernetes-validations"] = [
+        jobforms.LABEL.validation(".metadata.name"),
+        *(_validation_of_change(name) for name in FIXED_FIELDS),
+    ]
     return schema
 
 

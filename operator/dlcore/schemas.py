@@ -43,6 +43,17 @@ class Form:
         """Tell whether the whole of ``text`` is in this form."""
         return re.fullmatch(self.pattern, text) is not None
 
+    def validation(self, field: str = "") -> Json:
+        """
+        Say it as a rule of Kubernetes for a string, or for a field of what it is attached to.
+
+        A rule has words of ours, where a plain ``pattern`` would show nothing but itself.
+        """
+        return {
+            "rule": f"self{field}.matches(r'^(?:{self.pattern})$')",
+            "message": f"{field.removeprefix('.') or 'it'} {self.complaint}; {self.remedy('')}",
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node(ABC):
@@ -139,8 +150,8 @@ class Text(Node):
         if self.choices:
             return {"type": "string", "enum": list(self.choices)}
         least = {"minLength": self.min_length} if self.min_length else {}
-        pattern = {"pattern": f"^(?:{self.form.pattern})$"} if self.form else {}
-        return {"type": "string", **least, "maxLength": self.max_length, **pattern}
+        form = {"x-kubernetes-validations": [self.form.validation()]} if self.form else {}
+        return {"type": "string", **least, "maxLength": self.max_length, **form}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

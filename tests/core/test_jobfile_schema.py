@@ -8,7 +8,7 @@ import pytest
 from dlcore import jobfields, jobfile, jobschema
 from dlcore.model import Phase
 from dlcore.records import Many, Record, Rule
-from dlcore.schemas import Node
+from dlcore.schemas import Form, Node, Text
 
 SCHEMA = jobschema.openapi()
 
@@ -63,12 +63,23 @@ def test_every_field_has_a_type_and_teaches_something(path: str):
     assert schema["description"][0].isupper()
 
 
-@pytest.mark.parametrize("path", [path for path, schema in ALL.items() if "pattern" in schema])
-def test_a_pattern_holds_the_whole_string(path: str):
+FORMS = {
+    node.form for node in iter_nodes(jobschema.RUNNABLE) if isinstance(node, Text) and node.form
+}
+
+
+@pytest.mark.parametrize("form", sorted(FORMS, key=lambda form: form.pattern))
+def test_a_form_holds_the_whole_string_and_says_what_to_write(form: Form):
     # Kubernetes searches where Python's fullmatch would match.
-    pattern = ALL[path]["pattern"]
-    assert pattern.startswith("^(?:")
-    assert pattern.endswith(")$")
+    told = form.validation()
+    assert told["rule"] == f"self.matches(r'^(?:{form.pattern})$')"
+    assert "'" not in form.pattern
+    assert told["message"].startswith("it ")
+    assert "; " in told["message"]
+
+
+def test_no_string_is_refused_by_a_pattern_that_would_only_show_itself():
+    assert not any("pattern" in schema for schema in ALL.values())
 
 
 def test_every_rule_has_a_name_of_its_own_and_words_for_kubernetes():
@@ -121,7 +132,8 @@ def test_what_runs_for_real_must_bring_its_pods():
 
 
 def test_kubernetes_refuses_a_change_of_exactly_what_may_not_change():
-    fields = {rule["fieldPath"] for rule in SCHEMA["x-kubernetes-validations"]}
+    changes = [rule for rule in SCHEMA["x-kubernetes-validations"] if "oldSelf" in rule["rule"]]
+    fields = {rule["fieldPath"] for rule in changes}
     assert fields == {f".spec.{name}" for name in jobschema.FIXED_FIELDS}
     free = set(jobschema.RUNNABLE.fields["spec"].openapi()["properties"])
     assert free - set(jobschema.FIXED_FIELDS) == {
@@ -139,7 +151,10 @@ def test_the_phases_are_those_of_the_model():
 
 
 def test_metadata_is_restricted_only_as_far_as_kubernetes_allows():
-    assert set(SCHEMA["properties"]["metadata"]["properties"]) == {"name"}
+    assert SCHEMA["properties"]["metadata"] == {"type": "object"}
+    [rule] = [rule for rule in SCHEMA["x-kubernetes-validations"] if "metadata" in rule["rule"]]
+    assert "self.metadata.name.matches" in rule["rule"]
+    assert rule["message"].startswith("metadata.name is no name that Kubernetes takes")
 
 
 def test_the_schema_is_new_each_time_so_that_nobody_can_spoil_it():
