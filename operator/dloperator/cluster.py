@@ -240,7 +240,7 @@ class Cluster:
             }
         }
         held = await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
-        self._mirrors.jobs.show(held)
+        self._mirrors.jobs.show(held, is_ours=True)
         return held
 
     async def _write_once(self, document: Json, status: Status) -> None:
@@ -260,7 +260,7 @@ class Cluster:
             sub="status",
         )
         self._jobs.note_written(written, status)
-        self._mirrors.jobs.show(written)
+        self._mirrors.jobs.show(written, is_ours=True)
 
     async def _see_who_wrote(self, name: Name, known: Json) -> None:
         """Nobody but a leader writes a status; anybody may write anything else."""
@@ -288,7 +288,7 @@ class Cluster:
         pod = podmaking.make_trainer(dict(document), entry.job, booking, self._settings.pods)
         async with self._turns:
             made = await self._create(pod, metadata["uid"])
-        self._mirrors.pods.show(made)
+        self._mirrors.pods.show(made, is_ours=True)
 
     async def _create(self, pod: Json, uid: str) -> Json:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]

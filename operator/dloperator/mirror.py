@@ -37,13 +37,14 @@ def version_of(document: Json) -> int:
 class Mirror:
     """The objects of one kind, as far as is known here."""
 
-    def __init__(self, changed: Callable[[Name], None]) -> None:
+    def __init__(self, changed: Callable[[Name, bool], None]) -> None:
         self._changed = changed
+        """Told what has changed, and whether that is news: our own writes are not."""
         self._objects: dict[Name, Json] = {}
         self._gone: dict[Name, int] = {}
         """Of objects that were deleted lately: with which write."""
-        self._listed_at = -1
-        """As of which write everything was listed; what is older and unknown is deleted."""
+        self._listed_at: dict[str, int] = {}
+        """As of which write a namespace, or everything, was listed."""
 
     @property
     def objects(self) -> Mapping[Name, Json]:
@@ -52,17 +53,17 @@ class Mirror:
     def get(self, name: Name) -> Json | None:
         return self._objects.get(name)
 
-    def show(self, document: Json) -> None:
-        """Take in what a watch or the answer to a write says."""
+    def show(self, document: Json, *, is_ours: bool = False) -> None:
+        """Take in what a watch says, or the answer to a write of ours."""
         name, version = Name.of(document), version_of(document)
         known = self._objects.get(name)
         if known is not None and version_of(known) >= version:
             return
-        if known is None and version <= max(self._gone.get(name, -1), self._listed_at):
+        if known is None and self._is_past(name, version):
             return
         self._gone.pop(name, None)
         self._objects[name] = document
-        self._changed(name)
+        self._changed(name, not is_ours)
 
     def show_end(self, document: Json) -> None:
         """Take in that an object is deleted; the document is the last there was of it."""
@@ -75,35 +76,48 @@ class Mirror:
             del self._gone[next(iter(self._gone))]
         if known is not None:
             del self._objects[name]
-            self._changed(name)
+            self._changed(name, True)  # noqa: FBT003 - as it stands above
 
-    def show_all(self, documents: Iterable[Json], version: int) -> None:
-        """Take in a whole list, as it was at a version: what is older and not in it is deleted."""
+    def show_all(self, documents: Iterable[Json], version: int, namespace: str = "") -> None:
+        """
+        Take in a whole list, as it was at a version: what is older and not in it is deleted.
+
+        With a namespace it is a list of what is there.
+        """
         there = set()
         for document in documents:
             there.add(Name.of(document))
             self.show(document)
         for name, known in list(self._objects.items()):
-            if name not in there and version_of(known) <= version:
+            is_meant = namespace in ("", name.namespace) and name not in there
+            if is_meant and version_of(known) <= version:
                 del self._objects[name]
-                self._changed(name)
-        self._listed_at = max(self._listed_at, version)
+                self._changed(name, True)  # noqa: FBT003 - as it stands above
+        self._listed_at[namespace] = max(self._listed_at.get(namespace, -1), version)
+
+    def _is_past(self, name: Name, version: int) -> bool:
+        """Whether what is unknown and of this version is known to be deleted."""
+        listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
+        return version <= max(self._gone.get(name, -1), *listed_at)
 
 
 class Mirrors:
     """The objects that the operator watches, and who is woken by what becomes of them."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def __init__(self) -> None:
+        self.wake: Callable[[bool], None] = lambda _: None
+        """Told of news; true where more of the same kind is to be expected."""
         self.changed_jobs: set[Name] = set()
         """Since they were looked at last."""
         self.jobs = Mirror(self._job_changed)
         self.pods = Mirror(self._changed)
         self.nodes = Mirror(self._changed)
 
-    def _job_changed(self, name: Name) -> None:
+    def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         self.changed_jobs.add(name)
-        self._wake()
+        if is_news:
+            self.wake(True)  # noqa: FBT003 - as it stands above
 
-    def _changed(self, _name: Name) -> None:
-        self._wake()
+    def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        if is_news:
+            self.wake(False)  # noqa: FBT003 - as it stands above

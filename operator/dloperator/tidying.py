@@ -93,7 +93,7 @@ class Tidier:
         if pod["metadata"].get("deletionTimestamp") and not finalizers:
             self._mirrors.pods.show_end(pod)
         else:
-            self._mirrors.pods.show(pod)
+            self._mirrors.pods.show(pod, is_ours=True)
 
 
 def _is_ours(pod: Json) -> bool:

@@ -20,7 +20,7 @@ def changes():
 
 @pytest.fixture
 def mirror(changes):
-    return Mirror(changes.append)
+    return Mirror(lambda name, is_news: changes.append(name) if is_news else None)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((3, 5, 9))))
@@ -70,3 +70,11 @@ def test_what_a_list_does_not_name_is_deleted_unless_it_is_newer(mirror, changes
     assert mirror.get(JOB) is None, "an event from before the list"
     mirror.show(document(7))
     assert mirror.get(JOB) is not None
+
+
+def test_the_answer_to_our_own_write_is_no_news_and_neither_is_the_event_of_it(mirror, changes):
+    mirror.show(document(3))
+    mirror.show(document(5), is_ours=True)
+    mirror.show(document(5))
+    assert changes == [JOB]
+    assert version_of(mirror.objects[JOB]) == 5

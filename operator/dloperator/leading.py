@@ -1,0 +1,184 @@
+"""What there is only while an operator leads: the controller, its memory and what serves it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dlcontrol.availability import Notice
+from dlcontrol.dialing import DialSettings
+from dlcontrol.learning import Lessons
+from dlcontrol.loop import Controller, Options
+from dlcontrol.metrics import Metrics
+from dlcontrol.notebook import Notebook
+from dlcontrol.opening import open_store
+from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.remembering import Remembrance
+from dlcontrol.sidecars import SideCars, Surroundings
+from dloperator.apiserver import ApiServer, Rejected, Unreachable
+from dloperator.certificates import Certificates
+from dloperator.cluster import Cluster, ClusterSettings, Term
+from dloperator.electing import Election
+from dloperator.jobs import name_of
+from dloperator.mirror import Mirrors
+from dloperator.telling import Teller
+from dloperator.tidying import Tidier
+from dloperator.trying import Templates
+from dlwire.messages import Refusal
+
+log = logging.getLogger(__name__)
+
+STORE_SECONDS = 2.0
+"""So long is waited for what the store knows, before it is done without."""
+RENEWAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the one that leads is to do, and how."""
+
+    options: Options
+    store: str = ""
+    """Where profiles and the history are kept."""
+    sample_seconds: float = 10.0
+    cluster: ClusterSettings = ClusterSettings()
+    dialing: DialSettings = DialSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What an operator has whether it leads or not."""
+
+    api: ApiServer
+    mirrors: Mirrors
+    election: Election
+    metrics: Metrics
+    identity: str
+
+
+class Leading:
+    """All parts of a leader; of one epoch."""
+
+    def __init__(
+        self, candidate: Candidate, work: Work, certificates: Certificates, folder: str
+    ) -> None:
+        api, self._mirrors = candidate.api, candidate.mirrors
+        self._election = candidate.election
+        self._certificates = certificates
+        self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._teller = Teller(api, instance=candidate.identity)
+        self._templates = Templates(api, work.cluster.pods, self._wake_soon)
+        self._tidier = Tidier(api, self._mirrors)
+        epoch = self._election.epoch
+        self._memory = Remembrance(
+            _open_notebook(work), Lessons(sample_seconds=work.sample_seconds), epoch=epoch
+        )
+        candidate.metrics.watch_store(self._memory.notebook.state)
+        self._sidecars = SideCars(
+            Surroundings(heard=self._hear, fenced=self._be_fenced, meter=candidate.metrics),
+            replace(work.dialing, certificates=folder),
+        )
+        self._cluster = Cluster(
+            api,
+            self._mirrors,
+            certificates,
+            self._teller,
+            term=Term(epoch, lambda: self._election.is_leading),
+            templates=self._templates,
+            settings=work.cluster,
+        )
+        self._controller = Controller(
+            self._cluster,
+            self._sidecars,
+            self._memory,
+            candidate.metrics,
+            work.options,
+            epoch=epoch,
+        )
+
+    async def run(self) -> None:
+        """Put the epoch on every allocation, and control until something fails."""
+        await self._cluster.stamp()
+        self._mirrors.wake = self._wake
+        await together(
+            self._controller.run(),
+            self._election.keep(),
+            self._teller.run(),
+            self._tidier.run(),
+            self._renew(),
+            self._wait_until_fenced(),
+        )
+
+    async def close(self) -> None:
+        """Let go of everything. What trains goes on."""
+        self._mirrors.wake = lambda _: None
+        self._fenced.cancel()
+        await self._templates.close()
+        await self._sidecars.close()
+        self._memory.close()
+
+    def _wake(self, is_burst: bool) -> None:  # noqa: FBT001 - as Mirrors has it
+        self._controller.wake(burst=is_burst)
+        self._tidier.wake()
+
+    def _wake_soon(self) -> None:
+        self._controller.wake(burst=True)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_S)
+            jobs = {}
+            for job, entry in self._cluster.entries.items():
+                document = self._mirrors.jobs.get(name_of(job))
+                if entry.status.pods and document is not None:
+                    jobs[job] = document["metadata"]
+            try:
+                await self._certificates.renew(jobs)
+            except (Rejected, Unreachable) as error:
+                log.warning("certificates are not renewed yet: %s", error)
+
+    def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
+        entry = self._cluster.entries.get(key.job)
+        state = self._sidecars.contact(key).state
+        if entry is not None and state is not None:
+            self._memory.hear(entry, key, state, time.time())
+        if material:
+            self._controller.wake()
+
+    def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
+        if not self._fenced.done():
+            message = f"the SideCar of {key} obeys another operator: {refusal.message}"
+            self._fenced.set_exception(Fenced(message))
+
+    async def _wait_until_fenced(self) -> None:
+        await self._fenced
+
+
+async def together(*activities: Coroutine[Any, Any, None]) -> None:
+    """Do all of these until one of them ends; how it ends is how this does."""
+    tasks = [asyncio.create_task(each) for each in activities]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _open_notebook(work: Work) -> Notebook:
+    store = open_store(work.store, environment=os.environ)
+    notebook = Notebook(store, tell=_tell_of_store, defaults=work.options.costs)
+    notebook.open(wait_seconds=STORE_SECONDS)
+    return notebook
+
+
+def _tell_of_store(notice: Notice) -> None:
+    """Told once when the store goes away, and once when it is back."""
+    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)

@@ -1,0 +1,109 @@
+"""
+The operator: it follows what there is, waits until it leads, and then controls.
+
+It follows everything before it leads, so that the one who takes over knows it all at once. It ends
+when it leads no more, because nothing that it still remembers would be worth anything; whoever runs
+it starts it again. At the end nothing is stopped that trains.
+"""
+
+import asyncio
+import logging
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlcontrol.metrics import Metrics
+from dloperator import certificates
+from dloperator.access import Access
+from dloperator.apiserver import ApiServer, Rejected, Unreachable
+from dloperator.certificates import Authority, Certificates
+from dloperator.electing import Election, LeaseSettings
+from dloperator.jobs import epoch_of
+from dloperator.leading import Candidate, Leading, Work, together
+from dloperator.mirror import Mirrors
+from dloperator.serving import Door
+from dloperator.watching import NotInstalled, Watches
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an operator is at home."""
+
+    namespace: str
+    """Its own: where its Lease and its authority are kept."""
+    identity: str
+    """Of this process, and of no other that ever was."""
+    watched: tuple[str, ...] = ()
+    """The namespaces whose jobs it runs; all if none is named."""
+    health: str = ":8080"
+    """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+
+
+class Operator:
+    """All parts of one operator. To be made on its event loop."""
+
+    def __init__(
+        self, access: Access, place: Place, work: Work, lease: LeaseSettings | None = None
+    ) -> None:
+        self._place = place
+        self._work = work
+        self._api = ApiServer(access)
+        self._mirrors = Mirrors()
+        self._watches = Watches(access, self._api, self._mirrors, namespaces=place.watched)
+        self._election = Election(
+            self._api, place.namespace, place.identity, lease or LeaseSettings()
+        )
+        self._metrics = Metrics()
+        self._complaint = "has not seen yet what there is"
+        """Why it is not ready; a replica that waits to lead is."""
+        self.door = Door(place.health, is_ready=lambda: self._complaint, metrics=self._metrics.text)
+        """Where it is asked how it is."""
+
+    async def run(self) -> None:
+        """Operate until cancelled; raises :class:`~dlcontrol.platforms.Fenced` if it leads no more."""
+        await self.door.open()
+        try:
+            authority = await self._prepare()
+            await together(self._watches.run(), self._lead(authority))
+        finally:
+            self._watches.ended.set()
+            await self._election.leave()
+            await self.door.close()
+            await self._api.close()
+
+    async def _prepare(self) -> Authority:
+        """See everything that there is, and have an authority; until then it is tried again."""
+        while True:
+            try:
+                await self._watches.list_all()
+                authority = await certificates.open_authority(self._api, self._place.namespace)
+            except (NotInstalled, Rejected, Unreachable) as error:
+                if self._complaint != str(error):
+                    self._complaint = str(error)
+                    log.error("cannot begin: %s", error)  # noqa: TRY400 - its place says nothing
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._complaint = ""
+                return authority
+
+    async def _lead(self, authority: Authority) -> None:
+        written = (epoch_of(job) for job in self._mirrors.jobs.objects.values())
+        await self._election.win(1 + max(written, default=0))
+        # Whoever led before may have written until just now.
+        await self._watches.list_all()
+        place = self._place
+        candidate = Candidate(
+            self._api, self._mirrors, self._election, self._metrics, place.identity
+        )
+        with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
+            name = self._work.cluster.pods.controller_name
+            certificates.write_own(authority, Path(folder), name)
+            leading = Leading(candidate, self._work, Certificates(self._api, authority), folder)
+            try:
+                await leading.run()
+            finally:
+                await leading.close()
