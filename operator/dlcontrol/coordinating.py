@@ -14,19 +14,22 @@ new GPUs are free and its pods on new nodes ready. With the mechanism ``recreate
 job's pods, and new ones are asked for when all their GPUs are free.
 
 A job over several containers changes as one: all are told to stop, and only when each of them has
-released everything are all told to run. What is left of a job whose processes or containers were
+released everything are all told to run. Where its leader alone saves it, the others train on until
+it has, and are told then to hurry. What is left of a job whose processes or containers were
 lost in part is ended at once, because it only hangs.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from dlcontrol.asides import Asides
 from dlcontrol.platforms import Entry, PodKey, PodPhase
 from dlcontrol.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Mechanism, NodeName, Placement
-from dlwire.messages import Run
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Run, State, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class _Case:
                 return
         strangers = [seat for seat in self.present if not seat.is_stamped(self.scene.epoch)]
         addressed: set[NodeName] = set()
-        for command in self._towards_goal(strangers):
+        for command in chain(self._towards_goal(strangers), self._hurry()):
             addressed |= _addressed(command)
             yield command
         for seat in strangers:
@@ -379,11 +382,49 @@ class _Case:
             elif leaves or not self._knows_of_the_stop(seat):
                 yield Halt(seat.key, checkpoint=self._may_save(seat), leave=leaves)
 
+    def _hurry(self) -> Iterator[Command]:
+        """End what waits for the checkpoint of the job's leader, as soon as that is over."""
+        if self.entry.job.checkpoint.to != "leader" or any(map(_may_be_saving, self.present)):
+            return
+        for seat in self.present:
+            stop = _waits_with(seat)
+            if stop is not None and seat.is_stamped(self.scene.epoch):
+                yield Halt(seat.key, checkpoint=False, leave=stop.leave)
+
     def _may_save(self, seat: Seat) -> bool:
         wanted = self.status.saves and not self.entry.cancelled
         # Until it obeys us alone, it may have begun something newer at the word of another.
         is_known = seat.is_stamped(self.scene.epoch)
         return wanted and not (is_known and self._has_lost_peers(seat))
+
+
+def _leads(state: State) -> bool:
+    """Whether the first process of the whole job was started there last."""
+    return any(process.rank == 0 for process in state.processes)
+
+
+def _may_be_saving(seat: Seat) -> bool:
+    """Whether the leader may live there, with a checkpoint still to make."""
+    state = seat.state
+    if not seat.is_living:
+        return False
+    return state is None or (_leads(state) and state.phase in _MAY_SAVE)
+
+
+def _waits_with(seat: Seat) -> Stop | None:
+    """Return the stop with which a SideCar waits for a leader elsewhere, if it can be hurried."""
+    state, declared = seat.state, seat.contact.declared
+    if state is None or not isinstance(state.target, Stop) or not seat.contact.reachable:
+        return None
+    # Of one term with the first word, so that by the term it cannot be told whether it was said.
+    is_said = isinstance(declared, Stop) and not declared.checkpoint
+    is_waiting = state.phase is SideCarPhase.CHECKPOINTING and not _leads(state)
+    # One that was interrupted takes no orders.
+    is_ours = state.leaving == state.target.leave and not is_said
+    return state.target if is_waiting and is_ours else None
+
+
+_MAY_SAVE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING, SideCarPhase.CHECKPOINTING})
 
 
 def _addressed(command: Command) -> set[NodeName]:

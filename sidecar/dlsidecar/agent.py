@@ -250,6 +250,7 @@ def limits_of(training: Training) -> Limits:
     """Say how a job wants to be stopped."""
     return Limits(
         saves=training.saving.is_possible,
+        leader_saves=not training.saving.to_all,
         checkpoint_seconds=training.saving.timeout_seconds,
         grace_seconds=training.grace_seconds,
         kill_seconds=training.kill_seconds,

@@ -15,7 +15,8 @@ The processes that are being stopped may well hang, because they wait for peers 
 each step on the way down has a time limit, and after the last one comes SIGKILL.
 
 Three comparisons come before the table, because they are the same in every phase. A declaration
-older than the target is refused, and so is one of the same term that says something else. A repeat
+older than the target is refused, and so is one of the same term that says something else; only that
+the job need not save itself before it stops can be said of the same term later, and holds then. A repeat
 changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
 that is how a new leader puts its stamp on what it found.
 
@@ -213,6 +214,9 @@ def _told(machine: Machine, target: Target) -> Reaction:
     known = machine.target
     if known is not None and _says_the_same(target, known):
         return Reaction(_stamped(machine, target))
+    if known is not None and _is_hurried(known, target):
+        # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
+        return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
     return _step(machine, _word_for_change(machine))
 
@@ -227,9 +231,23 @@ def _why_refused(machine: Machine, target: Target) -> Refused | None:
         return None
     if target.term < known.term:
         return Refused.OLDER
-    if target.term == known.term and not _says_the_same(target, known):
+    if target.term == known.term and not _may_follow(target, known):
         return Refused.CONFLICT
     return None
+
+
+def _may_follow(target: Target, known: Target) -> bool:
+    """Whether two declarations may be of one term, in this order or late."""
+    is_hurry = _is_hurried(target, known) or _is_hurried(known, target)
+    return is_hurry or _says_the_same(target, known)
+
+
+def _is_hurried(target: Target, known: Target) -> bool:
+    """Whether it is the same stop, but without a checkpoint, or without waiting for one any longer."""
+    if not isinstance(target, Stop) or not isinstance(known, Stop):
+        return False
+    drops_it = known.checkpoint and not target.checkpoint
+    return drops_it and _says_the_same(replace(target, checkpoint=True), known)
 
 
 def _says_the_same(one: Target, other: Target) -> bool:
@@ -293,8 +311,15 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
 
 def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     over = CheckpointTimedOut(machine.attempt)
+    limits = machine.limits
+    if machine.follows:
+        # Who saves the job is elsewhere, and may need its peers for that. The controller says when
+        # it is over; should nobody say so, it is over when the leader must have ended, too.
+        seconds = limits.checkpoint_seconds + limits.grace_seconds
+        following = replace(machine, saving=Saving.NONE, saving_problem=None)
+        return following, (ArmTimer(over, seconds),)
     saving = replace(machine, saving=None, saving_problem=None)
-    return saving, (Checkpoint(), ArmTimer(over, machine.limits.checkpoint_seconds))
+    return saving, (Checkpoint(), ArmTimer(over, limits.checkpoint_seconds))
 
 
 def _end(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
@@ -375,7 +400,7 @@ def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
 
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
-    if machine.phase is Phase.CHECKPOINTING:
+    if machine.phase is Phase.CHECKPOINTING and not machine.follows:
         machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
     return _step(machine, Word.SAVING_TIMED_OUT)
 

@@ -18,6 +18,8 @@ class Limits:
 
     saves: bool = False
     """Whether it can be asked to save itself."""
+    leader_saves: bool = False
+    """Whether the first process of the whole job saves it, and not some in each container."""
     checkpoint_seconds: float = 60.0
     grace_seconds: float = 10.0
     kill_seconds: float = 5.0
@@ -62,6 +64,11 @@ class Machine:
     def held(self) -> tuple[str, ...]:
         """The GPUs that processes of the job may use."""
         return () if self.released or self.run is None else self.run.gpus
+
+    @property
+    def follows(self) -> bool:
+        """Whether the job is saved by a process of another container."""
+        return self.limits.leader_saves and self.run is not None and self.run.rank_offset > 0
 
     @property
     def term(self) -> Term:

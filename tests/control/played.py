@@ -32,7 +32,9 @@ from dlwire.messages import Progress, Target
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness
 
-LIMITS = Limits(saves=True, checkpoint_seconds=20.0, grace_seconds=4.0, kill_seconds=2.0)
+LIMITS = Limits(
+    saves=True, leader_saves=True, checkpoint_seconds=20.0, grace_seconds=4.0, kill_seconds=2.0
+)
 
 
 class Killed(BaseException):

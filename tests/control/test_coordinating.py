@@ -266,7 +266,7 @@ def test_all_containers_are_told_to_stop_before_any_is_told_to_run():
 
 
 def test_no_container_runs_before_all_have_released():
-    scene = make_scene(both(released(OLD0, stop(4)), running(OLD1, stop(4))))
+    scene = make_scene(both(released(OLD0, stop(4)), running(OLD1, stop(4), CheckpointDone(1))))
     assert next_commands(scene) == []
     scene = make_scene(both(released(OLD0, stop(4)), released(OLD1, stop(4))))
     assert next_commands(scene) == [Begin(A, (N0, N1))]

@@ -1,5 +1,7 @@
 """Declarations for the tests of the SideCar, made short."""
 
+from dataclasses import replace
+
 from dlwire.messages import Peer, Run, Stop
 
 INCARNATION = "first-start"
@@ -20,6 +22,13 @@ def run(
         rendezvous_port=20000 + generation,
         batch_size=batch_size,
     )
+
+
+def as_follower(whole: Run) -> Run:
+    """Make it the second container of its job, of two alike."""
+    count = whole.processes
+    peers = (Peer("leader", count), *whole.peers)
+    return replace(whole, rank_offset=count, world_size=2 * count, peers=peers)
 
 
 def stop(generation: int, *, epoch: int = 1, checkpoint: bool = True, leave: bool = False) -> Stop:

@@ -40,7 +40,7 @@ from dlsidecar.machine import (
 )
 from dlsidecar.moments import QUIET
 from dlwire.messages import Phase, Problem, Refused, Saving
-from tests.sidecar.targets import INCARNATION, run, stop
+from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
 PROBLEM = Problem("CommandNotFound", "no such command", "write one that exists")
 READY = Machine(INCARNATION, Limits(saves=True))
@@ -104,6 +104,31 @@ def test_a_job_that_cannot_save_itself_is_terminated_at_once():
 def test_a_stop_without_a_checkpoint_ends_one_that_is_under_way():
     told = (*BEGUN, Told(stop(2)), Told(stop(3, checkpoint=False)))
     assert done(*told) == [Terminate, ArmTimer]
+
+
+FOLLOWER = Machine(INCARNATION, Limits(saves=True, leader_saves=True))
+FOLLOWING = (Told(as_follower(run(1))), Started(1), Told(stop(2)))
+
+
+def test_a_container_without_the_leader_waits_and_asks_nobody():
+    last = react(after(*FOLLOWING[:-1], machine=FOLLOWER), FOLLOWING[-1])
+    # The leader may take all of its time, and its grace, before anybody can say that it is done.
+    assert last.actions == (ArmTimer(CheckpointTimedOut(1), 70.0),)
+    assert last.machine.phase is Phase.CHECKPOINTING
+    # In the leader's own container it is asked for as ever.
+    assert done(*BEGUN, Told(stop(2)), machine=FOLLOWER) == [Checkpoint, ArmTimer]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Told(stop(2, checkpoint=False)), CheckpointTimedOut(1), RankEnded(1, 2, None, 6)],
+    ids=lambda event: type(event).__name__,
+)
+def test_it_ends_when_it_is_told_or_has_lost_its_peers_and_at_last_by_itself(event):
+    assert done(*FOLLOWING, event, machine=FOLLOWER) == [Terminate, ArmTimer]
+    ended = after(*FOLLOWING, event, Gone(1), machine=FOLLOWER)
+    # It had nothing to save, so that nothing failed.
+    assert (ended.phase, ended.saving, ended.problems) == (Phase.STOPPED, Saving.NONE, ())
 
 
 @pytest.mark.parametrize(
@@ -201,6 +226,17 @@ def test_a_repeat_changes_nothing(way):
     assert react(machine, Told(machine.target)) == (machine, (), None, None)
     other_words = replace(machine.target, reason="told differently")
     assert react(machine, Told(other_words)) == (machine, (), None, None)
+
+
+def test_a_stop_can_be_hurried_in_its_own_generation():
+    told, hurried = stop(2), stop(2, checkpoint=False)
+    assert done(*BEGUN, Told(told), Told(hurried)) == [Terminate, ArmTimer]
+    machine = after(*BEGUN, Told(told), Told(hurried))
+    # The first word may come late, or be said by a leader who knew of no other.
+    assert react(machine, Told(told)) == (machine, (), None, None)
+    stamped = react(machine, Told(stop(2, epoch=2)))
+    assert (stamped.machine.target, stamped.machine.phase) == (stop(2, epoch=2), Phase.STOPPING)
+    assert stamped.actions == ()
 
 
 def test_a_generation_means_one_thing():

@@ -38,7 +38,7 @@ from dlsidecar.events import (
 from dlsidecar.machine import Limits, Machine, react
 from dlwire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
 from tests.sidecar.matrices import Pair, name_heard
-from tests.sidecar.targets import INCARNATION, run, stop
+from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
 PROBLEM = Problem("Drawn", "it was drawn")
 
@@ -61,8 +61,9 @@ Move = Callable[["World"], object]
 class World:
     """One SideCar's surroundings, and the laws it must keep whatever they do."""
 
-    def __init__(self, *, saves: bool = True) -> None:
-        self.machine = Machine(INCARNATION, Limits(saves=saves))
+    def __init__(self, *, saves: bool = True, follows: bool = False) -> None:
+        """``follows``: the job is saved by its leader, and that is in another container."""
+        self.machine = Machine(INCARNATION, Limits(saves=saves, leader_saves=follows))
         self.accepted: tuple[Target, ...] = ()
         self.left: tuple[int, ...] = ()
         self.heard: Counter[Pair] = Counter()
@@ -166,6 +167,7 @@ class World:
             self.begin(action)
         elif isinstance(action, Checkpoint):
             assert self.machine.limits.saves
+            assert not self.machine.follows
             # What is asked of those who are gone is answered by their end.
             self.is_saving = not self.is_gone_told
         elif isinstance(action, ArmTimer):
@@ -208,11 +210,30 @@ class World:
 
     def a_newer_run_is_declared(self, processes: int, *, rise: int = 1) -> None:
         term = self.newer(rise)
-        self.declare(run(term.generation, epoch=term.epoch, processes=processes))
+        target = run(term.generation, epoch=term.epoch, processes=processes)
+        self.declare(as_follower(target) if self.machine.limits.leader_saves else target)
 
     def a_newer_stop_is_declared(self, *, checkpoint: bool, leave: bool, rise: int = 1) -> None:
         term = self.newer(rise)
         self.declare(stop(term.generation, epoch=term.epoch, checkpoint=checkpoint, leave=leave))
+
+    @property
+    def may_hurry(self) -> bool:
+        target = self.accepted[-1]
+        return isinstance(target, Stop) and target.checkpoint
+
+    def the_stop_is_hurried(self) -> None:
+        """Say of the same stop that no checkpoint is to be waited for; the former word comes late."""
+        known = self.accepted[-1]
+        assert isinstance(known, Stop)
+        hurried = replace(known, checkpoint=False)
+        refused = self.happen(Told(hurried))
+        if refused is not None:
+            assert refused is Refused.LEAVING
+            return
+        self.accepted = (*self.accepted, hurried)
+        assert self.machine.phase is not Phase.CHECKPOINTING
+        self.nothing_new_is_declared(lambda _: known)
 
     def nothing_new_is_declared(self, how: Callable[[World], Target]) -> None:
         """Say what must change nothing: the same again, something old, a contradiction."""
@@ -317,6 +338,8 @@ class World:
         yield from ALWAYS
         if self.accepted:
             yield from ONCE_DECLARED
+            if self.may_hurry:
+                yield World.the_stop_is_hurried
         if self.news:
             yield World.news_arrives
         if self.timer is not None:
@@ -402,9 +425,9 @@ class Exploration:
     """How often each event came in each phase."""
 
 
-def explore(*, saves: bool) -> Exploration:
+def explore(*, saves: bool, follows: bool = False) -> Exploration:
     """Go every way from the beginning, and hold the laws at every step."""
-    start = World(saves=saves)
+    start = World(saves=saves, follows=follows)
     known = {start.essence()}
     waiting = deque([start])
     while waiting:
