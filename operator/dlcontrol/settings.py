@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from dlcontrol.addresses import redact
 from dlcontrol.judging import Rules
@@ -80,10 +80,13 @@ class SettingsError(WrongDocument):
     """Something cannot be set so."""
 
 
-class Loaded(NamedTuple):
+Tree = TypeVar("Tree", bound=Settings)
+
+
+class Loaded(NamedTuple, Generic[Tree]):
     """The tree, and where the values came from that are not the default ones."""
 
-    settings: Settings
+    settings: Tree
     origins: Mapping[str, str]
 
     def described(self) -> Iterator[Setting]:
@@ -103,15 +106,29 @@ def load(
     file: str = "",
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Loaded:
+) -> Loaded[Settings]:
+    """Build the tree; see :func:`load_tree`."""
+    return load_tree(Settings(), document, file=file, environment=environment, options=options)
+
+
+def load_tree(
+    tree: Tree,
+    document: object = None,
+    *,
+    file: str = "",
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Loaded[Tree]:
     """
-    Build the tree. ``options`` are named by their path, as ``pace.periodSeconds``.
+    Build a tree out of one with all the defaults; that of a platform may be larger than ours.
+
+    ``options`` are named by their path, as ``pace.periodSeconds``.
 
     Raises :class:`SettingsError` with everything that is wrong.
     """
     given: dict[str, tuple[Any, str]] = {}
     problems: list[Problem] = []
-    paths = {path: None for path, _, _ in _iter_leaves(Settings(), "")}
+    paths = {path: None for path, _, _ in _iter_leaves(tree, "")}
     for path, value in _flatten(document, "", problems):
         given[path] = (value, file)
     for path in paths:
@@ -123,7 +140,7 @@ def load(
     problems += [
         _unknown(path, value, paths) for path, (value, _) in given.items() if path not in paths
     ]
-    settings = Settings()
+    settings = tree
     for path, (value, origin) in given.items():
         if path in paths:
             settings = _set(settings, path.split("."), (value, origin, path), problems)
@@ -222,6 +239,10 @@ def _read(kind: Any, value: Any) -> Any:
         if value not in words:
             raise ValueError("one of " + ", ".join(words))
         return kind(value)
+    if kind is bool:
+        return _read_switch(value)
+    if kind == tuple[str, ...]:
+        return _read_words(value)
     if kind is str:
         if not isinstance(value, str):
             raise ValueError("a text")
@@ -234,3 +255,19 @@ def _read(kind: Any, value: Any) -> Any:
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{noun}, 0 or more")
     return number
+
+
+def _read_switch(value: Any) -> bool:
+    words = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError("true or false")
+
+
+def _read_words(value: Any) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("a list of texts")
+    return tuple(word.strip() for word in words if word.strip())

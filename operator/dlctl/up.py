@@ -19,7 +19,7 @@ import click
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.platforms import Fenced
-from dlcontrol.settings import Loaded
+from dlcontrol.settings import Loaded, Settings
 from dlcontrol.store import StoreError
 from dlcore.contract import Policy
 from dlcore.model import Mechanism, Node
@@ -116,7 +116,7 @@ def command(
         raise click.ClickException(f"{error}; this one has ended") from error
 
 
-def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded:
+def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[Settings]:
     """Put the settings together; whatever is wrong with them is told by name."""
     document: object = None
     if config is not None:
@@ -150,7 +150,7 @@ def find_nodes(
 
 
 def build_setup(
-    root: Path, loaded: Loaded, nodes: Callable[[], tuple[Node, ...]], *, virtual: bool
+    root: Path, loaded: Loaded[Settings], nodes: Callable[[], tuple[Node, ...]], *, virtual: bool
 ) -> Setup:
     """Say what is to be run."""
     chosen = loaded.settings

@@ -14,6 +14,7 @@ from dlcontrol.platforms import Entry
 from dlcontrol.records import Status
 from dlcore import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Training
+from dloperator.columns import with_columns
 from dloperator.mirror import Name
 
 Json = Mapping[str, Any]
@@ -41,7 +42,7 @@ def epoch_of(document: Json) -> int:
 
 def status_document(status: Status, *, epoch: int, generation: int) -> dict[str, Any]:
     """Write a status as the custom resource has it: with who decided, about which spec."""
-    document = write_status(status)
+    document = with_columns(write_status(status))
     for condition in document.get("conditions", ()):
         condition["observedGeneration"] = generation
     return document | {"epoch": epoch, "observedGeneration": generation}

@@ -11,7 +11,7 @@ Pure: the same job, node and settings make the same pod.
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dlcontrol.launching import sidecar_options
@@ -52,6 +52,7 @@ SMALL: Final[Json] = {
     "requests": {"cpu": "10m", "memory": "16Mi"},
     "limits": {"cpu": "500m", "memory": "32Mi"},
 }
+"""What the init container asks for: it copies two files and ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,6 @@ class PodSettings:
     """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets in the namespaces of jobs with which that image is pulled."""
-    resources: Json = field(default_factory=lambda: copy.deepcopy(SMALL), hash=False)
-    """What the init container asks for."""
     python: str = ""
     """With which interpreter of the trainer's image the SideCar runs; empty: the first that can."""
     runtime_class: str = ""
@@ -200,7 +199,7 @@ def _bring_sidecar(spec: Json, settings: PodSettings) -> None:
         "name": INSTALLER,
         "image": settings.image,
         "args": [SIDECAR_FOLDER],
-        "resources": copy.deepcopy(settings.resources),
+        "resources": copy.deepcopy(SMALL),
         "securityContext": copy.deepcopy(RESTRICTED),
         "volumeMounts": [{"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER}],
     }

@@ -1,6 +1,8 @@
+from dataclasses import dataclass
+
 import pytest
 
-from dlcontrol.settings import Settings, SettingsError, load
+from dlcontrol.settings import Settings, SettingsError, load, load_tree
 from dlcore.model import Mechanism
 
 
@@ -73,3 +75,33 @@ def test_credentials_are_not_shown():
     loaded = load({"store": "mongodb://me:secret@db.example/dljob"})
     assert "secret" in loaded.settings.store
     assert "secret" not in str(values(loaded)["store"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Larger(Settings):
+    watched: tuple[str, ...] = ()
+    """Where."""
+    virtual: bool = False
+    """Whether."""
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"watched": ["a", "b"]}, Larger(watched=("a", "b"))),
+        ({"watched": "a, b"}, Larger(watched=("a", "b"))),
+        ({"virtual": True}, Larger(virtual=True)),
+        ({"virtual": "false", "seed": 3}, Larger(seed=3)),
+    ],
+)
+def test_a_platform_may_have_more_to_set(given, read):
+    assert load_tree(Larger(), given).settings == read
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"watched": 3}, "is not a list of texts"), ({"virtual": "perhaps"}, "is not true or false")],
+)
+def test_what_a_platform_cannot_take_is_refused_by_name(given, told):
+    with pytest.raises(SettingsError, match=told):
+        load_tree(Larger(), given)

@@ -1,0 +1,148 @@
+"""
+``python -m dloperator``: the operator of a cluster, in the foreground, as its image starts it.
+
+Everything about decisions comes from the settings file and the environment, as with ``dljob up``;
+the options here say where the cluster is and what pods need.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from pathlib import Path
+
+import click
+import yaml
+
+from dlcontrol import settings as setting
+from dlcontrol.loop import Options
+from dlcontrol.platforms import Fenced
+from dlcontrol.settings import SettingsError
+from dlcore import policies
+from dlcore.model import Mechanism
+from dloperator import access
+from dloperator.cluster import ClusterSettings
+from dloperator.electing import LeaseSettings
+from dloperator.leading import Work
+from dloperator.operating import Operator, Place
+from dloperator.settings import OperatorSettings
+
+log = logging.getLogger("dloperator")
+
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+LED_NO_MORE = 3
+"""The exit status where another operator leads; whoever runs this starts it again."""
+
+
+@click.command("dloperator")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option("--context", default="", metavar="NAME", help="Which context of that file.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A settings file.",
+)
+@click.option(
+    "--set",
+    "options",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="One setting, such as pods.image=dljob-sidecar:1; goes before the file.",
+)
+def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[str, ...]) -> None:
+    """
+    Run the jobs of a cluster until told to end. What trains goes on training then.
+
+    Settings come from --set, then from the environment (DLJOB_PODS_IMAGE, DLJOB_POLICY, …), then
+    from the settings file.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    # It logs each call of each handler.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(config, options)
+        found = access.find(kubeconfig, context)
+    except (SettingsError, access.NoAccess, OSError, yaml.YAMLError) as error:
+        raise click.ClickException(str(error)) from error
+    place = Place(
+        namespace=settings.namespace or own_namespace(),
+        identity=f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        watched=settings.watched,
+        health=settings.health,
+    )
+    try:
+        asyncio.run(_run(found, place, make_work(settings), settings.lease))
+    except Fenced as error:
+        log.error("leads no more: %s", error)  # noqa: TRY400 - where in our code says nothing
+        sys.exit(LED_NO_MORE)
+
+
+async def _run(found: access.Access, place: Place, work: Work, lease: LeaseSettings) -> None:
+    operator = Operator(found, place, work, lease)
+    task = asyncio.create_task(operator.run())
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        log.info("ends; what trains goes on training")
+
+
+def own_namespace() -> str:
+    """The namespace of the pod we are in."""
+    try:
+        return OWN_NAMESPACE.read_text().strip()
+    except OSError as error:
+        raise click.UsageError("this is no pod; say where to be at home: --namespace") from error
+
+
+def load_settings(config: Path | None, options: tuple[str, ...]) -> OperatorSettings:
+    """Put the settings together; whatever is wrong with them is told by name."""
+    given: dict[str, str] = {}
+    for option in options:
+        path, equals, value = option.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set {option}: write PATH=VALUE")
+        given[path] = value
+    document = yaml.safe_load(config.read_text()) if config is not None else None
+    return setting.load_tree(
+        OperatorSettings(),
+        document,
+        file=str(config or ""),
+        environment=os.environ,
+        options=given,
+    ).settings
+
+
+def make_work(settings: OperatorSettings) -> Work:
+    """Say what is to be done."""
+    name, *rest = settings.policy.split(":")
+    try:
+        policy = policies.make(name, dict(each.split("=", 1) for each in rest))
+    except ValueError as error:
+        raise click.ClickException(f"policy: {error}") from error
+    return Work(
+        options=Options(
+            policy=policy,
+            mechanism=Mechanism(settings.mechanism),
+            costs=settings.costs,
+            rules=settings.rules,
+            pace=settings.pace,
+            seed=settings.seed,
+        ),
+        store=settings.store,
+        sample_seconds=settings.learning.sample_seconds,
+        cluster=ClusterSettings(pods=settings.pods, pool=settings.pool),
+    )
+
+
+if __name__ == "__main__":
+    main()
