@@ -25,6 +25,7 @@ from dlcontrol.platforms import Address, Entry, Observation, Pod, PodKey, PodOrd
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import Contact, Scene
 from dlcore import policies
+from dlcore.fitting import Forecast
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -150,7 +151,7 @@ class Place:
     def profiles(self) -> Mapping[JobType, Profile]:
         return PROFILES
 
-    def forecasts(self) -> Mapping[JobId, float]:
+    def forecasts(self) -> Mapping[JobId, Forecast]:
         return {}
 
     def resumptions(self) -> Mapping[JobId, Resumption]:

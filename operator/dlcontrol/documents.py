@@ -13,11 +13,12 @@ from typing import Any
 
 from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
+from dlcore.predicting import Span
 
 Json = dict[str, Any]
 
 
-def write_status(status: Status, *, remaining: float | None = None) -> Json:
+def write_status(status: Status, *, remaining: Span | None = None) -> Json:
     """Write it; ``remaining`` are the seconds until the job is expected to end, if that is known."""
     document: Json = {
         "phase": status.phase.value,
@@ -127,7 +128,7 @@ def _read_placement(allocation: Mapping[str, Any]) -> Placement | None:
     return Placement.of(gpus, allocation.get("gpuType", ""))
 
 
-def _progress(status: Status, remaining: float | None) -> Json:
+def _progress(status: Status, remaining: Span | None) -> Json:
     total = status.iterations_total
     progress: Json = {
         "iteration": status.iteration,
@@ -139,8 +140,9 @@ def _progress(status: Status, remaining: float | None) -> Json:
     if 0 < total < math.inf:
         progress["iterationsTotal"] = total
         progress["fraction"] = round(min(1.0, status.iteration / total), 4)
-    if remaining is not None and math.isfinite(remaining):
-        progress["etaSeconds"] = round(remaining)
+    if remaining is not None:
+        named = zip(("etaSeconds", "etaLowSeconds", "etaHighSeconds"), remaining, strict=True)
+        progress |= {name: round(seconds) for name, seconds in named if math.isfinite(seconds)}
     if status.metric is not None:
         progress["metric"] = status.metric
         progress["reached"] = status.reached

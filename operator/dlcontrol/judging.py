@@ -31,6 +31,7 @@ from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
 from dlcontrol.starts import Latest
 from dlcore import lifecycle
+from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
@@ -84,14 +85,16 @@ def judge(
     scene: Scene,
     rules: Rules = Rules(),
     asides: Asides | None = None,
-    forecasts: Mapping[JobId, float] | None = None,
+    forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job for which something has changed."""
     asides = asides if asides is not None else Asides()
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        learnt = Learnt((forecasts or {}).get(job), (resumptions or {}).get(job))
+        expected = (forecasts or {}).get(job)
+        iterations = expected.iterations if expected is not None else None
+        learnt = Learnt(iterations, (resumptions or {}).get(job))
         judged = asides.attempt(job, _judge_one, scene, entry, rules, learnt)
         if judged is not None and (judged.status != entry.status or judged.news):
             verdicts[job] = judged

@@ -31,6 +31,7 @@ from dlcontrol.scene import Scene, Seat
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
+from dlcore.fitting import Forecast
 from dlcore.model import JobId, Mechanism, Snapshot
 from dlcore.planning import Plan
 from dlcore.profiles import Costs, JobType, Profile
@@ -46,7 +47,7 @@ class Memory(Protocol):
     def profiles(self) -> Mapping[JobType, Profile]:
         """All that is known of types of jobs; another object whenever something was learnt."""
 
-    def forecasts(self) -> Mapping[JobId, float]:
+    def forecasts(self) -> Mapping[JobId, Forecast]:
         """How many iterations jobs with a target are expected to need."""
 
     def resumptions(self) -> Mapping[JobId, Resumption]:

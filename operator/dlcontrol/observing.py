@@ -45,7 +45,7 @@ def take_snapshot(
     profiles: Mapping[JobType, Profile],
     costs: Costs,
     asides: Asides | None = None,
-    forecasts: Mapping[JobId, float] | None = None,
+    forecasts: Mapping[JobId, fitting.Forecast] | None = None,
     seed: int = 0,
     policy_state: object = None,
 ) -> Snapshot:
@@ -125,11 +125,12 @@ def forecast(
     )
 
 
-def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> JobState:
+def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Forecast]) -> JobState:
     status = entry.status
     trains = status.phase is Phase.RUNNING and status.speed > 0
     at = status.iterated_at if trains and status.iterated_at else scene.now
     counted = max(status.counted_at, status.decided_at)
+    predicted = forecasts.get(entry.job.id)
     # What is counted already may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
@@ -139,7 +140,8 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, float]) -> J
         iterations_done=float(status.iteration),
         observed_at=at,
         speed=status.speed if trains else 0.0,
-        iterations_total=total_iterations(entry.job, forecasts.get(entry.job.id)) or inf,
+        iterations_total=total_iterations(entry.job, predicted and predicted.iterations) or inf,
+        iterations_between=predicted and (predicted.low, predicted.high),
         service=status.service + held,
         gang=status.gang,
         adjusting=is_changing(scene, entry),

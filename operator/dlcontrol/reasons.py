@@ -15,7 +15,7 @@ from dlcontrol.scene import Scene, Seat
 from dlcore import explaining
 from dlcore.explaining import duration
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, JobState, Phase, Placement, Snapshot
-from dlcore.predicting import Predictor
+from dlcore.predicting import Predictor, Span
 
 _UNDECIDED = "was submitted just now, and nothing is decided about it yet"
 
@@ -34,15 +34,15 @@ class Outlook:
             cluster=snapshot.cluster,
         )
 
-    def remaining(self, job: JobId) -> float | None:
+    def remaining(self, job: JobId) -> Span | None:
         """In how many seconds the job will have ended if nothing changes; ``None``: nobody knows."""
         state = self._states.get(job)
         if state is None or state.placement is None or state.iterations_total == float("inf"):
             return None
         if state.gang > state.placement.gpus:
             return None  # Half a gang does not train.
-        seconds = self._predictor.remaining(state, self._snapshot.now)
-        return None if seconds == float("inf") else seconds
+        span = self._predictor.remaining_span(state, self._snapshot.now)
+        return None if span.expected == float("inf") else span
 
     def sentence(self, entry: Entry) -> str:
         """Say what the job does now and why."""

@@ -19,6 +19,7 @@ from dlcontrol.records import Status
 from dlcontrol.scene import Scene
 from dlcontrol.tables import HistoryEntry, JobRow
 from dlcore import explaining
+from dlcore.fitting import Forecast
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.planning import Plan, Wait
 from dlcore.profiles import JobType, Observation, Profile
@@ -39,7 +40,7 @@ class Remembrance:
         self._lessons = lessons
         self._pods = PodLessons()
         self._epoch = epoch
-        self._forecasts: dict[JobId, float] = {}
+        self._forecasts: dict[JobId, Forecast] = {}
         self._shown_at = 0.0
         self._changes: dict[JobId, HistoryEntry] = {}
         """The latest change of each job, until it is known what it has cost."""
@@ -51,7 +52,7 @@ class Remembrance:
         """All that is known of types of jobs; another object whenever something was learnt."""
         return self.notebook.profiles()
 
-    def forecasts(self) -> Mapping[JobId, float]:
+    def forecasts(self) -> Mapping[JobId, Forecast]:
         """How many iterations jobs with a target are expected to need."""
         return self._forecasts
 
@@ -109,7 +110,7 @@ class Remembrance:
             elif entry.job.training.target is not None:
                 profile = self.profiles().get(entry.job.type)
                 points = self._lessons.points(job)
-                self._forecasts[job] = observing.forecast(entry, profile, points).iterations
+                self._forecasts[job] = observing.forecast(entry, profile, points)
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""

@@ -20,6 +20,9 @@ from dlcore.rooms import acceptable_types, largest_possible
 
 Free = Mapping[NodeName, int]
 
+SHORTEST = 0.95
+"""Less than so many seconds is less than one."""
+
 
 def sentence_for_wait(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     """Say why a job waits, with the numbers of this snapshot."""
@@ -93,8 +96,10 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     if not isfinite(total) or total <= 0.0:
         return f"{told}; nobody can say yet how many iterations it needs"
     told += f"; {_percent(state.iterations_at(now) / total)} is done"
-    left = _predictor(snapshot).remaining(state, now)
-    return f"{told}, and {duration(left)} is left" if isfinite(left) else told
+    left = _predictor(snapshot).remaining_span(state, now)
+    return (
+        f"{told}, and {between(left.low, left.high)} is left" if isfinite(left.expected) else told
+    )
 
 
 def _percent(fraction: float) -> str:
@@ -377,9 +382,23 @@ def _enumerated(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} others"
 
 
+def between(low: float, high: float) -> str:
+    """Say between which bounds a duration is, or just how long it is where that says the same."""
+    if not isfinite(high):
+        return f"{duration(low)} or more"
+    shortest, longest = duration(low), duration(high)
+    if shortest == longest:
+        return longest
+    if low < SHORTEST:
+        return f"at most {longest.removeprefix('about ')}"
+    least, unit = shortest.removeprefix("about ").split(" ")
+    most, other = longest.removeprefix("about ").split(" ")
+    return f"about {least} to {most} {unit}" if unit == other else f"{shortest} to {most} {other}"
+
+
 def duration(seconds: float) -> str:
     """Say it as people do who do not need it exactly."""
-    if seconds < 0.95:
+    if seconds < SHORTEST:
         return "less than 1 s"
     if seconds < 90:
         return f"about {seconds:.0f} s"

@@ -355,6 +355,8 @@ class JobState:
     """Iterations a second since then; 0 while nothing trains."""
     iterations_total: float = 0.0
     """How many it needs in all: asked for, or predicted from its target."""
+    iterations_between: tuple[float, float] | None = None
+    """Between which bounds that is, where it is predicted."""
     service: float = 0.0
     """GPU-seconds held until ``observed_at``."""
     gang: int = 0

@@ -8,6 +8,8 @@ of the times are those of the SideCar paper, section III.C. All times are second
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
 
 from dlcore.interpolating import Estimate
 from dlcore.model import Cluster, Job, JobState, Mechanism
@@ -15,11 +17,29 @@ from dlcore.profiles import Costs, JobType, Profile
 from dlcore.relating import atlas_of, usual_growth
 from dlwire.messages import Shape
 
-__all__ = ["Estimate", "Predictor"]
+__all__ = ["Estimate", "Predictor", "Span"]
 
 
 SUPPOSED_S = 3600.0
 """How long a job of unknown length is supposed to train, as long as it has not done more."""
+
+
+NOT_SEEN = 0.3
+"""By what share a speed may be another one than was predicted, as long as it was never seen. Each
+time that it is seen counts."""
+
+SPREAD_FACTOR = 1.645 * 1.4826
+"""From the median distance between observations and their median to what nine of ten are within."""
+
+MOST_DOUBT = 0.9
+
+
+class Span(NamedTuple):
+    """How long something takes: what is expected, and between which bounds it will most likely be."""
+
+    expected: float
+    low: float
+    high: float
 
 
 class Predictor:
@@ -166,6 +186,41 @@ class Predictor:
         ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
         return ahead + self.training_time(state, shape, now) + costs.end
 
+    def remaining_span(self, state: JobState, now: float) -> Span:
+        """
+        The same with its bounds, for people.
+
+        They follow from how much the latest observations of its speed differ, from how many there
+        are, from how far a speed never seen can be trusted, and from the bounds of its length.
+        """
+        expected = self.remaining(state, now)
+        if state.placement is None or expected == math.inf:
+            return Span(expected, expected, expected)
+        shape = state.placement.shape
+        training = self.training_time(state, shape, now)
+        done, total = state.iterations_at(now), state.iterations_total
+        low, high = state.iterations_between or (total, total)
+        doubt = self._doubt(state, shape)
+        pace = training / max(total - done, 1e-9)
+        ahead = expected - training
+        return Span(
+            expected,
+            min(expected, ahead + max(0.0, low - done) * pace / (1.0 + doubt)),
+            max(expected, ahead + max(0.0, high - done) * pace / (1.0 - doubt)),
+        )
+
+    def _doubt(self, state: JobState, shape: Shape) -> float:
+        """By what share the speed of a job in its present shape may be another one."""
+        profile = self._profiles.get(state.job.type)
+        seen = profile.speeds.get(shape) if profile is not None else None
+        count, recent = (seen.weight, seen.recent) if seen is not None else (0.0, ())
+        doubt = _spread(recent)
+        if state.speed > 0.0 and not state.adjusting:
+            count += 1
+        else:
+            doubt += (1.0 - self.estimate(state.job, shape).confidence) / 2.0
+        return min(MOST_DOUBT, doubt + NOT_SEEN / (1.0 + count))
+
     def remaining_after(
         self, state: JobState, shape: Shape, now: float, *, moves: bool = False
     ) -> float:
@@ -188,6 +243,14 @@ class Predictor:
         if self._recreates:
             return costs.pod_restart(gpus)
         return costs.process_restart(gpus)
+
+
+def _spread(recent: Sequence[float]) -> float:
+    """By what share of their median observations lie around it."""
+    if len(recent) < 2:
+        return 0.0
+    middle = median(recent)
+    return SPREAD_FACTOR * median(abs(each - middle) for each in recent) / middle
 
 
 def _fewest_nodes(cluster: Cluster, gpus: int, types: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from dlctl import texts
 from dlctl.backends import Backend, Json, LogLine, LogQuery
 from dlctl.choosing import name_argument, output_option, with_backend
 from dlctl.forms import to_json
-from dlctl.get import progress_of
+from dlctl.get import eta_of, progress_of
 from dlctl.jobviews import JobView, in_ranges, read_time
 from dlctl.texts import NOTHING
 
@@ -211,7 +211,7 @@ def _iter_progress(job: JobView) -> Iterator[str]:
     if job.speed > 0:
         yield _part("Speed", texts.speed(job.speed))
     if job.eta is not None and not job.is_final:
-        yield _part("ETA", f"in {texts.duration(job.eta)}")
+        yield _part("ETA", f"in {eta_of(job, ' to ')}")
     target = job.spec["training"].get("target")
     if target and "metric" in progress:
         yield _part(target["metric"], f"{progress['metric']:.6g} (target {target['value']})")

@@ -101,7 +101,7 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         str(job.gpus),
         progress_of(job),
         texts.speed(job.speed),
-        texts.duration(job.eta) if job.eta is not None and not job.is_final else texts.NOTHING,
+        eta_of(job, "-" if wide else ""),
         str(job.reshapes),
         texts.age(job.submitted_at),
     )
@@ -110,6 +110,19 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
     kind = f" ({job.gpu_type})" if job.gpu_type else ""
     where = " ".join(map(str, job.slices)) + kind if job.slices else texts.NOTHING
     return (*row, str(job.priority), where, job.message or texts.NOTHING)
+
+
+def eta_of(job: JobView, between: str = "") -> str:
+    """Write in what time a job is expected to be done; with a word ``between``, its bounds."""
+    if job.eta is None or job.is_final:
+        return texts.NOTHING
+    if not between or job.eta_between is None:
+        return texts.duration(job.eta)
+    low, high = job.eta_between
+    if high is None:
+        return f"{texts.duration(low)} or more"
+    bounds = dict.fromkeys(texts.duration(bound) for bound in (low, high))
+    return between.join(bounds)
 
 
 def progress_of(job: JobView) -> str:

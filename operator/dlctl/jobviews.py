@@ -44,6 +44,8 @@ class JobView:
     speed: float = 0.0
     eta: float | None = None
     """In seconds."""
+    eta_between: tuple[float, float | None] | None = None
+    """Its bounds; the upper one may not be known."""
     reshapes: int = 0
     submitted_at: float | None = None
     started_at: float | None = None
@@ -87,6 +89,7 @@ class JobView:
             fraction=progress.get("fraction"),
             speed=progress.get("iterationsPerSecond", 0.0),
             eta=progress.get("etaSeconds"),
+            eta_between=_bounds(progress),
             reshapes=status.get("reshapes", 0),
             submitted_at=read_time(metadata.get("creationTimestamp")),
             started_at=read_time(status.get("startedAt")),
@@ -94,6 +97,11 @@ class JobView:
             version=metadata.get("resourceVersion", ""),
             document=document,
         )
+
+
+def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
+    low = progress.get("etaLowSeconds")
+    return None if low is None else (low, progress.get("etaHighSeconds"))
 
 
 def full_name(document: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
 from dlcore.jobschema import API_VERSION, KIND
 from dlcore.model import Placement
 from dlcore.planning import Step
+from dlcore.predicting import Span
 from dllocal.events import Happened
 
 Json = dict[str, Any]
@@ -21,7 +22,7 @@ RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
 """What of the metadata is ours to write, whatever a user has handed in."""
 
 
-def job_document(entry: Entry, *, version: str, remaining: float | None) -> Json:
+def job_document(entry: Entry, *, version: str, remaining: Span | None) -> Json:
     """Show a job as its user wrote it, with its status."""
     given = entry.document.get("metadata", {})
     metadata = {

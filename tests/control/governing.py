@@ -15,6 +15,7 @@ from dlcontrol.records import Status
 from dlcontrol.scene import Scene
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
+from dlcore.fitting import Forecast
 from dlcore.model import JobId, Mechanism, Snapshot
 from dlcore.planning import Plan
 from dlcore.profiles import JobType, Profile
@@ -45,7 +46,7 @@ class PlayedMemory:
     def profiles(self) -> Mapping[JobType, Profile]:
         return self.known
 
-    def forecasts(self) -> Mapping[JobId, float]:
+    def forecasts(self) -> Mapping[JobId, Forecast]:
         return {}
 
     def resumptions(self) -> Mapping[JobId, Resumption]:

@@ -13,6 +13,7 @@ from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Contact, Scene, Seat
 from dlcontrol.tables import GpuState
 from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
+from dlcore.predicting import Span
 from dlcore.profiles import Costs
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, State, Warmth
@@ -78,7 +79,7 @@ RUNS = (seat("job", state=sidecar(held=("0", "1"))),)
 
 def test_a_job_that_trains():
     assert tell(scene(TRAINS, seats=RUNS)) == (
-        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 min is left."
+        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 to 5 min is left."
         f" Lately: {BECAUSE}"
     )
 
@@ -197,14 +198,16 @@ def test_a_job_that_is_set_aside_says_why():
     assert tell(scene(wrong)) == "its spec cannot be read"
 
 
-def remaining(world: Scene, job: str = "job") -> float | None:
+def remaining(world: Scene, job: str = "job") -> Span | None:
     profile = make_profile()
     snapshot = observing.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
     return Outlook(world, snapshot).remaining(JobId(job))
 
 
 def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
-    assert remaining(scene(TRAINS, seats=RUNS)) == pytest.approx(250.0)
+    span = remaining(scene(TRAINS, seats=RUNS))
+    assert span is not None
+    assert span == pytest.approx((250.0, 250.0 / 1.1, 250.0 / 0.9))
     assert remaining(scene(entry("job", status(Phase.QUEUED)))) is None
     endless = replace(TRAINS.job, training=replace(TRAINS.job.training, iterations=None))
     assert remaining(scene(replace(TRAINS, job=endless), seats=RUNS)) is None

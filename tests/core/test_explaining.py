@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dlcore.explaining import (
+    between,
     sentence_for_step,
     sentence_for_training,
     sentence_for_wait,
@@ -421,7 +422,7 @@ def test_who_trains_is_told_how_fast_how_far_and_for_how_long():
     state = running("job-0", {N1: [0, 1]}, minutes=10)
     state = replace(state, iterations_done=150.0)
     assert sentence_for_training(snapshot(state), state) == (
-        "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done, and about 8 min is left"
+        "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done, and about 7 to 9 min is left"
     )
 
 
@@ -429,6 +430,22 @@ def test_nothing_is_all_done_while_it_trains():
     state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_done=599.99)
     told = sentence_for_training(snapshot(state), state)
     assert told.endswith("; 99.9 % is done, and less than 1 s is left")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (700.0, 900.0, "about 12 to 15 min"),
+        (50.0, 200.0, "about 50 s to 3 min"),
+        (610.0, 620.0, "about 10 min"),
+        (0.1, 0.2, "less than 1 s"),
+        (0.1, 20.0, "at most 20 s"),
+        (3000.0, 7200.0, "about 50 min to 2.0 h"),
+        (700.0, float("inf"), "about 12 min or more"),
+    ],
+)
+def test_bounds_are_told_as_people_tell_them(low, high, told):
+    assert between(low, high) == told
 
 
 def test_of_a_job_of_unknown_length_only_the_speed_is_told():

@@ -1,4 +1,6 @@
 import math
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,8 +18,8 @@ from dlcore.model import (
     Placement,
     Training,
 )
-from dlcore.predicting import Predictor
-from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.predicting import Predictor, Span
+from dlcore.profiles import Costs, JobType, Profile, Speed, SpeedSeen, fold
 from dlcore.relating import usual_growth
 from dlwire.messages import Shape
 
@@ -279,3 +281,102 @@ def test_a_change_that_changes_nothing_only_costs(gpus, speed, total, adjusting,
         return  # It does not train, so that nothing is known of what it does meanwhile.
     moved = predict.remaining_after(running, Shape(gpus), now=0.0, moves=True)
     assert stay <= moved * (1 + 1e-9)
+
+
+# --- how sure that is
+
+
+def observed(*speeds: float, gpus: int = 2) -> Profile:
+    """A profile of which so many observations were made, one after the other."""
+    profile = Profile(KIND, costs=Costs())
+    for second, speed in enumerate(speeds):
+        profile = fold(profile, SpeedSeen(Shape(gpus), speed, 10.0, float(second)))
+    return profile
+
+
+def span(profile: Profile | None, running: JobState) -> Span:
+    predict = Predictor(
+        profiles={KIND: profile} if profile is not None else {},
+        costs=Costs(),
+        mechanism=Mechanism.IN_PLACE,
+        cluster=Cluster(TWO_NODES),
+    )
+    return predict.remaining_span(running, now=0.0)
+
+
+def width(profile: Profile | None, running: JobState) -> float:
+    found = span(profile, running)
+    return (found.high - found.low) / found.expected
+
+
+TRAINS = state(gpus=2, speed=1.7)
+
+
+@given(
+    st.lists(st.floats(0.1, 10.0), max_size=9),
+    st.integers(1, 8),
+    st.floats(0.0, 10.0),
+    st.floats(0.0, 1e6),
+    st.booleans(),
+)
+def test_what_is_expected_lies_between_its_bounds(speeds, gpus, speed, total, adjusting):
+    running = state(gpus=gpus, speed=speed, total=total, adjusting=adjusting)
+    found = span(observed(*speeds) if speeds else None, running)
+    assert 0.0 <= found.low <= found.expected <= found.high
+
+
+def test_the_more_often_a_speed_was_seen_the_closer_are_the_bounds():
+    widths = [width(observed(*[1.7] * count), TRAINS) for count in (1, 2, 4, 9)]
+    assert widths == sorted(widths, reverse=True)
+    assert width(None, TRAINS) > widths[0]
+    assert widths[-1] < 0.06
+
+
+def test_the_more_what_was_seen_differs_the_wider_they_are():
+    calm = observed(1.6, 1.7, 1.7, 1.7, 1.8)
+    rough = observed(1.0, 1.4, 1.7, 2.0, 2.4)
+    assert width(rough, TRAINS) > 3 * width(calm, TRAINS)
+
+
+def test_one_straggler_says_little():
+    assert width(observed(1.7, 1.71, 0.2, 1.69, 1.7), TRAINS) < 0.15
+
+
+def test_a_speed_that_is_predicted_is_trusted_as_far_as_its_confidence():
+    """It is being changed to a shape in which it never was."""
+    changes = state(gpus=4, adjusting=True)
+    measured, guessed = observed(2.4, gpus=4), observed(1.7, gpus=2)
+    assert width(measured, changes) < width(guessed, changes)
+
+
+def test_bounds_of_the_length_are_bounds_of_the_time():
+    target = replace(TRAINS, iterations_between=(900.0, 2000.0))
+    asked, predicted = span(observed(1.7), TRAINS), span(observed(1.7), target)
+    assert predicted.expected == asked.expected
+    assert predicted.low == pytest.approx(0.9 * asked.low)
+    assert predicted.high == pytest.approx(2.0 * asked.high)
+    out_of_reach = replace(TRAINS, iterations_between=(900.0, math.inf))
+    assert span(observed(1.7), out_of_reach).high == math.inf
+
+
+def test_a_job_that_is_farther_than_was_predicted_at_the_least_may_be_done_at_once():
+    almost = replace(TRAINS, iterations_done=950.0, iterations_between=(900.0, 1100.0))
+    assert span(observed(1.7), almost).low == 0.0
+
+
+def test_where_no_end_is_in_sight_there_are_no_bounds():
+    assert span(None, state(total=10.0)) == Span(math.inf, math.inf, math.inf)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+def test_most_trainings_end_between_the_bounds(noise):
+    """Whatever the noise is: the bounds are to hold nine of ten, and are not so wide for nothing."""
+    chance, hits = random.Random(noise), 0
+    for _ in range(300):
+        pace = [max(0.05, chance.gauss(1.0, noise)) for _ in range(100)]
+        profile = observed(*(1.7 * each for each in pace[:9]))
+        now = replace(TRAINS, speed=profile.speeds[Shape(2)].iterations_per_s)
+        found = span(profile, now)
+        truth = 1000.0 / 1.7 / (sum(pace[9:]) / len(pace[9:]))
+        hits += found.low <= truth <= found.high
+    assert hits >= 270

@@ -67,6 +67,8 @@ def test_jobs_are_listed_as_kubectl_does(busy):
 def test_the_wide_list_also_tells_where_and_why(busy):
     runs, waits = table(busy("get", "-o", "wide").stdout)
     assert (runs["PRIORITY"], runs["ALLOCATION"]) == ("2", "n1[0-1]")
+    assert re.fullmatch(r"3m4\ds-4m3\ds", runs["ETA"])
+    assert waits["ETA"] == "-"
     assert waits["REASON"] == "waits: needs 4 GPUs"
 
 
