@@ -10,6 +10,7 @@ Pure: the same job, node and settings make the same pod.
 """
 
 import copy
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,7 +36,7 @@ HEALTH_PORT: Final = 8471
 
 LATE_SECONDS: Final = 10.0
 """So long after the last SIGKILL of the SideCar the kubelet may send its own."""
-LONGEST_STEM: Final = 50
+LONGEST_STEM: Final = 48
 
 RESTRICTED: Final[Json] = {
     "allowPrivilegeEscalation": False,
@@ -86,17 +87,25 @@ class PodSettings:
 
 def trainer_name(job: str, serial: int) -> str:
     """Name the pod of a booking. It is never used twice, and so says which booking it was made for."""
-    return f"{job[:LONGEST_STEM].rstrip('-')}-{serial}"
+    return f"{_stem(job)}-{serial}"
 
 
 def auxiliary_name(job: str, role: str, number: int, round_: int) -> str:
     """Name a pod of an auxiliary role."""
-    return f"{job[:LONGEST_STEM].rstrip('-')}-{role}-{round_}-{number}"[:63].rstrip("-")
+    return f"{_stem(f'{job}-{role}')}-{round_}-{number}"
 
 
 def secret_name(job: str) -> str:
     """Name the Secret with the certificate of a job."""
     return f"{job}-dljob-tls"
+
+
+def _stem(name: str) -> str:
+    """Shorten a name so that what comes after it has room, and so that no two become one."""
+    if len(name) <= LONGEST_STEM:
+        return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_STEM - 9].rstrip('-')}-{mark}"
 
 
 # --- the pod that trains ------------------------------------------------------------------

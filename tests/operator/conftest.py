@@ -1,0 +1,30 @@
+"""The shared control plane, with the custom resource installed as a user installs it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.servers.controlplane import ControlPlane
+from tests.servers.kubectl import Kubectl
+
+ROOT = Path(__file__).resolve().parents[2]
+CRDS = ROOT / "crds"
+
+
+def install_crd(plane: ControlPlane) -> None:
+    """Install the custom resource, and return when jobs can be created."""
+    plane.kubectl("apply", "-f", CRDS / "dljobs.dljob.io.yaml")
+    plane.kubectl("wait", "--for=condition=Established", "crd/dljobs.dljob.io", "--timeout=60s")
+
+
+@pytest.fixture(scope="session")
+def cluster(control_plane: ControlPlane) -> ControlPlane:
+    """The shared control plane, which knows what a DLJob is."""
+    install_crd(control_plane)
+    return control_plane
+
+
+@pytest.fixture
+def kubectl(cluster: ControlPlane, namespace: str) -> Kubectl:
+    """A user's kubectl, in the namespace of this test."""
+    return cluster.kubectl.in_namespace(namespace)

@@ -1,0 +1,277 @@
+"""
+Played kubelets: what they report is the test's to play, what runs in the containers is real.
+
+A pod that is bound to one of their nodes gets an address of its own on the loopback network, its
+Secrets as files, and the very SideCar that its command names, with the training below it. Of what a
+kubelet does here is what the operator relies on: it starts a container again that has failed, asks
+it to end when its pod is being deleted and kills it when it does not, and reports each of these, and
+only what has happened.
+"""
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from dlcore.podrules import TRAINER
+from dloperator.podmaking import HEALTH_PORT, SIDECAR_FOLDER, SIDECAR_PORT, TLS_FOLDER
+from tests.servers.api import Api, Refused
+from tests.servers.controlplane import ControlPlane
+from tests.servers.processes import Guard
+
+Json = dict[str, Any]
+
+LOOK_S = 0.1
+RESTART_S = (0.2, 0.5, 1.0)
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class _Container:
+    """The trainer of a pod, from one start to the next."""
+
+    pod: Json
+    address: str
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    last_end: Json | None = None
+    start_at: float = 0.0
+    asked_at: float | None = None
+    """When it was asked to end."""
+    reported: object = None
+
+    @property
+    def path(self) -> str:
+        metadata = self.pod["metadata"]
+        return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+@dataclass
+class Kubelets:
+    """All kubelets of a control plane, in a thread."""
+
+    plane: ControlPlane
+    nodes: set[str]
+    folder: Path
+    missing_images: set[str] = field(default_factory=set)
+    """Images that cannot be pulled."""
+    silent: set[str] = field(default_factory=set)
+    """Nodes that do nothing and report nothing, whatever goes on there."""
+
+    def __post_init__(self) -> None:
+        self._containers: dict[str, _Container] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._guard = Guard()
+        self._addresses = 0
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._guard.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.error is not None:
+            raise self.error
+
+    def pids(self) -> dict[str, int]:
+        """The SideCars that run, by the names of their pods."""
+        return {
+            each.pod["metadata"]["name"]: each.process.pid
+            for each in list(self._containers.values())
+            if each.process is not None and each.process.poll() is None
+        }
+
+    def log(self, pod: str) -> str:
+        """What the container of a pod has printed."""
+        return (self.folder / pod / "log").read_text()
+
+    # --- the loop
+
+    def _run(self) -> None:
+        try:
+            with self.plane.api() as api:
+                while not self._ended.wait(LOOK_S):
+                    self._look(api)
+        except BaseException as error:  # noqa: BLE001 - is raised where the test sees it
+            self.error = error
+
+    def _look(self, api: Api) -> None:
+        try:
+            pods = api.get("/api/v1/pods", labelSelector="dljob.io/job")["items"]
+        except (OSError, Refused):
+            return  # The API server is away; a kubelet goes on without it.
+        there = set()
+        for pod in pods:
+            node = pod["spec"].get("nodeName")
+            if node not in self.nodes:
+                continue
+            there.add(pod["metadata"]["uid"])
+            if node not in self.silent:
+                self._tend(api, pod)
+        for uid in self._containers.keys() - there:
+            self._kill(self._containers.pop(uid))
+
+    def _tend(self, api: Api, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        if uid not in self._containers:
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                return
+            folder = self.folder / pod["metadata"]["name"]
+            folder.mkdir(parents=True, exist_ok=True)
+            self._addresses += 1
+            high, low = divmod(self._addresses, 250)
+            self._containers[uid] = _Container(pod, f"127.77.{high}.{low + 1}", folder)
+        container = self._containers[uid]
+        container.pod = pod
+        try:
+            status = self._advance(api, container)
+            if status is not None and status != container.reported:
+                api.merge(f"{container.path}/status", {"status": status})
+                container.reported = status
+            if status is not None and _is_over(status) and container.asked_at is not None:
+                api.delete(container.path, gracePeriodSeconds=0)
+        except (OSError, Refused):
+            return  # Tried again at the next look.
+
+    def _advance(self, api: Api, container: _Container) -> Json | None:
+        """Bring a container on by one step, and say what is to be reported of it."""
+        is_deleted = "deletionTimestamp" in container.pod["metadata"]
+        process = container.process
+        if process is not None and process.poll() is None:
+            if is_deleted:
+                self._ask_to_end(container)
+            return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
+        if process is not None:
+            ended = _ended(process.returncode)
+            if is_deleted or ended["exitCode"] == 0:
+                container.asked_at = container.asked_at or (time.time() if is_deleted else None)
+                return _status(container, {"terminated": ended})
+            return self._start_again(api, container, ended)
+        if is_deleted:
+            container.asked_at = container.asked_at or time.time()
+            return _status(container, {"terminated": _ended(137)})
+        return self._start(api, container)
+
+    def _start_again(self, api: Api, container: _Container, ended: Json) -> Json | None:
+        if container.last_end is None or container.last_end["of"] != container.restarts:
+            container.last_end = {"of": container.restarts, "at": time.time(), "how": ended}
+        pause = RESTART_S[min(container.restarts, len(RESTART_S) - 1)]
+        if time.time() < container.last_end["at"] + pause:
+            return _status(container, {"waiting": {"reason": "CrashLoopBackOff"}})
+        container.restarts += 1
+        container.process = None
+        return self._start(api, container)
+
+    def _start(self, api: Api, container: _Container) -> Json | None:
+        spec = _trainer(container.pod)
+        if spec["image"] in self.missing_images:
+            message = f'Back-off pulling image "{spec["image"]}"'
+            waiting = {"reason": "ImagePullBackOff", "message": message}
+            return _status(container, {"waiting": waiting})
+        self._write_secret(api, container)
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DLJOB")},
+            **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
+            "PYTHONPATH": str(ROOT / "sidecar"),
+        }
+        container.process = self._guard.spawn(
+            _command(spec["command"], container), container.folder / "log", environment
+        )
+        container.start_at = time.time()
+        return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
+
+    def _write_secret(self, api: Api, container: _Container) -> None:
+        namespace = container.pod["metadata"]["namespace"]
+        folder = container.folder / "tls"
+        folder.mkdir(exist_ok=True)
+        for volume in container.pod["spec"]["volumes"]:
+            name = volume.get("secret", {}).get("secretName")
+            if name:
+                secret = api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+                for file, content in secret["data"].items():
+                    (folder / file).write_bytes(base64.b64decode(content))
+
+    def _ask_to_end(self, container: _Container) -> None:
+        assert container.process is not None
+        if container.asked_at is None:
+            container.asked_at = time.time()
+            container.process.send_signal(signal.SIGTERM)
+        grace = container.pod["metadata"].get("deletionGracePeriodSeconds") or 0
+        if time.time() > container.asked_at + grace:
+            self._kill(container)
+
+    def _kill(self, container: _Container) -> None:
+        if container.process is not None and container.process.poll() is None:
+            container.process.kill()
+            container.process.wait()
+
+
+def _trainer(pod: Json) -> Json:
+    found: Json = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER)
+    return found
+
+
+def _command(words: Iterable[str], container: _Container) -> list[str | Path]:
+    """Say how to start here what the pod would start in its own file system."""
+    ours = {
+        f"{SIDECAR_FOLDER}/sidecar-start": None,
+        f"--tls={TLS_FOLDER}": f"--tls={container.folder / 'tls'}",
+        f"--listen=:{SIDECAR_PORT}": f"--listen={container.address}:{SIDECAR_PORT}",
+        f"--health=:{HEALTH_PORT}": f"--health={container.address}:{HEALTH_PORT}",
+    }
+    mapped = [ours.get(word, word) for word in words]
+    arguments = [word.replace("$$(", "$(") for word in mapped if word is not None]
+    return [sys.executable, "-m", "dlsidecar", *arguments]
+
+
+def _status(container: _Container, state: Json) -> Json:
+    is_running = "running" in state
+    is_over = "terminated" in state
+    code = state.get("terminated", {}).get("exitCode")
+    last = container.last_end["how"] if container.last_end is not None else None
+    return {
+        "phase": ("Succeeded" if code == 0 else "Failed") if is_over else "Running",
+        "podIP": container.address,
+        "podIPs": [{"ip": container.address}],
+        "startTime": container.pod["metadata"]["creationTimestamp"],
+        "containerStatuses": [
+            {
+                "name": TRAINER,
+                "image": _trainer(container.pod)["image"],
+                "imageID": "",
+                "ready": is_running,
+                "started": is_running,
+                "restartCount": container.restarts,
+                "state": {"running": None, "waiting": None, "terminated": None} | state,
+                "lastState": {"terminated": last} if last is not None else {},
+            }
+        ],
+    }
+
+
+def _is_over(status: Json) -> bool:
+    return status["phase"] in ("Succeeded", "Failed")
+
+
+def _ended(code: int) -> Json:
+    code = code if code >= 0 else 128 - code
+    return {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+
+
+def _now_as(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,30 @@
+"""How the API server refuses a manifest, as lines that a user reads."""
+
+import re
+from typing import Any
+
+from tests.operator.manifests import path_of
+from tests.servers.api import Api, Refused
+
+NOT_ALL = "some validation rules were not checked because the object was invalid"
+"""What Kubernetes adds where the shape of a document is wrong, after what is wrong with it."""
+
+VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
+"""The value that is wrong, which not every version of Kubernetes shows alike."""
+
+
+def refusal(api: Api, namespace: str, manifest: Any) -> list[str]:
+    """Submit a manifest as kubectl does, without keeping it; nothing is said of one that is accepted."""
+    try:
+        api.post(path_of(namespace), manifest, dryRun="All", fieldValidation="Strict")
+    except Refused as refused:
+        return told(refused)
+    return []
+
+
+def told(refused: Refused) -> list[str]:
+    """Say it in a line for each field, without its value; for what is no DLJob at all, in one line."""
+    causes = [cause for cause in refused.causes if NOT_ALL not in cause["message"]]
+    if not causes:
+        return [str(refused)]
+    return [f"{cause.get('field', '')}: {VALUE.sub('', cause['message'])}" for cause in causes]

@@ -1,0 +1,205 @@
+"""A cluster to operate: a real control plane, played kubelets, a real operator as a process."""
+
+import csv
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlctl.examples import load_example
+from dloperator import crd, names
+from tests.operator.kubelets import ROOT, Kubelets
+from tests.servers.api import Api, Refused
+from tests.servers.controlplane import ControlPlane
+from tests.servers.nodes import add_nodes, make_node, remove_nodes
+from tests.servers.processes import Guard, Server
+
+Json = dict[str, Any]
+
+PATIENCE_S = 90.0
+"""Far more than anything takes; who waits longer waits in vain."""
+POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "V100"}
+SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
+KIND = ("net", "data", 64)
+
+
+def wait_until(what: Callable[[], object], told: Callable[[], str] = str) -> Any:
+    """Wait until this returns something true, and return that."""
+    end = time.monotonic() + PATIENCE_S
+    while not (result := what()):
+        assert time.monotonic() < end, f"waited in vain; {told()}"
+        time.sleep(0.05)
+    return result
+
+
+def install(api: Api) -> None:
+    """Install the custom resource, and wait until it is served."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    api.apply(f"{path}/{crd.NAME}", crd.definition(), manager="test", force="true")
+
+    def is_served() -> bool:
+        conditions = api.get(f"{path}/{crd.NAME}").get("status", {}).get("conditions", ())
+        return any(
+            each["type"] == "Established" and each["status"] == "True" for each in conditions
+        )
+
+    wait_until(is_served)
+
+
+@dataclass
+class Stage:
+    """What a test plays on."""
+
+    plane: ControlPlane
+    api: Api
+    namespace: str
+    folder: Path
+    kubelets: Kubelets
+    guard: Guard
+    operators: list[Server] = field(default_factory=list)
+
+    def start_operator(self, **settings: object) -> Server:
+        """Start an operator, and return it when it is ready."""
+        number = len(self.operators)
+        given = {
+            "namespace": self.namespace,
+            "watched": self.namespace,
+            "health": "127.0.0.1:0",
+            "store": str(self.folder / "profiles.db"),
+            "pods.virtualGpus": "true",
+            "pods.pollSeconds": "0.5",
+            **settings,
+        }
+        log = self.folder / f"operator-{number}.log"
+        options = [f"--set={path}={value}" for path, value in given.items()]
+        operator = Server(
+            [
+                "/usr/bin/env",
+                f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}",
+                sys.executable,
+                "-m",
+                "dloperator",
+                f"--kubeconfig={self.plane.admin}",
+                *options,
+            ],
+            guard=self.guard,
+            log=log,
+            is_ready=lambda: log.exists() and "leads, in epoch" in log.read_text(),
+        )
+        self.operators.append(operator)
+        operator.start()
+        return operator
+
+    def submit(self, name: str, **spec: Any) -> Json:
+        """Submit a job that replays."""
+        document = self.make_job(name)
+        document["spec"] |= spec
+        return self.api.post(self.path(), document)
+
+    def make_job(self, name: str, *, iterations: int = 400) -> Json:
+        """Describe a job that replays, on 1, 2 or 4 GPUs, with its checkpoints in this folder."""
+        speeds = self.folder / "speeds.csv"
+        if not speeds.exists():
+            with speeds.open("w", newline="") as file:
+                rows = csv.writer(file)
+                rows.writerow(
+                    ("gpu_type", "model", "global_batch_size", "num_gpus", "iterations_per_s")
+                )
+                rows.writerows(("V100", KIND[0], KIND[2], *each) for each in SPEEDS.items())
+        example = load_example("replay")
+        saved = self.folder / "saved" / name
+        document = example.document
+        document["metadata"] = {"name": name}
+        document["spec"] |= {
+            "gpus": {"options": sorted(SPEEDS)},
+            "training": {"iterations": iterations, "batchSize": KIND[2]},
+            "profile": {"model": KIND[0], "dataset": KIND[1]},
+        }
+        document["spec"]["checkpoint"]["path"] = str(saved)
+        container = document["spec"]["template"]["spec"]["containers"][0]
+        container["command"] = [
+            *example.command,
+            f"--speeds={speeds}",
+            f"--model={KIND[0]}",
+            f"--batch={KIND[2]}",
+            f"--iterations={iterations}",
+            "--initialization=0.2",
+            f"--checkpoint={saved}/iteration",
+        ]
+        return document
+
+    def path(self, name: str = "") -> str:
+        base = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{self.namespace}/{names.PLURAL}"
+        return f"{base}/{name}" if name else base
+
+    def job(self, name: str) -> Json:
+        return self.api.get(self.path(name))
+
+    def status(self, name: str) -> Json:
+        status: Json = self.job(name).get("status", {})
+        return status
+
+    def phase(self, name: str) -> str:
+        return str(self.status(name).get("phase", ""))
+
+    def pods(self) -> list[Json]:
+        items: list[Json] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return items
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        items = self.api.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return [
+            (each["reason"], each["message"])
+            for each in items
+            if each["involvedObject"]["name"] == name
+        ]
+
+    def wait(self, what: Callable[[], object]) -> Any:
+        """Wait for something; in vain, everything that could explain it is told."""
+        return wait_until(what, self.tell)
+
+    def wait_for_phase(self, name: str, phase: str) -> Json:
+        """Wait until a job is so far, and return its status."""
+
+        def is_so_far() -> Json | None:
+            status = self.status(name)
+            return status if status.get("phase") == phase else None
+
+        result: Json = self.wait(is_so_far)
+        return result
+
+    def is_gone(self, name: str) -> bool:
+        try:
+            self.job(name)
+        except Refused as refused:
+            return refused.code == 404
+        return False
+
+    def tell(self) -> str:
+        jobs = self.api.get(self.path())["items"]
+        told = [f"{each['metadata']['name']}: {each.get('status')}" for each in jobs]
+        told += [f"{each['metadata']['name']}: {each['status']}" for each in self.pods()]
+        told += [operator.last_words() for operator in self.operators]
+        return "\n".join(told)
+
+
+@contextmanager
+def staged(
+    plane: ControlPlane, namespace: str, folder: Path, nodes: Mapping[str, int]
+) -> Iterator[Stage]:
+    """Set a stage with these nodes of so many GPUs."""
+    with plane.api() as api, Guard() as guard:
+        install(api)
+        made = [
+            make_node(name, labels=POOL | {"dljob.io/gpu-count": str(gpus)})
+            for name, gpus in nodes.items()
+        ]
+        add_nodes(api, made)
+        try:
+            with Kubelets(plane, set(nodes), folder / "kubelets") as kubelets:
+                yield Stage(plane, api, namespace, folder, kubelets, guard)
+        finally:
+            remove_nodes(api, nodes)

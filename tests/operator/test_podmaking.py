@@ -1,0 +1,170 @@
+"""Pods are made from the user's template, and nothing of that is lost."""
+
+import copy
+import json
+
+import pytest
+import yaml
+
+from dlcontrol.records import Booking
+from dlcore import jobfile
+from dlcore.model import NodeName
+from dloperator import names, podmaking
+from dloperator.podmaking import PodSettings, make_trainer
+
+JOB = """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: resnet, namespace: lab, uid: 5D0E-11}
+spec:
+  gpus: {options: [1, 2, 4]}
+  framework: pytorch
+  training: {iterations: 100}
+  progress: {log: 'step (?P<iteration>\\d+)$(x)'}
+  checkpoint: {signal: SIGUSR1, confirm: file, path: /ckpt, timeoutSeconds: 90, graceSeconds: 20}
+  template:
+    metadata:
+      labels: {team: vision}
+      annotations: {note: ours}
+    spec:
+      serviceAccountName: trainer
+      securityContext: {runAsUser: 1234, fsGroup: 77}
+      nodeSelector: {disk: ssd}
+      tolerations: [{key: spot, operator: Exists}]
+      imagePullSecrets: [{name: registry}]
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              - matchExpressions: [{key: zone, operator: In, values: [a]}]
+              - matchExpressions: [{key: zone, operator: In, values: [b]}]
+      initContainers: [{name: fetch, image: fetcher}]
+      containers:
+        - name: trainer
+          image: training:1
+          command: [python, train.py]
+          args: ["--data", "/data"]
+          env: [{name: SEED, value: "1"}]
+          volumeMounts: [{name: data, mountPath: /data}]
+          resources: {requests: {cpu: 4}}
+        - {name: tensorboard, image: board, livenessProbe: {tcpSocket: {port: 1}}}
+      volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+"""
+BOOKING = Booking(NodeName("node-7"), 3)
+
+
+def made(change=None, **settings):
+    document = yaml.safe_load(JOB)
+    if change is not None:
+        change(document["spec"])
+    before = copy.deepcopy(document)
+    job = jobfile.parse(document, require_template=True)
+    pod = make_trainer(document, job, BOOKING, PodSettings(image="sidecar:9", **settings))
+    assert document == before, "what the API server keeps is nobody's to change"
+    json.dumps(pod)
+    return pod
+
+
+def trainer(pod):
+    return next(each for each in pod["spec"]["containers"] if each["name"] == "trainer")
+
+
+def test_what_its_user_wrote_is_all_there():
+    pod = made()
+    template = yaml.safe_load(JOB)["spec"]["template"]
+    spec, wanted = pod["spec"], template["spec"]
+    for name in ("serviceAccountName", "securityContext", "nodeSelector"):
+        assert spec[name] == wanted[name]
+    for name in ("tolerations", "volumes", "initContainers"):
+        assert all(each in spec[name] for each in wanted[name]), name
+    assert wanted["containers"][1] in spec["containers"]
+    own, theirs = trainer(pod), wanted["containers"][0]
+    for name in ("image", "resources"):
+        assert own[name] == theirs[name]
+    assert theirs["env"][0] in own["env"]
+    assert theirs["volumeMounts"][0] in own["volumeMounts"]
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert pod["metadata"]["annotations"]["note"] == "ours"
+
+
+def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
+    command = trainer(made())["command"]
+    assert command[:2] == ["/dljob/sidecar-start", "run"]
+    assert command[command.index("--") + 1 :] == ["python", "train.py", "--data", "/data"]
+    assert "args" not in trainer(made())
+    assert "--job-uid=5D0E-11" in command
+    assert "--checkpoint-seconds=90" in command
+
+
+def test_a_pattern_is_no_variable_of_kubernetes():
+    (pattern,) = [word for word in trainer(made())["command"] if "--progress-log" in word]
+    assert pattern.endswith("$$(x)")
+
+
+def test_each_alternative_of_its_users_names_the_node():
+    affinity = made()["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    here = {"key": "metadata.name", "operator": "In", "values": ["node-7"]}
+    assert [term["matchFields"] for term in terms] == [[here], [here]]
+    assert [term["matchExpressions"][0]["values"] for term in terms] == [["a"], ["b"]]
+    assert "nodeName" not in made()["spec"]
+
+
+def test_without_any_affinity_there_is_one_term():
+    affinity = made(lambda spec: spec["template"]["spec"].pop("affinity"))["spec"]["affinity"]
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert len(required["nodeSelectorTerms"]) == 1
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 120), (30, 120), (600, 600)])
+def test_the_kubelet_waits_for_checkpoint_and_grace(asked, given):
+    def ask(spec):
+        if asked is not None:
+            spec["template"]["spec"]["terminationGracePeriodSeconds"] = asked
+
+    assert made(ask)["spec"]["terminationGracePeriodSeconds"] == given
+
+
+def test_what_is_brought_in_complies_with_restricted_pod_security():
+    pod = made()
+    installer = pod["spec"]["initContainers"][0]
+    assert installer["image"] == "sidecar:9"
+    context = installer["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert set(installer["resources"]) == {"requests", "limits"}
+
+
+def test_it_belongs_to_its_job_and_stays_until_its_end_is_proven():
+    metadata = made()["metadata"]
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == ("5D0E-11", True)
+    assert metadata["finalizers"] == [names.PROOF_FINALIZER]
+    assert metadata["labels"][names.SERIAL_LABEL] == "3"
+    assert metadata["name"] == "resnet-3"
+
+
+@pytest.mark.parametrize("length", [1, 47, 48, 49, 63])
+def test_names_are_names_and_no_two_are_one(length):
+    stems = ["a" * (length - 1) + end for end in "bc"]
+    made = [podmaking.trainer_name(stem, serial) for stem in stems for serial in (1, 2**40)]
+    assert len(set(made)) == 4
+    assert max(map(len, made)) <= 63
+
+
+def test_gpus_are_seen_by_class_and_variable_and_not_where_they_are_virtual():
+    real = made(runtime_class="nvidia")
+    assert real["spec"]["runtimeClassName"] == "nvidia"
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in trainer(real)["env"]
+    virtual = made(virtual_gpus=True)
+    assert "runtimeClassName" not in virtual["spec"]
+    assert "--no-gpus-expected" in trainer(virtual)["command"]
+    assert all(each["name"] != "NVIDIA_VISIBLE_DEVICES" for each in trainer(virtual)["env"])
+
+
+def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set():
+    pod = made(python="/opt/conda/bin/python", pull_secrets=("registry", "ours"))
+    assert trainer(pod)["command"][1:3] == ["--python", "/opt/conda/bin/python"]
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "ours"}]

@@ -1,0 +1,187 @@
+"""What nodes and pods mean: above all, what proves that a pod has ended, and what does not."""
+
+import pytest
+
+from dlcontrol.platforms import PodKey, PodPhase
+from dlcore.model import JobId, NodeName
+from dloperator.reading import CORDONS, OUT_OF_SERVICE, Pool, read_node, read_pod
+
+KEY = PodKey(JobId("lab/job"), NodeName("n1"))
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def node(*, ready="True", labels=None, annotations=None, spec=None):
+    return {
+        "metadata": {
+            "name": "n1",
+            "labels": {"dljob.io/pool": "", "nvidia.com/gpu.count": "4", **(labels or {})},
+            "annotations": annotations or {},
+        },
+        "spec": spec or {},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def pod(phase="Running", state=None, *, bound=True, deleted=False, last=None, **status):
+    containers = []
+    if state is not None:
+        containers = [{"name": "trainer", "state": state, "lastState": last or {}}]
+    return {
+        "metadata": {"name": "job-1"} | ({"deletionTimestamp": "2026"} if deleted else {}),
+        "spec": {"nodeName": "n1"} if bound else {},
+        "status": {"phase": phase, "containerStatuses": containers, **status},
+    }
+
+
+def ended(code):
+    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+
+
+COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]
+
+
+@pytest.mark.parametrize(
+    ("document", "proof"),
+    [
+        (pod("Succeeded", ended(0)), True),
+        (pod("Failed", ended(1)), True),
+        (pod("Running", ended(0)), True),
+        (pod("Pending", bound=False, deleted=True), True),
+        (pod("Failed", reason="OutOfcpu"), True),
+        (pod("Running", RUNNING), False),
+        (pod("Running", RUNNING, deleted=True), False),
+        (pod("Running", ended(1)), False),
+        (pod("Running", {"waiting": {"reason": "CrashLoopBackOff"}}), False),
+        (pod("Pending", bound=False), False),
+        (pod("Failed", RUNNING), False),
+        (pod("Failed", conditions=COLLECTED), False),
+        (pod("Failed", {"waiting": {}}, conditions=COLLECTED), False),
+        (pod("Failed", reason="NodeLost"), False),
+    ],
+)
+def test_only_the_kubelets_word_proves_an_end(document, proof):
+    assert (read_pod(KEY, document, node(), "uid").phase is PodPhase.ENDED) is proof
+
+
+def test_what_was_never_there_has_not_ended():
+    assert read_pod(KEY, None, node(), "uid").phase is PodPhase.PENDING
+
+
+def test_a_machine_that_is_said_to_be_gone_runs_nothing():
+    out = node(ready="Unknown", spec={"taints": [{"key": OUT_OF_SERVICE}]})
+    for gone in (None, out):
+        assert read_pod(KEY, pod("Running", RUNNING), gone, "uid").phase is PodPhase.ENDED
+
+
+def test_a_node_that_is_not_heard_of_is_lost_and_its_pods_with_it():
+    lost = node(ready="Unknown")
+    assert read_node(lost, Pool()) is None
+    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), lost, "uid")
+    assert (found.phase, found.reason) == (PodPhase.LOST, "NodeLost")
+
+
+def test_who_runs_is_dialled_by_the_name_of_its_job():
+    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node(), "ABC-1")
+    assert found.phase is PodPhase.UP
+    assert found.address is not None
+    assert (found.address.host, found.address.name) == ("10.0.0.1", "abc-1.job.dljob")
+
+
+@pytest.mark.parametrize(
+    ("document", "reason", "told", "fault"),
+    [
+        (
+            pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+            "ImagePullBackOff",
+            "container trainer: no such image",
+            False,
+        ),
+        (
+            pod("Pending", {"waiting": {"reason": "InvalidImageName", "message": "bad"}}),
+            "InvalidImageName",
+            "container trainer: bad",
+            True,
+        ),
+        (
+            pod(
+                "Running",
+                {"waiting": {"reason": "CrashLoopBackOff"}},
+                last={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            ),
+            "OOMKilled",
+            "container trainer: ended with exit code 137 (OOMKilled)",
+            True,
+        ),
+        (
+            pod(
+                "Running",
+                {"waiting": {"reason": "CrashLoopBackOff"}},
+                last={
+                    "terminated": {"exitCode": 127, "reason": "Error", "message": "a\nno python"}
+                },
+            ),
+            "Error",
+            "container trainer: ended with exit code 127: no python",
+            True,
+        ),
+        (
+            pod(
+                "Pending",
+                bound=False,
+                conditions=[
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available",
+                    }
+                ],
+            ),
+            "Unschedulable",
+            "0/3 nodes are available",
+            False,
+        ),
+        (pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), "", "", False),
+    ],
+)
+def test_why_it_is_not_up_is_told(document, reason, told, fault):
+    found = read_pod(KEY, document, node(), "uid")
+    assert found.phase is PodPhase.PENDING
+    assert (found.reason, found.message, found.fault) == (reason, told, fault)
+
+
+def test_nodes_are_read_by_their_labels_and_ours_go_first():
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100", "dljob.io/gpu-type": "A100"}
+    found = read_node(node(labels=labels), Pool())
+    assert found is not None
+    assert (found.usable, found.gpu_type) == ((0, 1, 2, 3), "A100")
+    corrected = read_node(node(labels={"dljob.io/gpu-count": "2"}), Pool())
+    assert corrected is not None
+    assert corrected.usable == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("pool", "is_in"), [(Pool(), True), (Pool(value="a"), False), (Pool(label="other"), False)]
+)
+def test_the_pool_is_chosen_by_a_label(pool, is_in):
+    assert (read_node(node(), pool) is not None) is is_in
+
+
+@pytest.mark.parametrize(
+    ("given", "usable", "why"),
+    [
+        ({"annotations": {CORDONS: '{"1": "ECC errors"}'}}, (0, 2, 3), "ECC errors"),
+        ({"annotations": {CORDONS: '{"1": ""}'}}, (0, 2, 3), "cordoned"),
+        ({"annotations": {CORDONS: "[1]"}}, (), "cannot be read"),
+        ({"annotations": {CORDONS: "{one}"}}, (), "cannot be read"),
+        ({"labels": {"nvidia.com/mig-1g.5gb.count": "7"}}, (), "MIG"),
+        ({"labels": {"nvidia.com/gpu.product": "A100-MIG-1g.5gb"}}, (), "MIG"),
+        ({"labels": {"nvidia.com/gpu.sharing-strategy": "mps"}}, (), "shared"),
+        ({"spec": {"unschedulable": True}}, (), ""),
+    ],
+)
+def test_what_is_left_out_is_left_out_with_its_reason(given, usable, why):
+    found = read_node(node(**given), Pool())
+    assert found is not None
+    assert found.usable == usable
+    assert why in " ".join(gpu.unavailable_because for gpu in found.gpus)
