@@ -296,6 +296,7 @@ SPEC_RULES: Final = (
         holds=_epochs_can_be_counted,
         cel=(
             "!has(self.progress) || !has(self.progress.log)"
+            " || !self.progress.log.contains('(?P<epoch>')"
             " || self.progress.log.contains('(?P<iteration>')"
             " || has(self.training.iterationsPerEpoch)"
         ),

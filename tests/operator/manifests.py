@@ -60,9 +60,16 @@ def read_completed(path: Path) -> Any:
     """Read a job that was written for a simulation, with what it takes to run it for real."""
     text = path.read_text(encoding="utf-8")
     document = yaml.safe_load(text)
-    if AS_IT_IS in text or not isinstance(document, dict):
+    return document if AS_IT_IS in text else completed(document)
+
+
+def completed(document: Any) -> Any:
+    """Give a job its pods and a way to see its progress, and take it out of its namespace."""
+    if not isinstance(document, dict):
         return document
-    spec = document.get("spec")
+    metadata, spec = document.get("metadata"), document.get("spec")
+    if isinstance(metadata, dict) and "/" not in str(metadata.get("namespace")):
+        metadata.pop("namespace", None)
     if isinstance(spec, dict):
         if "template" not in spec:
             document["spec"] = spec = {"progress": LEAST["progress"], "template": TEMPLATE, **spec}

@@ -41,7 +41,7 @@ def install(api: Api) -> None:
     api.apply(f"{path}/{crd.NAME}", crd.definition(), manager="test", force="true")
 
     def is_served() -> bool:
-        conditions = api.get(f"{path}/{crd.NAME}").get("status", {}).get("conditions", ())
+        conditions = api.get(f"{path}/{crd.NAME}").get("status", {}).get("conditions") or ()
         return any(
             each["type"] == "Established" and each["status"] == "True" for each in conditions
         )

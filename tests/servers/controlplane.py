@@ -255,6 +255,8 @@ class ControlPlane:
             "--allow-privileged=true",
             # Nobody is to reach it by its Service, for which an address of this host would not do.
             "--endpoint-reconciler-type=none",
+            # Without it, it waits when it is to stop until every client has gone of its own accord.
+            "--shutdown-watch-termination-grace-period=2s",
             *(audit if self._wishes.audit_policy is not None else []),
             *self._wishes.api_server,
         ]

@@ -32,6 +32,7 @@ class Guard:
             stderr=subprocess.DEVNULL,
             process_group=0,
         )
+        self._spawned: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +49,7 @@ class Guard:
     ) -> subprocess.Popen[bytes]:
         """Start a process in the group, its output added to a file."""
         with log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -56,6 +57,8 @@ class Guard:
                 env=environment,
                 process_group=self.group,
             )
+        self._spawned.append(process)
+        return process
 
     def close(self) -> None:
         """End every process of the group at once."""
@@ -63,6 +66,8 @@ class Guard:
             os.killpg(self.group, signal.SIGKILL)
             # This also closes the pipe.
             self._shell.communicate()
+            for process in self._spawned:
+                process.wait()
 
 
 class Server:

@@ -1,0 +1,168 @@
+"""
+The API server itself refuses wrong jobs, in words that a user understands, and so do we.
+
+The jobs are those of the brain's own tests, and what the API server says to each is in one table, so
+that whatever only one of the two refuses stands out. To add one: a file there, a line in the table.
+"""
+
+import json
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+
+from dlcore import jobfile
+from dlcore.records import Rule
+from dlcore.schemas import Form, Text
+from tests.core.test_jobfile_laws import DOCUMENTS
+from tests.core.test_jobfile_schema import RULES, iter_nodes
+from tests.operator.manifests import (
+    EXAMPLES,
+    GOOD_JOBS,
+    WRONG_JOBS,
+    completed,
+    make_manifest,
+    path_of,
+    read_completed,
+    read_jobs,
+)
+from tests.operator.refusing import refusal
+from tests.servers.api import Api, Json, Refused
+from tests.servers.controlplane import ControlPlane
+
+REFUSALS: dict[str, list[str]] = yaml.safe_load(
+    (Path(__file__).parent / "wrong" / "refusals.yaml").read_text(encoding="utf-8")
+)
+ONLY_OURS = {
+    "a-number-as-a-label-name": "JSON knows no numbers as names; kubectl makes a string of it",
+    "confirming-expression-cannot-compile": "no rule can try a regular expression of Python",
+    "expression-that-cannot-compile": "no rule can try a regular expression of Python",
+    "expression-that-repeats-too-often": "no rule can try a regular expression of Python",
+    "generated-name": "Kubernetes gives it a name",
+    "gpus-with-a-point": "to Kubernetes 2.0 is the whole number 2",
+    "misspelt-annotation": "of the metadata rules see the name only",
+    "submit-at-is-a-clock": "of the metadata rules see the name only",
+    "submitted-before-time": "of the metadata rules see the name only",
+}
+NEVER_SENT = {
+    "a-date-in-the-template": "kubectl makes a string of it",
+    "a-list": "kubectl refuses it",
+    "contains-itself": "kubectl refuses it",
+    "empty": "kubectl refuses it",
+    "endless-iterations": "JSON knows no infinity",
+    "grows-without-end": "kubectl refuses it",
+    "infinitely-many-gpus": "JSON knows no infinity",
+    "infinity-in-the-template": "JSON knows no infinity",
+    "no-number-of-gpus": "JSON knows no such number",
+    "only-text": "kubectl refuses it",
+    "target-is-no-number": "JSON knows no such number",
+}
+WRONG = {path.stem: path for path in WRONG_JOBS}
+
+
+@pytest.fixture(scope="module")
+def api(cluster: ControlPlane):
+    with cluster.api() as api:
+        yield api
+
+
+def test_of_every_wrong_job_it_is_known_who_refuses_it():
+    assert {*REFUSALS, *ONLY_OURS, *NEVER_SENT} == set(WRONG)
+    assert len(REFUSALS) + len(ONLY_OURS) + len(NEVER_SENT) == len(WRONG)
+    assert len(REFUSALS) >= 140
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", REFUSALS)
+def test_the_api_server_refuses_it_in_these_words(api: Api, name: str):
+    assert refusal(api, "default", read_completed(WRONG[name])) == REFUSALS[name]
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_we_refuse_what_the_api_server_refuses_and_blame_the_same_place(name: str):
+    with pytest.raises(jobfile.JobFileError) as caught:
+        jobfile.parse(read_completed(WRONG[name]), require_template=True)
+    ours = {problem.path for problem in caught.value.problems}
+    told = " ".join(REFUSALS[name])
+    # Where a name is taken twice it blames the entry, and for a label all labels.
+    around = {path.removesuffix(".name").removesuffix(".key") for path in ours}
+    around |= (
+        {"metadata.labels"} if any(path.startswith("metadata.labels") for path in ours) else set()
+    )
+    is_no_job = not told.startswith(("spec", "metadata", "<nil>", "kind"))
+    assert is_no_job or any(path in told for path in ours | around)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ONLY_OURS)
+def test_what_the_api_server_cannot_know_we_refuse(api: Api, name: str):
+    document = read_completed(WRONG[name])
+    assert refusal(api, "default", document) == []
+    with pytest.raises(jobfile.JobFileError):
+        jobfile.parse(document, require_template=True)
+
+
+TOLD = [line for lines in REFUSALS.values() for line in lines]
+FORMS = [
+    node
+    for node in iter_nodes(jobfile.RUNNABLE)
+    if isinstance(node, Text) and node.form is not None
+]
+NOT_SPOILT = {"spec.checkpoint.http", "apiVersion"}
+
+
+@pytest.mark.parametrize("rule", {rule.name: rule for rule in RULES}.values(), ids=lambda r: r.name)
+def test_every_rule_is_broken_by_one_of_them(rule: Rule):
+    assert any(line.endswith(f" {rule.message}; {rule.remedy}") for line in TOLD)
+
+
+SEEN_BY_RULES = {form.form for form in FORMS if form.form}
+OF_METADATA = {
+    "is no name of a label or annotation",
+    "is no value of a label",
+    "is not a number of seconds",
+}
+
+
+@pytest.mark.parametrize("form", sorted(SEEN_BY_RULES, key=lambda form: form.pattern))
+def test_every_form_is_missed_by_one_of_them(form: Form):
+    assert any(line.endswith(f" {form.complaint}; {form.remedy('')}") for line in TOLD)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("path", [*GOOD_JOBS, *EXAMPLES], ids=lambda path: path.stem)
+def test_a_good_job_breaks_no_rule(api: Api, path: Path):
+    jobs: list[Json] = [completed(job) for job in read_jobs(path)]
+    assert jobs
+    for job in jobs:
+        assert refusal(api, "default", job) == []
+        assert jobfile.parse(job, require_template=True)
+
+
+@pytest.mark.cluster
+@settings(max_examples=60)
+@given(document=DOCUMENTS)
+def test_whatever_we_accept_the_api_server_accepts(api: Api, document: Json):
+    """Drawn by chance, so that a rule that is stricter in one of its two languages is found."""
+    job = json.loads(json.dumps(completed(document)))
+    assert jobfile.parse(job, require_template=True)
+    assert refusal(api, "default", job) == []
+
+
+@pytest.mark.cluster
+def test_a_wrong_job_is_not_kept_and_says_why_to_who_applies_it(
+    cluster: ControlPlane, namespace: str, tmp_path: Path
+):
+    wrong = make_manifest("wrong", gpus={"options": [1, 2], "requested": 3})
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(wrong))
+    said = cluster.kubectl.in_namespace(namespace).try_to("apply", "-f", file)
+    assert said.code == 1
+    assert "spec.gpus.requested" in said.err
+    assert "requested is none of the numbers of GPUs that the job can run on" in said.err
+    assert "give one of them, or leave requested out for the largest" in said.err
+    with cluster.api() as api, pytest.raises(Refused) as refused:
+        api.get(path_of(namespace, "wrong"))
+    assert refused.value.code == HTTPStatus.NOT_FOUND
