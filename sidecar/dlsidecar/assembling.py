@@ -20,9 +20,10 @@ from dlsidecar.expressions import Matcher
 from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.matching import CONFIRMED
 from dlsidecar.observing import Observer
-from dlsidecar.outputs import Pump, Tail
+from dlsidecar.outputs import Pump
 from dlsidecar.settings import Confirmation, Settings, Split
 from dlsidecar.supervising import Processes
+from dlsidecar.tailing import Tail
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
@@ -110,6 +111,8 @@ class Crew:
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
+        supervisor.on_problem = self._observer.complain
+        supervisor.on_relief = self._observer.solve
         supervisor.is_output_read = self._read_output
         return supervisor
 

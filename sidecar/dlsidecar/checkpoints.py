@@ -6,17 +6,18 @@ is cancelled. How long to wait is decided by the machine, not here.
 
 What counts as a confirmation by file: something under the path is there that was not there at the
 time of the request, or has changed since; nothing changed any more between two looks; and no
-process of the job holds a file there open for writing. Times are not compared with our clock,
-because the file may lie on a server with a clock of its own.
+process of the job holds a file there open for writing. What bears the name of something that is
+about to be renamed does not count (:mod:`dlsidecar.snapshots`). A :class:`~dlsidecar.scouting.Scout`
+does the looking, since the file may lie on a server that does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,14 +25,16 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.scouting import Scout, rest_after
 from dlsidecar.settings import Confirmation, Saving
+from dlsidecar.snapshots import MOST_FILES, Snapshot, is_written_to, take_snapshot
 from dlwire.messages import MOST_GPUS
 
-MOST_FILES = 20_000
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
 """What ends nobody, with or without a handler."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
-Files = Mapping[str, "tuple[int, int, int]"]
+TOO_LARGE = "CheckpointPathTooLarge"
+SILENT = "CheckpointPathDoesNotAnswer"
 
 
 class Asked(Protocol):
@@ -45,6 +48,18 @@ class Asked(Protocol):
 
     @property
     def ended(self) -> Ended | None: ...
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who sees what becomes of the path of the checkpoints, and who hears of it."""
+
+    members: Callable[[], Iterable[int]]
+    """The processes of the job."""
+    scout: Scout | None = None
+    """None where no file confirms."""
+    on_problem: Callable[[str, str], None] = lambda _name, _message: None
+    on_relief: Callable[[str], None] = lambda _name: None
 
 
 class Request:
@@ -67,7 +82,7 @@ class Request:
         environment: Mapping[str, str],
         outputs: tuple[int, int],
         reaper: Reaper,
-        members: Callable[[], Iterable[int]],
+        watch: Watch,
         is_output_read: Callable[[], bool],
         tell: Callable[[str], None],
     ) -> None:
@@ -78,20 +93,23 @@ class Request:
         self._environment = environment
         self._outputs = outputs
         self._reaper = reaper
-        self._members = members
+        self._watch = watch
         self._is_output_read = is_output_read
         self._tell: Callable[[str], None] | None = tell
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
         self.is_settling = False
         """Whether all who were asked have ended, and their last words are still being read."""
         self._calls: list[asyncio.Task[None]] = []
         self._command: int | None = None
-        self._before = read_files(saving.path)
-        self._last = self._before
-        self._ask()
+        self._before: Snapshot | None = None
+        self._last: Snapshot | None = None
         if saving.confirm is Confirmation.FILE:
-            self._timer = self._loop.call_later(self.period_seconds, self._look)
+            # What is there has to be known before anything is asked for.
+            self._look()
+        else:
+            self._ask()
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -159,20 +177,25 @@ class Request:
         ends = [one.ended for one in self._asked]
         if self._tell is None or not all(ends) or not ends:
             return
-        killed = next((one for one in ends if one is not None and one.signal is not None), None)
-        if self._saving.confirm is Confirmation.FILE and self._has_news(
-            read_files(self._saving.path)
-        ):
-            self._finish("")
-        elif killed is not None:
-            self._fail(f"a process that was asked for a checkpoint ended by {killed}")
+        if self._saving.confirm is Confirmation.FILE:
+            self._look_a_last_time()
+            return
+        killed = self._find_killed()
+        if killed is not None:
+            self._fail(killed)
         elif self._saving.confirm is Confirmation.LOG:
             self.is_settling = True
             self._settle(self._loop.time() + self.settling_seconds)
-        elif self._saving.confirm is Confirmation.FILE:
-            self._fail(UNCONFIRMED)
         elif not self._saving.command:
             self._finish("")
+
+    def _find_killed(self) -> str | None:
+        """Tell of one that was asked and did not end by itself."""
+        ends = (one.ended for one in self._asked)
+        killed = next((one for one in ends if one is not None and one.signal is not None), None)
+        if killed is None:
+            return None
+        return f"a process that was asked for a checkpoint ended by {killed}"
 
     def _settle(self, limit: float) -> None:
         """Wait until all that was said has been read; a line that confirms ends this at once."""
@@ -181,18 +204,70 @@ class Request:
         else:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(self.period_seconds, self._look)
-        now = read_files(self._saving.path)
-        is_still = now == self._last
-        self._last = now
-        if not is_still or not self._has_news(now):
-            return
-        if not is_written_to(self._saving.path, self._members()):
-            self._finish("")
+    # --- looking ----------------------------------------------------------------------------
 
-    def _has_news(self, now: Files) -> bool:
-        return any(self._before.get(name) != what for name, what in now.items())
+    def _look(self) -> None:
+        """Have a look taken; while the last one is out, try again."""
+        scout = self._watch.scout
+        assert scout is not None
+        see = partial(self._see, is_last=self.is_settling)
+        if not scout.send(partial(take_snapshot, self._saving.path), see) and scout.is_lost:
+            seconds = scout.patience_seconds
+            self._watch.on_problem(
+                SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
+            )
+        self._rest(0.0)
+
+    def _rest(self, took_seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = rest_after(took_seconds, at_least=self.period_seconds)
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _see(self, now: Snapshot, took_seconds: float, *, is_last: bool) -> None:
+        self._judge(now)
+        if self._tell is None:
+            return
+        if is_last:
+            self._end(now)
+        elif self._before is None:
+            self._before = now
+            self._ask()
+        elif self._is_confirmed(now):
+            self._finish("")
+        self._last = now
+        if self._tell is not None:
+            self._rest(took_seconds)
+
+    def _judge(self, now: Snapshot) -> None:
+        """Tell whether the path can be watched."""
+        self._watch.on_relief(SILENT)
+        if now.is_whole:
+            self._watch.on_relief(TOO_LARGE)
+        else:
+            path = self._saving.path
+            message = f"{path} holds more than {MOST_FILES} files: a new one may not be noticed"
+            self._watch.on_problem(TOO_LARGE, message)
+
+    def _is_confirmed(self, now: Snapshot) -> bool:
+        assert self._before is not None
+        if now != self._last or not now.has_news_after(self._before):
+            return False
+        return not is_written_to(now.root, self._watch.members())
+
+    def _look_a_last_time(self) -> None:
+        """All have ended: what is there now is what there will be."""
+        if self.is_settling:
+            return
+        self.is_settling = True
+        self._limit = self._loop.call_later(self.settling_seconds, self._fail, UNCONFIRMED)
+        self._look()
+
+    def _end(self, now: Snapshot) -> None:
+        if self._before is not None and now.has_news_after(self._before):
+            self._finish("")
+        else:
+            self._fail(self._find_killed() or UNCONFIRMED)
 
     # --- ending -----------------------------------------------------------------------------
 
@@ -209,8 +284,9 @@ class Request:
         """Tell nothing any more."""
         self._tell = None
         self.is_settling = False
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._limit):
+            if timer is not None:
+                timer.cancel()
         # Our own call may be what ends us; it is over by itself then.
         current = asyncio.current_task() if self._calls else None
         for call in self._calls:
@@ -229,59 +305,3 @@ def would_die(pid: int, signum: signal.Signals) -> bool:
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     handled = int(fields.get("SigCgt", "0"), 16) | int(fields.get("SigIgn", "0"), 16)
     return not handled >> (signum - 1) & 1
-
-
-def read_files(path: str) -> Files:
-    """Return what lies under a path: inode, size and time of each file."""
-    return dict(iter_files(path)) if path else {}
-
-
-def iter_files(path: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    waiting, count = [path], 0
-    while waiting and count < MOST_FILES:
-        for entry in list_folder(waiting.pop()):
-            count += 1
-            if is_folder(entry):
-                waiting.append(entry.path)
-                continue
-            with contextlib.suppress(OSError):
-                status = entry.stat()
-                yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one; where the kernel does not tell that with the name, asking can fail."""
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
-
-
-def list_folder(path: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(path) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def is_written_to(path: str, pids: Iterable[int]) -> bool:
-    """Whether one of the processes has a file under the path open for writing."""
-    root = str(Path(path).resolve())
-    return any(writes_below(root, pid) for pid in pids)
-
-
-def writes_below(root: str, pid: int) -> bool:
-    for entry in list_folder(f"/proc/{pid}/fd"):
-        # Between two looks a descriptor may have been closed.
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            is_below = os.readlink(entry.path).startswith(root.rstrip("/") + "/")  # noqa: PTH115
-            if is_below and opened_for_writing(pid, entry.name):
-                return True
-    return False
-
-
-def opened_for_writing(pid: int, descriptor: str) -> bool:
-    text = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text(encoding="ascii")
-    flags = int(text.split("flags:")[1].split()[0], 8)
-    return flags & os.O_ACCMODE != os.O_RDONLY

@@ -12,12 +12,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dlsidecar import gpus, progress
 from dlsidecar.contract import Changed
 from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.remedies import make_problem
+from dlsidecar.scouting import Scout
 from dlsidecar.settings import Settings
 from dlsidecar.shortages import PidLimit, find_full_disk
 from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
@@ -48,6 +50,7 @@ class Observer:
         self._problems: dict[str, Problem] = {}
         self._gpus: tuple[Gpu, ...] = ()
         self._pids = PidLimit()
+        self._scout = Scout("disk") if training.log_file else None
         self._short: set[str] = set()
         """What was found to have run out at the last look."""
         self._unread = b""
@@ -154,16 +157,21 @@ class Observer:
             self._loop.call_soon(self._changed)
 
     def _see_shortages(self) -> None:
-        shortages = {
-            "DiskFull": find_full_disk(self._settings.training.log_file),
-            "TooManyProcesses": self._pids.find_shortage(),
-        }
-        for name, message in shortages.items():
-            if message:
-                self.complain(name, message)
-            elif name in self._short:
-                self.solve(name)
-        self._short = {name for name, message in shortages.items() if message}
+        self._see_shortage("TooManyProcesses", self._pids.find_shortage())
+        if self._scout is not None:
+            path = self._settings.training.log_file
+            self._scout.send(partial(find_full_disk, path), self._see_disk)
+
+    def _see_disk(self, message: str, _: float) -> None:
+        self._see_shortage("DiskFull", message)
+
+    def _see_shortage(self, name: str, message: str) -> None:
+        if message:
+            self._short.add(name)
+            self.complain(name, message)
+        elif name in self._short:
+            self._short.remove(name)
+            self.solve(name)
 
     def _see_gpus(self, reading: Reading) -> None:
         if reading is None:
@@ -185,3 +193,5 @@ class Observer:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._scout is not None:
+            self._scout.close()

@@ -11,6 +11,9 @@ from dlwire.messages import Problem
 REMEDIES = {
     "CannotStart": "look whether the command can be run by hand in the container",
     "CheckpointFailed": "look into the log of the training, and at how the job says that it saves",
+    "CheckpointPathDoesNotAnswer": "look at the file system that the checkpoints are written to",
+    "CheckpointPathTooLarge": "let the job write its checkpoints to a folder of their own, and remove"
+    " old ones",
     "CommandNotExecutable": "make the command executable, or name its interpreter",
     "CommandNotFound": "give a command that exists in the image, with its full path",
     "DiskFull": "make room where the output is written",

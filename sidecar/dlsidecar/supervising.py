@@ -34,7 +34,8 @@ from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.remedies import make_problem
-from dlsidecar.settings import Framework, Training
+from dlsidecar.scouting import Scout
+from dlsidecar.settings import Confirmation, Framework, Training
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Process, Run
 
@@ -93,6 +94,8 @@ class Processes:
         self._defaults: dict[str, str] = {}
         """What the training gets unless its environment says otherwise."""
         self._rendezvous = rendezvous.Rendezvous()
+        confirms_by_file = training.saving.confirm is Confirmation.FILE
+        self._scout = Scout("checkpoint") if confirms_by_file else None
         self._outputs = outputs
         self._reaper = reaper
         self._household = household
@@ -113,6 +116,8 @@ class Processes:
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
+        self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
+        self.on_relief: Callable[[str], None] = lambda _name: None
         self.passed: Sequence[int] = ()
         """Descriptors that the training processes inherit."""
         self.is_output_read: Callable[[], bool] = lambda: True
@@ -305,7 +310,12 @@ class Processes:
             environment=self._environment if first is None else self._environment_of(first),
             outputs=self._outputs,
             reaper=self._reaper,
-            members=lambda: [one.pid for one in self._household.members()],
+            watch=checkpoints.Watch(
+                members=lambda: [one.pid for one in self._household.members()],
+                scout=self._scout,
+                on_problem=self.on_problem,
+                on_relief=self.on_relief,
+            ),
             is_output_read=self.is_output_read,
             tell=tell,
         )
@@ -355,6 +365,8 @@ class Processes:
     def close(self) -> None:
         """Leave nothing open; the job's processes are gone by then."""
         self._rendezvous.close()
+        if self._scout is not None:
+            self._scout.close()
 
     # --- the proof --------------------------------------------------------------------------
 

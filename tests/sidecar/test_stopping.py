@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsidecar import checkpoints
-from dlsidecar.checkpoints import Request
+from dlsidecar import snapshots
+from dlsidecar.checkpoints import Request, Watch
 from dlsidecar.processes import Reaper
+from dlsidecar.scouting import Scout
 from dlsidecar.settings import Confirmation, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
 
@@ -207,11 +208,12 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
             environment={},
             outputs=(1, 2),
             reaper=Reaper(),
-            members=list,
+            watch=Watch(list, scout := Scout("test")),
             is_output_read=lambda: True,
             tell=end.set_result,
         )
         told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
+        scout.close()
         for server in servers:
             server.close()
 
@@ -242,6 +244,6 @@ def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, 
         stat = is_dir
 
     (tmp_path / "latest").write_text("saved")
-    whole = checkpoints.list_folder
-    monkeypatch.setattr(checkpoints, "list_folder", lambda path: [Stale(), *whole(path)])
-    assert list(checkpoints.read_files(str(tmp_path))) == [str(tmp_path / "latest")]
+    whole = snapshots.list_folder
+    monkeypatch.setattr(snapshots, "list_folder", lambda path: [Stale(), *whole(path)])
+    assert list(snapshots.take_snapshot(str(tmp_path)).files) == [str(tmp_path / "latest")]

@@ -1,0 +1,43 @@
+"""
+A SideCar on a machine whose file systems hang when the test says so.
+
+``python hanging.py FOLDER run …`` is ``dljob-sidecar run …``, but for this: as long as there is a
+file ``hang`` beside FOLDER, whoever asks anything about what lies in FOLDER waits for its end. That
+is what a network file system does whose server has gone away, and needs neither server nor rights.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dlsidecar.__main__ import main
+
+FOLDER = os.path.realpath(sys.argv.pop(1))
+SIGN = FOLDER + ".hang"
+
+
+def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
+    def wait_and_call(where: Any = ".", *rest: Any, **named: Any) -> Any:
+        while is_in_folder(where) and os.access(SIGN, os.F_OK):
+            time.sleep(0.01)
+        return call(where, *rest, **named)
+
+    return wait_and_call
+
+
+def is_in_folder(where: Any) -> bool:
+    if isinstance(where, int):
+        # What is open already hangs just as well.
+        where = os.readlink(f"/proc/self/fd/{where}")  # noqa: PTH115 - which would ask us again
+    return f"{os.fsdecode(where)}/".startswith(f"{FOLDER}/")
+
+
+for name in ("stat", "lstat", "fstat", "statvfs", "scandir", "open", "read", "lseek"):
+    setattr(os, name, hanging(getattr(os, name)))
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""A file system that does not answer holds up nothing but what is looked for on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from dlsidecar import snapshots
+from dlsidecar.scouting import Scout
+from dlsidecar.snapshots import take_snapshot
+from dlwire.messages import Phase, Saving
+from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
+
+SAVING = ("--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file")
+
+
+@pytest.fixture
+def begin(start, tmp_path, token):
+    """Start a SideCar that trains, with all that it looks at in a folder that may hang."""
+    folder = tmp_path / token
+    folder.mkdir()
+    (folder / "checkpoints").mkdir()
+    sign = tmp_path / f"{token}.hang"
+
+    def begin_training(*options):
+        sidecar = start(
+            f"save={folder / 'checkpoints' / 'latest'}",
+            program=(str(HERE / "hanging.py"), str(folder)),
+            options=(f"--log-file={folder / 'log'}", "--poll-seconds=0.2", *options),
+        )
+        sidecar.wait_ready()
+        sidecar.run(1)
+        sidecar.wait_for(lambda state: state.phase is Phase.RUNNING)
+        wait_until(lambda: "ready" in (folder / "log").read_text(), what="the training")
+        return sidecar, folder, sign
+
+    yield begin_training
+    sign.unlink(missing_ok=True)
+
+
+def wait_for_problem(sidecar, *names):
+    return sidecar.wait_for(lambda state: set(names) <= {one.name for one in state.problems})
+
+
+@pytest.mark.processes
+def test_the_state_is_told_while_log_and_progress_cannot_be_read(begin, token, tmp_path):
+    progress = tmp_path / token / "progress"
+    sidecar, _, sign = begin(f"--progress-file={progress}")
+    sign.touch()
+    state = wait_for_problem(sidecar, "LogUnreadable", "ProgressFileUnreadable")
+    assert state.phase is Phase.RUNNING
+    # Everything else goes on, a change among it.
+    sidecar.run(2)
+    sidecar.wait_for(lambda state: state.phase is Phase.RUNNING and state.held_generation == 2)
+    sign.unlink()
+    sidecar.wait_for(lambda state: not state.problems)
+    progress.write_text('{"iteration": 7}\n')
+    sidecar.wait_for(lambda state: state.progress.iteration == 7)
+
+
+@pytest.mark.processes
+def test_a_stop_is_not_held_up_by_the_checkpoints_path(begin, token, tmp_path):
+    path = tmp_path / token / "checkpoints"
+    sidecar, folder, sign = begin(*SAVING, f"--checkpoint-path={path}", "--checkpoint-seconds=7")
+    sign.touch()
+    sidecar.stop(2)
+    told = wait_for_problem(sidecar, "CheckpointPathDoesNotAnswer")
+    assert told.phase is Phase.CHECKPOINTING
+    stopped = sidecar.wait_for(lambda state: state.phase is Phase.STOPPED)
+    assert stopped.change.saving is Saving.TIMED_OUT
+    sign.unlink()
+    sidecar.run(3)
+    sidecar.wait_for(lambda state: state.phase is Phase.RUNNING)
+    wait_until(lambda: (folder / "log").read_text().count("ready") == 2, what="the training")
+    sidecar.stop(4)
+    saved = sidecar.wait_for(lambda state: state.phase is Phase.STOPPED)
+    assert saved.change.saving is Saving.CONFIRMED
+    assert not saved.problems
+
+
+@pytest.mark.processes
+def test_a_path_with_too_much_in_it_is_named(begin, token, tmp_path, monkeypatch):
+    path = tmp_path / token / "checkpoints"
+    for number in range(snapshots.MOST_FILES + 1):
+        os.close(os.open(path / str(number), os.O_CREAT | os.O_WRONLY))
+    sidecar, _, _ = begin(*SAVING, f"--checkpoint-path={path}", "--checkpoint-seconds=1")
+    sidecar.stop(2)
+    wait_for_problem(sidecar, "CheckpointPathTooLarge")
+
+
+# --- the scout ----------------------------------------------------------------------------
+
+
+def test_a_scout_that_hangs_holds_up_nobody_for_long():
+    async def story():
+        scout = Scout("test")
+        scout.patience_seconds = 0.2
+        gate, heard = threading.Event(), asyncio.get_running_loop().create_future()
+        assert scout.send(gate.wait, lambda _, seconds: heard.set_result(seconds))
+        began = time.monotonic()
+        # Once it is waited for, and then no more.
+        assert not any(scout.run(lambda: None, limit_seconds=0.3) for _ in range(1000))
+        assert time.monotonic() - began < LIMIT_SECONDS
+        is_lost = [scout.is_lost]
+        assert not scout.send(lambda: None, lambda *_: None)
+        gate.set()
+        assert await asyncio.wait_for(heard, LIMIT_SECONDS) >= 0.3
+        while not scout.run(lambda: None, limit_seconds=LIMIT_SECONDS):
+            await asyncio.sleep(0.01)
+        assert [*is_lost, scout.is_lost] == [True, False]
+        scout.close()
+
+    asyncio.run(story())
+
+
+def test_a_look_that_fails_is_the_end_of_nothing(caplog):
+    async def story():
+        scout = Scout("test")
+
+        def fail():
+            raise ValueError("as no look should")
+
+        assert scout.send(fail, lambda *_: None)
+        found = asyncio.get_running_loop().create_future()
+        while not scout.send(lambda: 7, lambda what, _: found.set_result(what)):
+            await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(found, LIMIT_SECONDS) == 7
+        scout.close()
+
+    asyncio.run(story())
+    assert "as no look should" in caplog.text
+
+
+# --- what is news -------------------------------------------------------------------------
+
+
+def look(path):
+    return take_snapshot(str(path))
+
+
+def test_a_file_that_was_renamed_over_another_is_news_though_it_was_written_before(tmp_path):
+    latest, made = tmp_path / "latest", tmp_path / "made"
+    latest.write_text("old")
+    made.write_text("new")
+    os.utime(made, ns=(1, 1))
+    before = look(tmp_path)
+    made.rename(latest)
+    assert look(tmp_path).has_news_after(before)
+
+
+def test_a_change_that_shows_neither_in_size_nor_in_time_is_news(tmp_path):
+    latest = tmp_path / "latest"
+    latest.write_text("old")
+    os.utime(latest, ns=(1, 1))
+    before = look(tmp_path)
+    latest.write_text("new")
+    os.utime(latest, ns=(1, 1))
+    assert look(tmp_path).has_news_after(before)
+
+
+def test_what_waits_to_be_renamed_is_no_news_before_it_is(tmp_path):
+    before = look(tmp_path)
+    for name in ("ckpt.tmp", "tmp-step-5", "x.orbax-checkpoint-tmp-12", "ckpt.pt.part", "ckpt~"):
+        (tmp_path / name).write_text("whole, and not yet renamed")
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "weights").write_text("whole")
+    assert not look(tmp_path).has_news_after(before)
+    (tmp_path / "ckpt.tmp").rename(tmp_path / "template.pt")
+    assert look(tmp_path).has_news_after(before)
+
+
+def test_that_another_name_of_an_old_checkpoint_goes_is_no_news(tmp_path):
+    (tmp_path / "1").write_text("old")
+    (tmp_path / "latest").hardlink_to(tmp_path / "1")
+    before = look(tmp_path)
+    (tmp_path / "1").unlink()
+    assert not look(tmp_path).has_news_after(before)
+
+
+def test_a_path_that_is_a_link_is_followed_once(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "path").symlink_to("real")
+    before = look(tmp_path / "path")
+    (tmp_path / "real" / "latest").write_text(sys.version)
+    assert look(tmp_path / "path").has_news_after(before)
