@@ -8,7 +8,7 @@ schema in :mod:`dlcore.jobfields`.
 from typing import Final
 
 from dlcore import jobforms, podrules
-from dlcore.records import Amounts, Many, Record
+from dlcore.records import Many, Record
 from dlcore.schemas import Flag, Node, Number, Quantity, Text
 
 _COMMAND = Many(
@@ -21,14 +21,19 @@ _COMMAND = Many(
     max_items=256,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
+# Open records and no maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
 _RESOURCES = Record(
     description="What the container needs besides GPUs, as in any pod.",
     open=True,
     fields={
-        part: Amounts(
-            description=f"{description} GPUs do not belong here: spec.gpus says how many it gets.",
-            max_items=64,
-            amounts=Quantity(description="An amount, such as 500m or 4Gi."),
+        part: Record(
+            description=description,
+            open=True,
+            fields={
+                "nvidia.com/gpu": Quantity(
+                    description="Not to be used: spec.gpus says how many GPUs the job gets."
+                )
+            },
         )
         for part, description in (
             ("limits", "The most that the container may use."),

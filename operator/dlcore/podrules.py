@@ -33,11 +33,6 @@ def _sets_gpu_variable(container: Fields) -> bool:
     return any(variable["name"] in GPU_VARIABLES for variable in container.get("env", ()))
 
 
-def _asks_no_gpu(part: str) -> str:
-    asked = f"self.resources.{part}"
-    return f"(!has({asked}) || {asked}.all(name, !name.startsWith('{GPU_RESOURCES}')))"
-
-
 CONTAINER_RULES: Final = (
     Rule(
         name="gpus-are-not-requested",
@@ -46,7 +41,13 @@ CONTAINER_RULES: Final = (
         message=f"asks Kubernetes for GPUs ({GPU_RESOURCES}...), which DLJob gives itself",
         remedy="remove it there and say how many in spec.gpus",
         holds=lambda container: not _has_gpu_request(container),
-        cel=f"!has(self.resources) || {_asks_no_gpu('limits')} && {_asks_no_gpu('requests')}",
+        cel=(
+            "!has(self.resources) || ["
+            "has(self.resources.limits) && has(self.resources.limits.nvidia__dot__com__slash__gpu),"
+            " has(self.resources.requests)"
+            " && has(self.resources.requests.nvidia__dot__com__slash__gpu)"
+            "].all(asked, !asked)"
+        ),
     ),
     Rule(
         name="gpu-variables-are-ours",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcore.problems import Problem, foreign_values, join, listed, nearest, plain, shown
-from dlcore.schemas import Form, Json, Node, Quantity, Text
+from dlcore.schemas import Form, Json, Node, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,36 +142,6 @@ class Words(Node):
             "type": "object",
             "maxProperties": self.max_items,
             "additionalProperties": self.values.openapi(),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts(Node):
-    """A mapping from names that are not looked into to amounts, as resources are asked for."""
-
-    max_items: int
-    amounts: Quantity
-
-    def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        if not isinstance(value, Mapping):
-            remedy = "write one name: amount a line"
-            yield self.wrong_type(value, path, wanted="a mapping", remedy=remedy)
-            return
-        if len(value) > self.max_items:
-            too_many = f"it has {len(value)} entries"
-            yield Problem(path, value, too_many, f"give at most {self.max_items}")
-        for key, amount in value.items():
-            where = join(path, key)
-            if isinstance(key, str):
-                yield from self.amounts.problems(amount, where)
-            else:
-                yield self.wrong_type(key, where, wanted="a string", remedy="write it in quotes")
-
-    def keywords(self) -> Json:
-        return {
-            "type": "object",
-            "maxProperties": self.max_items,
-            "additionalProperties": self.amounts.openapi(),
         }
 
 

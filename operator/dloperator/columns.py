@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dlcontrol import figures
 from dlcore.model import Phase
-from dloperator.statusfields import LONGEST_MESSAGE
+from dloperator.statusfields import LONGEST_MESSAGE, MANY
 
 Json = dict[str, Any]
 
@@ -48,15 +48,27 @@ def with_columns(status: Mapping[str, Any]) -> Json:
     """
     Complete a status, as the controller writes it, for the custom resource.
 
-    Texts longer than the resource takes are cut: the status must never be refused for a long word.
+    What the resource would not take is cut or left out: a status must never be refused, because the
+    job could not go on.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
-    conditions = [
-        {**condition, "message": cut(condition["message"])}
-        for condition in status.get("conditions", ())
-    ]
-    others: Json = {"message": cut(status["message"])} if status.get("message") else {}
-    return {**status, **shown, **others, **({"conditions": conditions} if conditions else {})}
+    return {**status, **_fitted(status), **shown}
+
+
+def _fitted(status: Mapping[str, Any]) -> Json:
+    fitted: Json = {}
+    if "message" in status:
+        fitted["message"] = cut(status["message"])
+    if "conditions" in status:
+        fitted["conditions"] = [
+            {**condition, "message": cut(condition["message"])}
+            for condition in status["conditions"]
+        ]
+    progress = status.get("progress", {})
+    # A training may report anything as its metric, even what is no number.
+    if "metric" in progress and not abs(progress["metric"]) <= MANY:
+        fitted["progress"] = {name: progress[name] for name in progress if name != "metric"}
+    return fitted
 
 
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:

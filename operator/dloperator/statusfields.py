@@ -18,7 +18,7 @@ MOST_NODES: Final = 4096
 MOST_PODS: Final = 8192
 """A pod for each node, and those before them that are not proven to have ended."""
 MOST_CONDITIONS: Final = 32
-_MANY: Final = 2**53
+MANY: Final = 2**53
 """The largest whole number that every reader of JSON reads alike."""
 
 _TIME: Final = Form(
@@ -45,11 +45,11 @@ def _time(description: str, *, required: bool = False) -> Text:
 
 
 def _count(description: str, *, required: bool = False) -> Number:
-    return Number(description=description, required=required, minimum=0, maximum=_MANY)
+    return Number(description=description, required=required, minimum=0, maximum=MANY)
 
 
 def _amount(description: str, *, least: float = 0) -> Number:
-    return Number(description=description, minimum=least, maximum=1e300, whole=False)
+    return Number(description=description, minimum=least, maximum=MANY, whole=False)
 
 
 def _node(description: str = "The name of the node.") -> Text:
@@ -111,7 +111,7 @@ _PROGRESS: Final = Record(
             description="How much of the training is done.", minimum=0, maximum=1, whole=False
         ),
         "etaSeconds": _count("In how many seconds it is expected to be done."),
-        "metric": _amount("The metric of its target, as it was reported last.", least=-1e300),
+        "metric": _amount("The metric of its target, as it was reported last.", least=-MANY),
         "reached": _count("How often in a row its target was reached."),
     },
 )
@@ -206,7 +206,7 @@ _FIELDS: Final[dict[str, Node]] = {
                 choices=tuple(code.value for code in CauseCode),
             ),
             "job": Text(description="Whom it is about.", min_length=0, max_length=512),
-            "gpus": Number(description="How many GPUs.", minimum=0, maximum=_MANY),
+            "gpus": Number(description="How many GPUs.", minimum=0, maximum=MANY),
         },
     ),
     "submittedAt": _time("When the job was first seen."),

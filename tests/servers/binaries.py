@@ -46,7 +46,7 @@ class Oldest:
     def objection(self, found: Mapping[str, Path]) -> str:
         """Say why what was found will not do; nothing if it does."""
         name, *arguments = self.command
-        command = [found[name], *arguments]
+        command = [str(found[name]), *arguments]
         ran = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=VERSION_SECONDS
         )
