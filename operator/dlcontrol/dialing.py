@@ -48,6 +48,7 @@ class DialSettings:
     """Before the first try after a failure. Each further one may take up to twice as long, and how
     long it takes in fact is drawn at random, so that hundreds do not come back at once."""
     longest_pause_seconds: float = 5.0
+    """No pause takes longer than that."""
     refused_pause_seconds: float = 5.0
     """Before a declaration is said again that was not accepted, though it may be later."""
     polls_per_second: float = 10.0
@@ -58,7 +59,7 @@ class DialSettings:
     """How long an idle connection is kept; the SideCar closes it after ten seconds."""
     certificates: str = ""
     """The folder with ``tls.crt``, ``tls.key`` and ``ca.crt`` that prove who we are, and tell whom
-    we believe; needed where SideCars are on a network."""
+    we believe; needed where SideCars are on a network. On Kubernetes the operator makes it itself."""
     renewal_seconds: float = 5.0
     """Renewed certificates are in use so long after they were written."""
     largest_answer: int = 4 * 1024 * 1024

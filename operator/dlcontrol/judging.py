@@ -131,6 +131,7 @@ class _Judge:
         self.rules = rules
         self.status = entry.status
         self.news: list[News] = []
+        self.forecast: float | None = None
         self.all_seats = tuple(scene.seats_of(entry.job.id).values())
         self.seats = [seat for seat in self.all_seats if not seat.has_ended]
         self.latest = Latest(scene, entry)
@@ -146,6 +147,7 @@ class _Judge:
 
     def _look(self, learnt: Learnt) -> None:
         """See what has happened; the first that has decides, and the rest is for the next look."""
+        self.forecast = learnt.forecast
         self._resume()
         for happens in self._happenings():
             if happens():
@@ -154,9 +156,7 @@ class _Judge:
         self._note_running()
         if self.latest.generation == self.status.run_generation:
             self.status = count_change(self.status, self.started, learnt.resumption)
-        self.status = follow_progress(
-            self.status, self.job, self.started, self.now, learnt.forecast
-        )
+        self._follow_progress()
         self._note_stall()
 
     def _happenings(self) -> Sequence[Callable[[], bool]]:
@@ -211,6 +211,7 @@ class _Judge:
     def _end(
         self, event: Event, reason: str, message: str, *, exit_code: int | None = None
     ) -> None:
+        self._follow_progress()  # Its last word may be heard with its end.
         done = self.status.decided(None, now=self.now)
         done = replace(
             done,
@@ -450,6 +451,9 @@ class _Judge:
                 self.status = replace(status, setbacks=0)
         elif status.phase is Phase.ADJUSTING and status.paused_at is None and not self._trains:
             self.status = replace(status, paused_at=self.now)
+
+    def _follow_progress(self) -> None:
+        self.status = follow_progress(self.status, self.job, self.started, self.now, self.forecast)
 
     def _note_stall(self) -> None:
         before, self.status = self.status, tell_of_stall(self.status, self.started, self.now)

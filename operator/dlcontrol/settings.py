@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from dlcontrol.addresses import redact
+from dlcontrol.dialing import DialSettings
 from dlcontrol.judging import Rules
 from dlcontrol.pacing import Pace
 from dlcore.model import Mechanism
@@ -60,6 +61,8 @@ class Settings:
     """How much is borne with, and for how long."""
     costs: Costs = field(default_factory=Costs)
     """What starting and stopping costs, in seconds, for types of jobs that were not measured yet."""
+    dialing: DialSettings = field(default_factory=DialSettings)
+    """How SideCars are spoken to."""
     learning: Learning = field(default_factory=Learning)
     """How jobs are observed."""
     serving: Serving = field(default_factory=Serving)
@@ -225,11 +228,17 @@ def _set(tree: Any, names: list[str], given: tuple[Any, str, str], problems: lis
     value, origin, path = given
     kind = get_type_hints(type(tree))[name]
     try:
-        return replace(tree, **{name: _read(kind, value)})
+        read = _read(kind, value)
     except ValueError as error:
-        where = f"{path} ({origin})" if origin else path
-        problems.append(Problem(where, value, f"is not {error}", "correct it, or leave it out"))
-        return tree
+        wrong = f"is not {error}"
+    else:
+        try:
+            return replace(tree, **{name: read})
+        except ValueError as error:
+            wrong = f"cannot be so: {error}"
+    where = f"{path} ({origin})" if origin else path
+    problems.append(Problem(where, value, wrong, "correct it, or leave it out"))
+    return tree
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -1,15 +1,17 @@
 """
 Logs that lie in files: their last lines, and what is added to them.
 
-A log that is turned over – renamed and begun anew, or cut – is read on from its new beginning.
+A log that is turned over – renamed and begun anew, or cut – is read on from its new beginning. What
+:mod:`dllocal.rotating` has made parts of is read as the one log that it was.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dlctl.backends import Away, BackendError, LogLine, NotThere
+from dllocal.folders import older_parts
 
 LOOK_S = 0.2
 ASK_S = 1.0
@@ -67,7 +69,7 @@ def _ask_again(find: Callable[[], tuple[Logs, bool]], logs: Logs) -> tuple[Logs,
 
 
 class _Tail:
-    """One file, as far as it was read."""
+    """One log with its parts, as far as it was read."""
 
     def __init__(self, node: str, path: Path, lines: int | None) -> None:
         self._node = node
@@ -75,13 +77,13 @@ class _Tail:
         self._lines = lines
         self._file = -1
         self._identity = (0, 0)
+        self._parts: set[tuple[int, int]] = set()
+        """Those that were there before."""
         self._begun = b""
 
     def read(self) -> Iterator[LogLine]:
         """Yield the lines that were added; what a progress bar draws over itself is one, too."""
-        if not self._open():
-            return
-        while block := os.read(self._file, BLOCK):
+        for block in self._iter_blocks():
             lines = (self._begun + block).splitlines(keepends=True)
             is_begun = not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < LONGEST_LINE
             self._begun = lines.pop() if is_begun else b""
@@ -94,44 +96,110 @@ class _Tail:
             yield LogLine(self._node, self._begun)
             self._begun = b""
 
-    def _open(self) -> bool:
-        """Whether the file is there, open, and read no further than it is long."""
+    # --- bytes, whichever part they are in
+
+    def _iter_blocks(self) -> Iterator[bytes]:
         try:
             there = self._path.stat()
-            if (there.st_dev, there.st_ino) != self._identity:
-                self._turn_over((there.st_dev, there.st_ino))
-            elif there.st_size < os.lseek(self._file, 0, os.SEEK_CUR):
+            if self._file < 0:
+                yield from self._begin()
+            elif _identify(there) != self._identity:
+                yield from _iter_file(self._file)
+                self._parts.add(self._identity)
+                self._open()
+            elif there.st_size < (position := os.lseek(self._file, 0, os.SEEK_CUR)):
+                yield from self._read_turned_over(position)
                 os.lseek(self._file, 0, os.SEEK_SET)
         except FileNotFoundError:
-            return self._file >= 0
+            if self._file < 0:
+                return
         except OSError as error:
             raise BackendError(f"{self._path}: cannot be read ({error.strerror})") from error
-        return True
+        yield from _iter_file(self._file)
 
-    def _turn_over(self, identity: tuple[int, int]) -> None:
-        first = self._file < 0
-        if not first:
+    def _begin(self) -> Iterator[bytes]:
+        """Open the log where its last lines begin, having read the parts that they begin in."""
+        self._open()
+        files = self._open_new_parts()
+        try:
+            if self._lines is not None:
+                _seek_tail([*files, self._file], self._lines)
+            for file in files:
+                yield from _iter_file(file)
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _read_turned_over(self, position: int) -> Iterator[bytes]:
+        """Read what came before it was cut and was not read yet, unless it was cut for good."""
+        files = self._open_new_parts()
+        try:
+            for file in files:
+                os.lseek(file, position, os.SEEK_SET)
+                yield from _iter_file(file)
+                position = 0
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _open_new_parts(self) -> list[int]:
+        """Open the parts that were not there before, oldest first."""
+        files = _open_parts(self._path)
+        identities = [_identify(os.fstat(file)) for file in files]
+        new = [
+            file for file, name in zip(files, identities, strict=True) if name not in self._parts
+        ]
+        for file in files:
+            if file not in new:
+                os.close(file)
+        self._parts = set(identities)
+        return new
+
+    def _open(self) -> None:
+        if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        self._identity = identity
-        if first and self._lines is not None:
-            os.lseek(self._file, _find_tail(self._file, self._lines), os.SEEK_SET)
+        self._file = _open(self._path)
+        self._identity = _identify(os.fstat(self._file))
 
 
-def _find_tail(file: int, lines: int) -> int:
-    """Where the last so many lines begin."""
-    end = os.fstat(file).st_size
-    if lines == 0:
-        return end
-    position, left = end, lines
-    while position > 0:
-        start = max(0, position - BLOCK)
-        block = os.pread(file, position - start, start)
-        # The last line ends with a line break, before which no other line begins.
-        place = len(block) - (position == end)
-        while left and (place := block.rfind(b"\n", 0, place)) >= 0:
-            left -= 1
-        if left == 0:
-            return start + place + 1
-        position = start
-    return 0
+def _identify(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _open_parts(path: Path) -> list[int]:
+    """Open all parts; tried anew if they change their names meanwhile."""
+    files: list[int] = []
+    try:
+        files += map(_open, older_parts(path))
+    except FileNotFoundError:
+        for file in files:
+            os.close(file)
+        return _open_parts(path)
+    return files
+
+
+def _iter_file(file: int) -> Iterator[bytes]:
+    while block := os.read(file, BLOCK):
+        yield block
+
+
+def _seek_tail(files: Sequence[int], lines: int) -> None:
+    """Go to where the last so many lines begin, which may be in any of these files, one whole."""
+    left, is_end = lines, True
+    for file in reversed(files):
+        position = os.fstat(file).st_size
+        while left and position > 0:
+            start = max(0, position - BLOCK)
+            block = os.pread(file, position - start, start)
+            # The last line ends with a line break, before which no other line begins.
+            place = len(block) - is_end
+            is_end = False
+            while left and (place := block.rfind(b"\n", 0, place)) >= 0:
+                left -= 1
+            position = start + place + 1 if left == 0 else start
+        # All of it, or nothing where others after it hold enough.
+        os.lseek(file, position, os.SEEK_SET)

@@ -19,7 +19,7 @@ import click
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.platforms import Fenced
-from dlcontrol.settings import Loaded, Settings
+from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
 from dlcore.contract import Policy
 from dlcore.model import Mechanism, Node
@@ -30,6 +30,7 @@ from dllocal import devices
 from dllocal.events import Events
 from dllocal.folders import StateError, default_root
 from dllocal.running import Running, Setup
+from dllocal.settings import LocalSettings
 from dlsim import yamlfiles
 from dlsim.clusters import Machines, build_packed
 from dlsim.errors import BadInput
@@ -116,7 +117,7 @@ def command(
         raise click.ClickException(f"{error}; this one has ended") from error
 
 
-def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[Settings]:
+def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[LocalSettings]:
     """Put the settings together; whatever is wrong with them is told by name."""
     document: object = None
     if config is not None:
@@ -125,7 +126,9 @@ def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Lo
             raise BadInput(config, "holds several documents", remedy="keep one of them")
         document = documents[0] if documents else None
     options = {_PATHS.get(name, name): value for name, value in given.items() if value is not None}
-    return setting.load(document, file=str(config), environment=os.environ, options=options)
+    return setting.load_tree(
+        LocalSettings(), document, file=str(config), environment=os.environ, options=options
+    )
 
 
 _PATHS = {"metrics": "serving.metrics"}
@@ -150,7 +153,11 @@ def find_nodes(
 
 
 def build_setup(
-    root: Path, loaded: Loaded[Settings], nodes: Callable[[], tuple[Node, ...]], *, virtual: bool
+    root: Path,
+    loaded: Loaded[LocalSettings],
+    nodes: Callable[[], tuple[Node, ...]],
+    *,
+    virtual: bool,
 ) -> Setup:
     """Say what is to be run."""
     chosen = loaded.settings
@@ -168,6 +175,8 @@ def build_setup(
         ),
         store=chosen.store,
         sample_seconds=chosen.learning.sample_seconds,
+        dialing=chosen.dialing,
+        logs=chosen.logs,
         settings=tuple(loaded.described()),
         metrics=chosen.serving.metrics,
     )

@@ -56,6 +56,10 @@ class Folders:
         """All such logs of a job that there are, by their nodes."""
         return {path.stem: path for path in sorted(self._job(job).glob("*.log"))}
 
+    def sidecar_log(self, key: "PodKey", serial: int) -> Path:
+        """What the SideCar of a pod says itself."""
+        return self.pod(key, serial) / "sidecar.log"
+
     def pod_socket(self, key: "PodKey", serial: int) -> Path:
         name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
         return self.sockets / f"{name}.sock"
@@ -95,6 +99,16 @@ class Folders:
         os.ftruncate(held, 0)
         os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         return held
+
+
+def older_parts(path: Path) -> list[Path]:
+    """Find the parts of a log that :mod:`dllocal.rotating` has made, oldest first."""
+    numbered: list[tuple[int, Path]] = []
+    for part in path.parent.glob(f"{path.name}.*"):
+        number = part.name.removeprefix(f"{path.name}.")
+        if number.isdecimal():
+            numbered.append((int(number), part))
+    return [part for _, part in sorted(numbered, reverse=True)]
 
 
 def default_root(environment: Mapping[str, str]) -> Path:

@@ -22,6 +22,7 @@ from dlcore.model import Job, JobId
 from dlcore.problems import Problem
 from dllocal import labels, showing, trainers
 from dllocal.backstage import Backstage, Present
+from dllocal.folders import older_parts
 from dllocal.refusals import Complaint, Refused
 from dllocal.showing import Json
 
@@ -129,7 +130,10 @@ class JobsApi:
         """Say in which files the output of a job is."""
         entry = self._find(request)
         logs = self._stage.folders.training_logs(entry.job.id)
-        items = [{"node": node, "path": str(path)} for node, path in logs.items()]
+        items = [
+            {"node": node, "path": str(path), "parts": [*map(str, older_parts(path))]}
+            for node, path in logs.items()
+        ]
         return web.json_response({"items": items, "ended": entry.status.is_final})
 
     async def tell_surroundings(self, request: web.Request) -> web.Response:

@@ -242,7 +242,7 @@ class Pods:
         held = _lock(folder / "alive")
         if held is None:
             return
-        with os.fdopen(held), (folder / "sidecar.log").open("ab") as output:
+        with os.fdopen(held), self._folders.sidecar_log(key, booking.serial).open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._sidecar(entry, key, booking), "--", *trainer.command],
                 cwd=trainer.folder,

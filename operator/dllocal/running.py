@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +37,7 @@ from dllocal.folders import Folders
 from dllocal.machine import Machine
 from dllocal.pods import AT_ONCE, POLL_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
+from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
 from dllocal.watching import Watch
 from dlwire.messages import Refusal, State
@@ -65,6 +66,8 @@ class Setup:
     poll_seconds: float = POLL_SECONDS
     """How often SideCars look at how far the training is."""
     dialing: DialSettings = DialSettings()
+    logs: LogLimits = LogLimits()
+    """How much is kept of what trainings write."""
     settings: tuple[Setting, ...] = ()
     """Where all that came from, for those who ask."""
     metrics: str = ""
@@ -127,6 +130,7 @@ class Running:
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
         control = loop.create_task(self.controller.run())
+        rotation = loop.create_task(Rotation(self.setup.logs, self._logs).run())
         if hears_signals:
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
@@ -138,7 +142,8 @@ class Running:
                 control.result()
         finally:
             control.cancel()
-            await asyncio.wait({control})
+            rotation.cancel()
+            await asyncio.wait({control, rotation})
             log.info("ends; what trains goes on training")
 
     async def clear(self) -> None:
@@ -154,6 +159,14 @@ class Running:
         self.memory.close()
         self.registry.close()
         os.close(self._lock)
+
+    def _logs(self) -> Iterator[Path]:
+        """Everything that trainings and SideCars write to, as long as they have pods."""
+        for job, entry in self.registry.entries.items():
+            for booking in entry.status.pods:
+                key = PodKey(job, booking.node)
+                yield self.folders.training_log(key)
+                yield self.folders.sidecar_log(key, booking.serial)
 
     def _open_notebook(self) -> Notebook:
         store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)

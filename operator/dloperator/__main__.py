@@ -140,6 +140,7 @@ def make_work(settings: OperatorSettings) -> Work:
         ),
         store=settings.store,
         sample_seconds=settings.learning.sample_seconds,
+        dialing=settings.dialing,
         cluster=ClusterSettings(pods=settings.pods, pool=settings.pool),
     )
 

@@ -177,6 +177,12 @@ def test_a_job_has_finished_when_all_its_processes_ended_well():
     assert reasons(said) == ["Finished"]
 
 
+def test_how_far_a_job_came_is_known_by_its_last_word():
+    last = replace(ended(run(3, 0)), progress=Progress(iteration=90, begun=True))
+    said = judged(alone(last, iteration=80))
+    assert (said.phase, said.iteration, said.speed) == (Phase.COMPLETED, 90, 0.0)
+
+
 @pytest.mark.parametrize("other", [running(RUN1), after(RUN1)])
 def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
     assert not judged(pair(ended(RUN0), other)).is_final

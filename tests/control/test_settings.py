@@ -39,6 +39,16 @@ def test_every_setting_is_documented():
     assert undocumented == []
 
 
+def test_how_sidecars_are_spoken_to_can_be_set():
+    assert load({"dialing": {"waitSeconds": 20}}).settings.dialing.wait_seconds == 20.0
+    with pytest.raises(SettingsError) as caught:
+        load({"dialing": {"waitSeconds": 0}}, file="f")
+    assert caught.value.lines() == (
+        "dialing.waitSeconds (f): cannot be so: wait_seconds is 0; it has to be above 0;"
+        " correct it, or leave it out",
+    )
+
+
 def test_words_are_read_as_what_they_mean():
     assert load({"mechanism": "recreate"}).settings.mechanism is Mechanism.RECREATE
 

@@ -5,6 +5,7 @@ import pytest
 from dlcore.model import JobId, Phase
 from dlctl import following
 from dlctl.backends import Away
+from dllocal.rotating import LogLimits, turn_over
 from tests.ctl.running import Live, Result, run_apart
 
 
@@ -99,6 +100,41 @@ def test_a_log_that_is_turned_over_is_followed_on(played, logs):
         assert live.line() == "new 1\n"
         (logs.folder / "n1.log").write_text("n 2\n", encoding="utf-8")
         assert live.line() == "n 2\n"
+        end(played)
+        assert live.rest() == Result(0, "", "")
+
+
+def test_a_log_in_parts_is_read_as_the_one_that_it_was(played, logs):
+    (logs.folder / "n1.log.2").write_text("one\ntwo\nthr", encoding="utf-8")
+    (logs.folder / "n1.log.1").write_text("ee\nfour\n", encoding="utf-8")
+    (logs.folder / "n1.log").write_text("", encoding="utf-8")
+    lines = ["one", "two", "three", "four"]
+    for live in ("", "five", "five\nsix\n"):
+        (logs.folder / "n1.log").write_text(live, encoding="utf-8")
+        all_lines = lines + live.split()
+        for count in (None, 0, 1, 2, 3, 4, 5, 6, 9):
+            path = logs.folder / "n1.log"
+            told = b"".join(each.text for each in following.read_lines({"n1": path}, count))
+            wanted = all_lines if count is None else all_lines[len(all_lines) - min(count, 9) :]
+            if count is not None and count >= len(all_lines):
+                wanted = all_lines
+            assert told.decode().split() == wanted
+    assert run_apart("logs", "a", "--tail", 3, "--state", played.up.root).stdout == (
+        "four\nfive\nsix\n"
+    )
+
+
+def test_who_follows_a_log_loses_nothing_when_it_is_turned_over(played, logs):
+    limits = LogLimits(largest_bytes=4096)
+    with follow(played) as live:
+        logs.write("n1", "first\n")
+        assert live.line() == "first\n"
+        for number in range(3):
+            logs.write("n1", f"{'x' * 5000} {number}\n")
+            assert turn_over(logs.folder / "n1.log", limits)
+        logs.write("n1", "last\n")
+        assert [live.line()[-2:] for _ in range(3)] == ["0\n", "1\n", "2\n"]
+        assert live.line() == "last\n"
         end(played)
         assert live.rest() == Result(0, "", "")
 

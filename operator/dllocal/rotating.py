@@ -1,0 +1,153 @@
+"""
+Logs that grow no further than they may: what is too long is turned over into parts.
+
+Whoever writes a log has it open, and cannot be told to open another one. So a log is copied into its
+latest part, ``NAME.log.1``, and then cut to nothing; whoever appends goes on at its new beginning.
+What is written in the instant between the last look and the cut is lost; that are microseconds, and
+as much can be lost once in so many megabytes. Whoever follows a log sees that it has become shorter,
+and goes on in the part first (:mod:`dlctl.following`).
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """How much is kept of what the trainings of a job write on each node."""
+
+    largest_bytes: int = 64 << 20
+    """A log that is longer than this is turned over."""
+    kept_parts: int = 3
+    """So many parts of that size are kept besides the log itself; of more, the oldest is forgotten."""
+    look_seconds: float = 5.0
+    """How often it is looked for logs that are too long."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would turn logs over all the time."""
+        if self.largest_bytes < 4096:
+            raise ValueError(f"largest_bytes is {self.largest_bytes}; give at least 4096")
+        if self.look_seconds <= 0:
+            raise ValueError(f"look_seconds is {self.look_seconds:g}; it has to be above 0")
+
+
+def turn_over(path: Path, limits: LogLimits) -> bool:
+    """Turn a log over if it is too long; tells whether it was. Raises :class:`OSError`."""
+    turn = begin(path, limits)
+    if turn is not None:
+        turn.finish()
+    return turn is not None
+
+
+def begin(path: Path, limits: LogLimits) -> "Turn | None":
+    """Copy a log that is too long, which takes its time; to be finished at once afterwards."""
+    source = path.open("rb+", buffering=0)
+    turn = Turn(path, source, limits.kept_parts)
+    try:
+        if os.fstat(source.fileno()).st_size > limits.largest_bytes:
+            turn.copy()
+            return turn
+    except OSError:
+        turn.close()
+        raise
+    turn.close()
+    return None
+
+
+class Turn:
+    """A log that is being turned over."""
+
+    def __init__(self, path: Path, source: FileIO, kept: int) -> None:
+        self._path = path
+        self._source = source
+        self._kept = kept
+        self._unfinished = path.with_name(f"{path.name}.unfinished")
+        self._part: FileIO | None = None
+
+    def copy(self) -> None:
+        """Take over what is there by now."""
+        if self._kept and self._part is None:
+            self._part = self._unfinished.open("wb", buffering=0)
+        while self._part and os.sendfile(self._part.fileno(), self._source.fileno(), None, BLOCK):
+            pass
+
+    def finish(self) -> None:
+        """Take over what came since, and cut the log: little of it, and nothing in between."""
+        try:
+            if self._part is not None:
+                for number in reversed(range(1, self._kept + 1)):
+                    _shift(self._path, number, self._kept)
+                self._unfinished.rename(_part(self._path, 1))
+                self.copy()
+            self._source.truncate(0)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it; what was not finished is not kept."""
+        if self._part is not None:
+            self._part.close()
+            self._unfinished.unlink(missing_ok=True)
+        self._source.close()
+
+
+def _shift(path: Path, number: int, kept: int) -> None:
+    with suppress(FileNotFoundError):
+        if number == kept:
+            _part(path, number).unlink()
+        else:
+            _part(path, number).rename(_part(path, number + 1))
+
+
+def _part(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+class Rotation:
+    """Looks after the logs of one state folder, as long as it is run."""
+
+    def __init__(self, limits: LogLimits, logs: Callable[[], Iterable[Path]]) -> None:
+        self._limits = limits
+        self._logs = logs
+        self._refused: dict[Path, str] = {}
+        """Why a log could not be turned over, so that it is told once."""
+
+    async def run(self) -> None:
+        """Do this until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.look_seconds)
+            for path in list(self._logs()):
+                turn = await asyncio.to_thread(self._attempt, path, begin, path, self._limits)
+                if turn is not None:
+                    # Not in a thread, which might have to wait for its turn just before the cut.
+                    self._attempt(path, turn.finish)
+
+    def _attempt(
+        self, path: Path, act: Callable[P, T], *args: P.args, **named: P.kwargs
+    ) -> T | None:
+        try:
+            done = act(*args, **named)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            why = error.strerror or str(error)
+            if self._refused.get(path) != why:
+                log.warning("%s is too long, and cannot be turned over: %s", path, why)
+            self._refused[path] = why
+            return None
+        self._refused.pop(path, None)
+        return done
