@@ -38,8 +38,8 @@ class Supervisor(Protocol):
 
         Reports ``Started`` or ``StartFailed`` before the last of its ranks has ended, ``RankEnded``
         for each rank that ends after it became the user's program, and at last ``Gone``, once:
-        whenever it comes to pass that no process of the job is left. Nothing is reported of an
-        attempt after its ``Gone``.
+        whenever it comes to pass that no process of the job is left. Where something else is in
+        the way of that, ``Lingering`` says what. Nothing is reported of an attempt after its ``Gone``.
         """
         ...
 

@@ -98,6 +98,14 @@ class StillThere:
 
 
 @dataclass(frozen=True)
+class Lingering:
+    """No process of the attempt is to be found any more, and yet something is in the way of Gone."""
+
+    attempt: int
+    problem: Problem
+
+
+@dataclass(frozen=True)
 class Gone:
     """
     It is proven that no process of the attempt is left, not as a descendant either.
@@ -120,6 +128,7 @@ Event = Union[
     CheckpointTimedOut,
     GraceOver,
     StillThere,
+    Lingering,
     Gone,
 ]
 

@@ -86,7 +86,7 @@ class Gauges:
         self._is_stuck = True
         inquiry.answer(None)
 
-    def _take(self, reading: list[Gpu]) -> None:
+    def _take(self, reading: Reading) -> None:
         self._is_stuck = False
         self._asked.popleft().answer(reading)
 
@@ -120,10 +120,20 @@ class Gauges:
 
     def _read_until_closed(self, gauge: gpus.Gauge) -> None:
         while self._orders.get() == READ:
-            self._tell(self._take, gauge.read())
+            self._tell(self._take, read(gauge))
         gauge.close()
 
     def _tell(self, take: Callable[[T], None], what: T) -> None:
         # A loop that was closed meanwhile has nobody left to hear it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(take, what)
+
+
+def read(gauge: gpus.Gauge) -> Reading:
+    """Read, or say that there was no answer; the next one may be one."""
+    try:
+        return gauge.read()
+    except Exception:
+        # A driver may raise anything, and what was not read proves nothing.
+        log.exception("the GPUs could not be read")
+        return None

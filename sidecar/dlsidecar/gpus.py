@@ -183,12 +183,22 @@ def mark_strangers(gpus: Collection[Gpu], ids: Collection[str]) -> tuple[Gpu, ..
     return tuple(replace(one, busy_unassigned=is_busy(one) and one not in assigned) for one in gpus)
 
 
+def measure(gpus: Collection[Gpu], ids: Collection[str]) -> dict[str, int]:
+    """Return the base line: how much memory of these GPUs is in use, where that is told."""
+    return {one.uuid: one.memory_used for one in choose(gpus, ids) if one.memory_total}
+
+
 def find_unreleased(
     gpus: Collection[Gpu], base: Mapping[str, int], *, tolerance_bytes: int = 64 << 20
-) -> list[Gpu]:
-    """Return the GPUs that hold more memory than at their base line, by UUID."""
-    return [
-        one
-        for one in gpus
-        if one.uuid in base and one.memory_used > base[one.uuid] + tolerance_bytes
-    ]
+) -> dict[str, str]:
+    """Say of each GPU, by UUID, why it is not proven to hold no more memory than at the base line."""
+    told = {one.uuid: one.memory_used for one in gpus if one.memory_total}
+    reasons = {}
+    for uuid, before in base.items():
+        if uuid not in told:
+            # As after many an error of the driver, which proves nothing.
+            reasons[uuid] = f"{uuid} does not tell how much is in use"
+        elif told[uuid] > before + tolerance_bytes:
+            more = told[uuid] - before >> 20
+            reasons[uuid] = f"{uuid} holds {more} MiB more than before the start"
+    return reasons

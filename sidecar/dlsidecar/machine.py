@@ -51,6 +51,7 @@ from dlsidecar.events import (
     Interrupted,
     Kill,
     Leave,
+    Lingering,
     RankEnded,
     Started,
     StartFailed,
@@ -415,11 +416,15 @@ def _still_there(machine: Machine, _: StillThere) -> Reaction:
     return _step(machine, Word.STILL_THERE)
 
 
+def _lingering(machine: Machine, event: Lingering) -> Reaction:
+    return Reaction(replace(machine, lingering=event.problem))
+
+
 def _gone(machine: Machine, _: Gone) -> Reaction:
     # Only the way down ends in a proof: a supervisor tells of every rank before.
     if machine.phase is not Phase.STOPPING:
         return Reaction(machine)
-    machine = replace(machine, is_stuck=False)
+    machine = replace(machine, is_stuck=False, lingering=None)
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
     return _step(machine, _word_for_gone(machine))
@@ -434,6 +439,7 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
     CheckpointTimedOut: _saving_timed_out,
     GraceOver: _grace_over,
     StillThere: _still_there,
+    Lingering: _lingering,
     Gone: _gone,
 }
 

@@ -52,6 +52,8 @@ class Machine:
     saving_problem: Problem | None = None
     is_stuck: bool = False
     """Whether SIGKILL was sent long ago, and there is still no proof."""
+    lingering: Problem | None = None
+    """What is in the way of the proof, where it is not a process."""
     is_interrupted: bool = False
     has_left: bool = False
 
@@ -94,7 +96,7 @@ class Machine:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        stuck = STUCK if self.is_stuck else None
+        stuck = (self.lingering or STUCK) if self.is_stuck else None
         known = (self.failure, self.saving_problem, stuck)
         return tuple(problem for problem in known if problem is not None)
 
@@ -104,7 +106,7 @@ EXIT_NOT_STARTED = 127
 
 STUCK = Problem(
     "ProcessesDoNotEnd",
-    "SIGKILL was sent, and it is still not proven that no process of the job is left",
+    "SIGKILL was sent, and processes of the job are still there",
     "look for processes in the uninterruptible sleep (state D), for example on a network file"
     " system or a GPU that has failed; the GPUs stay with this job until they are gone",
 )

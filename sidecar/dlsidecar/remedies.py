@@ -20,6 +20,8 @@ REMEDIES = {
     "ExpressionGivenUp": "look at what the expressions cost on the lines that the training prints",
     "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
     "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
+    "GPUMemoryNotReleased": "look who else uses the GPU (nvidia-smi on the node), and at the driver"
+    " (dmesg); it stays with this job until its memory is as free as before",
     "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
     " with the job",
     "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",

@@ -26,6 +26,7 @@ from dlsidecar.events import (
     CheckpointFailed,
     Event,
     Gone,
+    Lingering,
     RankEnded,
     Started,
     StartFailed,
@@ -36,6 +37,7 @@ from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.remedies import make_problem
 from dlsidecar.scouting import Scout
 from dlsidecar.settings import Confirmation, Framework, Training
+from dlsidecar.trainer import Trainer
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Process, Run
 
@@ -45,31 +47,6 @@ FIRST_LOOK_SECONDS = 0.002
 SLOWEST_LOOK_SECONDS = 0.25
 DESPERATE_LOOKS = 50
 """After so many looks that still found somebody, PID 1 lets the kernel kill all at once."""
-
-
-class Trainer:
-    """One training process of the latest start."""
-
-    def __init__(self, rank: ranks.Rank) -> None:
-        self.rank = rank.rank
-        self.local_rank = rank.local_rank
-        self.gpus = rank.gpus
-        self.environment = rank.environment
-        self.pid = 0
-        self.warm = False
-        self.is_running = False
-        """Whether it has become the user's program."""
-        self.ended: Ended | None = None
-
-    def describe(self) -> Process:
-        return Process(
-            rank=self.rank,
-            pid=self.pid,
-            gpus=self.gpus,
-            warm=self.warm,
-            exit_code=self.ended.code if self.ended else None,
-            signal=self.ended.signal if self.ended else None,
-        )
 
 
 class Processes:
@@ -106,6 +83,8 @@ class Processes:
         self._trainers: list[Trainer] = []
         self._request: checkpoints.Request | None = None
         self._base: dict[str, int] = {}
+        self._lingering: frozenset[str] = frozenset()
+        """The GPUs that were told to be all that is in the way of the release."""
         self._must_report_gone = False
         self._has_reported_start = False
         self._is_terminating = False
@@ -135,7 +114,7 @@ class Processes:
         self._has_reported_start = False
         self._is_terminating = self._is_killing = False
         self._trainers = []
-        self._base = {}
+        self._base, self._lingering = {}, frozenset()
         if self._gauges.missing:
             self._start_all(run)
             return
@@ -153,7 +132,7 @@ class Processes:
 
     def _start_measured(self, run: Run, present: list[Gpu]) -> None:
         """Start when it is known how much memory of the GPUs is in use by others."""
-        self._base = {one.uuid: one.memory_used for one in gpus.choose(present, run.gpus)}
+        self._base = gpus.measure(present, run.gpus)
         unknown = gpus.find_unknown(present, run.gpus) if present else []
         if unknown:
             self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
@@ -419,12 +398,22 @@ class Processes:
             if attempt != self._attempt or not self._must_report_gone:
                 return
             # What does not answer is not proven.
-            if reading is None or gpus.find_unreleased(reading, self._base):
+            unreleased = gpus.find_unreleased(reading or (), self._base)
+            if unreleased:
+                self._tell_lingering(unreleased)
                 self._look_later()
             else:
                 self._say_gone()
 
         self._gauges.ask(hear)
+
+    def _tell_lingering(self, unreleased: Mapping[str, str]) -> None:
+        """Say once of these GPUs that they, and no process, are in the way of the release."""
+        if self._lingering != unreleased.keys():
+            self._lingering = frozenset(unreleased)
+            message = f"no process of the job is left, but {'; '.join(unreleased.values())}"
+            problem = make_problem("GPUMemoryNotReleased", message)
+            self._tell(Lingering(self._attempt, problem))
 
     def _kill_all(self) -> bool:
         if not self._household.kill():

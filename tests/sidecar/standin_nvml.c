@@ -1,7 +1,7 @@
 /*
  * NVML of a machine with two GPUs that is no machine: what it says stands in the folder that
  * STANDIN_NVML names. The file `memory` holds how many MiB of GPU 0 are in use, and as long as there
- * is a file `hang`, nobody is answered.
+ * is a file `hang`, nobody is answered, and as long as there is a file `lost`, no memory is told.
  */
 
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 #define SUCCESS 0
 #define NOT_SUPPORTED 3
+#define GPU_IS_LOST 15
 #define MIB (1ULL << 20)
 
 typedef struct { unsigned long long total, free, used; } memory_t;
@@ -69,7 +70,10 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned int length)
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory)
 {
+    char name[4096];
     hang();
+    if (access(path(name, "lost"), F_OK) == 0)
+        return GPU_IS_LOST;
     memory->total = 16384 * MIB;
     memory->used = (size_t)handle == 1 ? used() : 0;
     memory->free = memory->total - memory->used;

@@ -227,5 +227,7 @@ def test_what_a_change_costs_is_measured():
 
 def test_how_a_job_wants_to_be_stopped_is_taken_from_its_settings():
     training = Training(command=("true",), saving=Saving(signal="SIGUSR1", timeout_seconds=7))
-    assert limits_of(training) == Limits(saves=True, checkpoint_seconds=7)
+    assert limits_of(training) == Limits(saves=True, leader_saves=True, checkpoint_seconds=7)
+    saving = Saving(signal="SIGUSR1", to_all=True)
+    assert limits_of(Training(command=("true",), saving=saving)) == Limits(saves=True)
     assert not limits_of(Training(command=("true",))).saves

@@ -50,6 +50,13 @@ class StandIn:
     def answer(self) -> None:
         (self.folder / "hang").unlink()
 
+    def lose(self) -> None:
+        """Answer to no question for the memory any more, as a GPU that fell off its bus."""
+        (self.folder / "lost").touch()
+
+    def find(self) -> None:
+        (self.folder / "lost").unlink()
+
 
 @pytest.fixture
 def driver(tmp_path, library, monkeypatch):
@@ -105,10 +112,25 @@ def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     sidecar.run(2, "1")
     wait_until(lambda: sidecar.trainings() == [] or None, what="the end of the processes")
     # SIGKILL and what comes after it help nothing: there is nobody to be killed.
-    state = sidecar.wait_for(lambda s: "ProcessesDoNotEnd" in names(s))
+    state = sidecar.wait_for(lambda s: names(s) == {"GPUMemoryNotReleased"})
+    assert "GPU-standin-0 holds 4900 MiB more" in state.problems[0].message
     assert (state.phase, state.held, state.released) == (Phase.STOPPING, ("0",), False)
     driver.hold(100)
     assert sidecar.wait_for(is_running(2)).held == ("1",)
+
+
+def test_an_error_of_the_driver_is_no_release(start, driver):
+    sidecar = start(options=(*POLL, *SOON))
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    driver.lose()
+    sidecar.stop(2)
+    state = sidecar.wait_for(lambda s: names(s) == {"GPUMemoryNotReleased"})
+    assert "does not tell" in state.problems[0].message
+    assert not state.released
+    driver.find()
+    assert sidecar.wait_for(lambda s: s.released).problems == ()
 
 
 def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
@@ -122,7 +144,8 @@ def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
     assert state.phase is Phase.RUNNING
     assert "GPUsDoNotAnswer" in sidecar.told()
     sidecar.stop(2)
-    state = sidecar.wait_for(lambda s: "ProcessesDoNotEnd" in names(s))
+    state = sidecar.wait_for(lambda s: "GPUMemoryNotReleased" in names(s))
+    assert "ProcessesDoNotEnd" not in names(state)
     assert not state.released
     assert sidecar.trainings() == []
     driver.answer()

@@ -20,6 +20,7 @@ class Library:
     def __init__(self):
         self.used = [1 << 20, 2 << 30]
         self.events = []
+        self.lost = set()
         self.can_tell_events = True
 
     def nvmlInit(self):
@@ -40,6 +41,8 @@ class Library:
         return "V100"
 
     def nvmlDeviceGetMemoryInfo(self, handle):
+        if handle in self.lost:
+            raise self.NVMLError
         return SimpleNamespace(used=self.used[handle], total=16 << 30)
 
     def nvmlDeviceGetUtilizationRates(self, handle):
@@ -92,10 +95,22 @@ def test_busy_though_not_assigned_is_marked():
 def test_memory_above_the_base_line_is_not_released():
     library = Library()
     gauge = gpus.Nvml(library)
-    base = {one.uuid: one.memory_used for one in gauge.read()}
+    base = gpus.measure(gauge.read(), ["0", "1"])
     assert not gpus.find_unreleased(gauge.read(), base)
     library.used[0] += 1 << 30
-    assert [one.uuid for one in gpus.find_unreleased(gauge.read(), base)] == ["GPU-0"]
+    reasons = gpus.find_unreleased(gauge.read(), base)
+    assert reasons == {"GPU-0": "GPU-0 holds 1024 MiB more than before the start"}
+
+
+def test_an_error_proves_no_release():
+    library = Library()
+    gauge = gpus.Nvml(library)
+    base = gpus.measure(gauge.read(), ["0", "1"])
+    library.lost.add(1)
+    assert list(gpus.find_unreleased(gauge.read(), base)) == ["GPU-1"]
+    assert list(gpus.find_unreleased([], base)) == ["GPU-0", "GPU-1"]
+    # What was never told is not waited for.
+    assert gpus.measure(gauge.read(), ["0", "1"]) == {"GPU-0": 1 << 20}
 
 
 def test_ids_that_the_machine_does_not_have_are_found():

@@ -21,6 +21,7 @@ from dlsidecar.events import (
     Interrupted,
     Kill,
     Leave,
+    Lingering,
     RankEnded,
     Started,
     StartFailed,
@@ -163,6 +164,15 @@ def test_what_does_not_die_is_killed_again_and_told_of():
     assert [problem.name for problem in after(*told).problems] == ["ProcessesDoNotEnd"]
     assert not after(*told).released
     assert after(*told, Gone(1)).problems == ()
+
+
+def test_what_is_in_the_way_of_the_proof_is_told_instead_of_processes():
+    problem = Problem("GPUMemoryNotReleased", "GPU-0 holds more", "look")
+    told = (*BEGUN, Told(stop(2, checkpoint=False)), GraceOver(1))
+    assert after(*told, Lingering(1, problem)).problems == ()
+    assert after(*told, Lingering(1, problem), StillThere(1)).problems == (problem,)
+    assert [one.name for one in after(*told, StillThere(1)).problems] == ["ProcessesDoNotEnd"]
+    assert after(*told, Lingering(1, problem), StillThere(1), Gone(1)).problems == ()
 
 
 # --- a newer declaration ------------------------------------------------------------------
