@@ -5,6 +5,7 @@ What it takes stands in ``dljob simulate --help``; what the figures mean, in
 :mod:`dlsim.scoring`.
 """
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ class Options:
     placement: str
     mechanism: str
     restart_cost: float | None
+    period: float | None
     failures: Path | None
     seed: int
     output: str
@@ -115,6 +117,13 @@ class Options:
     f"{DEFAULT_COSTS.pod_start(1) + DEFAULT_COSTS.process_start(1):g} s a start; "
     f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
     f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
+)
+@click.option(
+    "--period",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Decide at least so often though nothing has happened, as `dljob up` does every 15 s.  "
+    "[default: only when something has]",
 )
 @click.option(
     "--failures",
@@ -191,6 +200,7 @@ def build_setting(options: Options) -> Setting:
         mechanism=Mechanism(options.mechanism),
         costs=DEFAULT_COSTS if cost is None else costs_of_change(cost),
         seed=options.seed,
+        period_s=math.inf if options.period is None else options.period,
         outages=failures.read_failures(options.failures, names) if options.failures else (),
     )
 

@@ -65,6 +65,8 @@ class Setting:
     outages: tuple[Outage, ...] = ()
     checkpoint_every_s: float = 600.0
     """How much training a failing node destroys at most. Checkpoints before stops come besides."""
+    period_s: float = math.inf
+    """A decision is made at least so often, though nothing has happened, as controllers do it."""
 
 
 class World:
@@ -147,8 +149,10 @@ class World:
         self._apply(plan)
         # What an earlier decision wanted is of no interest to the policy any more.
         self._wake_stamp += 1
-        if plan.wake_at is not None:
-            wake_at = max(plan.wake_at, self._kernel.now + RESOLUTION)
+        now = self._kernel.now
+        asked_for = math.inf if plan.wake_at is None else max(plan.wake_at, now + RESOLUTION)
+        wake_at = min(asked_for, now + self._setting.period_s)
+        if wake_at < math.inf:
             self._kernel.at(wake_at, Order.WAKE, _bind(self._wake, self._wake_stamp))
         self._fruitless = self._fruitless + 1 if self._kernel.only_wakes else 0
 

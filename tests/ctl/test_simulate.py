@@ -155,6 +155,14 @@ def test_a_restart_cost_is_paid_by_both_mechanisms_alike(dljob, folder):
         assert result.data[0]["avg_jct_s"] == 1007.5
 
 
+def test_with_a_period_decisions_are_made_though_nothing_happens(dljob, folder):
+    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
+    options = ("simulate", "one.csv", "--gpus", 4, "--rigid", "--restart-cost", 0, "-o", "json")
+    # It comes, it trains, it ends; every 300 s in between it is looked whether all is well.
+    assert dljob(*options).data[0]["decisions"] == 2
+    assert dljob(*options, "--period", 300).data[0]["decisions"] == 5
+
+
 def test_recreation_costs_more_than_a_restart_in_place(dljob, folder):
     options = ("simulate", "five.csv", "--gpus", 8, "-o", "json")
     (inside,) = dljob(*options).data
