@@ -111,6 +111,8 @@ _PROGRESS: Final = Record(
             description="How much of the training is done.", minimum=0, maximum=1, whole=False
         ),
         "etaSeconds": _count("In how many seconds it is expected to be done."),
+        "etaLowSeconds": _count("The same if all goes well."),
+        "etaHighSeconds": _count("The same if it does not."),
         "metric": _amount("The metric of its target, as it was reported last.", least=-MANY),
         "reached": _count("How often in a row its target was reached."),
     },

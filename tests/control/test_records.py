@@ -1,14 +1,14 @@
 """What a status makes of decisions, pods and conditions; and what of it needs to be written."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from dlcontrol.documents import read_status, write_status
 from dlcontrol.records import Booking, Condition, ConditionType, Status
-from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
+from dlcore.model import GpuRef, NodeName, Phase
 from tests.builders import make_placement
+from tests.statuses import make_full_status
 
 N0, N1 = NodeName("n0"), NodeName("n1")
 TWO, ONE = make_placement(n0=(0, 1)), make_placement(n0=(1,))
@@ -92,37 +92,5 @@ def test_how_far_a_job_is_is_not_worth_a_write():
 
 
 def test_every_field_outlives_the_controller():
-    placement = make_placement("V100", n0=(0, 1))
-    condition = Condition(ConditionType.FINISHED, status=True, reason="Finished", message="x")
-    numbers: dict[str, Any] = {
-        name: float(place) + 1000.0 if isinstance(default, float) else place + 10
-        for place, (name, default) in enumerate(
-            (name, each.default) for name, each in Status.__dataclass_fields__.items()
-        )
-        if isinstance(default, float | int) and not isinstance(default, bool)
-    }
-    others: dict[str, Any] = {
-        "phase": Phase.ADJUSTING,
-        "placement": placement,
-        "batch_size": 128,
-        "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
-        "saves": False,
-        "pods": (Booking(N0, 3, 2),),
-        "leftover": frozenset({GpuRef(N1, 1)}),
-        "started_at": 5000.0,
-        "finished_at": 5001.0,
-        "paused_at": 5002.0,
-        "metric": 0.5,
-        "bound_to": (N0,),
-        "exit_code": 3,
-        "message": "trains",
-        "conditions": (condition,),
-    }
-    full = Status(**numbers | others)
-    unset = [
-        name
-        for name, each in Status.__dataclass_fields__.items()
-        if getattr(full, name) == each.default
-    ]
-    assert unset == []
+    full = make_full_status()
     assert read_status(write_status(full)) == full

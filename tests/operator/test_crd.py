@@ -1,0 +1,211 @@
+"""The custom resource is made from the one schema, and holds exactly what is written to it."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlcontrol.documents import read_status, write_status
+from dlcontrol.records import Status
+from dlcore.model import Phase
+from dlcore.predicting import Span
+from dlcore.records import Many, Record
+from dlcore.schemas import Node
+from dloperator import crd, jobs
+from dloperator.columns import COLUMNS, with_columns
+from dloperator.statusfields import LONGEST_MESSAGE, STATUS
+from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
+from tests.operator.manifests import make_manifest, path_of
+from tests.servers.api import Api, Json, Refused
+from tests.servers.controlplane import ControlPlane
+from tests.statuses import make_full_status
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL: Json = jobs.status_document(make_full_status(), epoch=4, generation=7)
+SCHEMAS = dict(iter_schemas(STATUS.openapi()))
+
+
+def test_the_installed_file_is_what_the_schema_says():
+    ran = subprocess.run([sys.executable, ROOT / "scripts" / "write-crd", "--check"], check=False)
+    assert ran.returncode == 0, "run scripts/write-crd"
+    written = yaml.safe_load((ROOT / "crds" / crd.FILE).read_text(encoding="utf-8"))
+    assert written == crd.definition()
+
+
+def test_it_is_found_by_its_names_and_has_a_status_but_no_scale():
+    spec = crd.definition()["spec"]
+    assert spec["names"]["shortNames"] == ["dlj"]
+    assert spec["scope"] == "Namespaced"
+    [version] = spec["versions"]
+    assert version["subresources"] == {"status": {}}
+
+
+def test_the_columns_are_those_of_dljob_get():
+    narrow = [column["name"].upper() for column in COLUMNS if not column.get("priority")]
+    assert narrow == ["PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"]
+
+
+# --- the status ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SCHEMAS)
+def test_every_part_of_the_status_is_typed_bounded_and_described(path: str):
+    schema = SCHEMAS[path]
+    wanted = BOUNDS.get(schema["type"], set())
+    assert not wanted or wanted & schema.keys()
+    assert schema["description"].endswith(".")
+    assert "x-kubernetes-preserve-unknown-fields" not in schema
+
+
+def names_in(node: Node, path: str = "") -> set[str]:
+    """Name every field that a schema knows."""
+    if isinstance(node, Many):
+        return names_in(node.items, path)
+    if not isinstance(node, Record):
+        return {path}
+    return {
+        inner for name, field in node.fields.items() for inner in names_in(field, f"{path}.{name}")
+    }
+
+
+def names_of(document: Any, path: str = "") -> set[str]:
+    """Name every field that a document has."""
+    if isinstance(document, list):
+        return {name for item in document for name in names_of(item, path)}
+    if not isinstance(document, dict):
+        return {path}
+    return {
+        inner for name, value in document.items() for inner in names_of(value, f"{path}.{name}")
+    }
+
+
+def test_the_schema_knows_exactly_what_is_written():
+    full = with_columns(write_status(make_full_status(), remaining=Span(4321.0, 4000.0, 5000.0)))
+    document = {**FULL, "progress": full["progress"]}
+    assert names_of(document) == names_in(STATUS)
+    assert list(STATUS.problems(document, "status")) == []
+
+
+def test_what_is_shown_is_left_alone_when_it_is_read_back():
+    full = make_full_status()
+    assert read_status(FULL) == full
+
+
+@pytest.mark.parametrize(
+    ("status", "remaining", "shown"),
+    [
+        (Status(), None, ("-", "-", "-", "-")),
+        (
+            Status(phase=Phase.RUNNING, iteration=7, speed=5.14),
+            None,
+            ("7 it", "5.14 it/s", "-", "-"),
+        ),
+        (
+            Status(phase=Phase.RUNNING, iteration=31, iterations_total=100.0, speed=0.5),
+            Span(5120.0, 4000.0, 6000.0),
+            ("31%", "0.5 it/s", "85m", "-"),
+        ),
+        (
+            Status(phase=Phase.RUNNING, iteration=9999, iterations_total=10000.0),
+            Span(3.0, 3.0, 3.0),
+            ("99.9%", "-", "3s", "-"),
+        ),
+        (
+            Status(phase=Phase.COMPLETED, iteration=90, iterations_total=100.0),
+            Span(50.0, 40.0, 60.0),
+            ("100%", "-", "-", "-"),
+        ),
+    ],
+)
+def test_figures_are_shown_as_people_read_them(status, remaining, shown):
+    document = with_columns(write_status(status, remaining=remaining))
+    assert tuple(document["shown"].values()) == shown
+
+
+def test_gpus_are_shown_in_ranges_by_their_nodes():
+    nodes = [{"name": "a", "gpuIds": [0, 1, 2, 5]}, {"name": "b", "gpuIds": [3]}]
+    document = with_columns({"phase": "Running", "allocation": {"nodes": nodes}})
+    assert document["shown"]["allocation"] == "a[0-2,5] b[3]"
+
+
+@pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf, 1e300])
+def test_a_metric_that_is_no_figure_does_not_keep_the_rest_from_being_written(metric: float):
+    status = Status(phase=Phase.RUNNING, iteration=5, metric=metric)
+    document = with_columns(write_status(status))
+    assert document["progress"]["iteration"] == 5
+    assert list(STATUS.problems(document, "status")) == []
+
+
+def test_a_long_message_is_cut():
+    long = {"type": "T", "status": "True", "reason": "R", "message": "x" * 99_999}
+    document = with_columns({"message": "y" * 99_999, "conditions": [long]})
+    for text in (document["message"], document["conditions"][0]["message"]):
+        assert len(text) == LONGEST_MESSAGE
+        assert text.endswith("…")
+
+
+# --- on a real API server -----------------------------------------------------------------
+
+
+@pytest.fixture
+def api(cluster: ControlPlane):
+    with cluster.api() as api:
+        yield api
+
+
+@pytest.fixture
+def job(api: Api, namespace: str) -> str:
+    """The path of a job without a status."""
+    api.post(path_of(namespace), make_manifest("job"))
+    return path_of(namespace, "job")
+
+
+@pytest.mark.cluster
+def test_what_is_written_into_the_status_is_there_to_the_last_field(api: Api, job: str):
+    written = api.merge(f"{job}/status", {"status": FULL})["status"]
+    assert written == FULL
+    assert api.get(job)["status"] == FULL
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("status", "field"),
+    [
+        ({"phase": "Dreaming"}, "status.phase"),
+        ({"reshapes": -1}, "status.reshapes"),
+        ({"progress": {"fraction": 1.5}}, "status.progress.fraction"),
+        ({"conditions": [{"type": "Finished"}]}, "status.conditions[0].reason"),
+        ({"message": "x" * (LONGEST_MESSAGE + 1)}, "status.message"),
+        ({"startedAt": "yesterday"}, "status.startedAt"),
+    ],
+)
+def test_a_status_that_means_nothing_is_refused(api: Api, job: str, status: Json, field: str):
+    with pytest.raises(Refused) as refused:
+        api.merge(f"{job}/status", {"status": status})
+    assert field in {cause["field"] for cause in refused.value.causes}
+
+
+@pytest.mark.cluster
+def test_who_writes_the_spec_cannot_write_the_status_nor_the_other_way_round(api: Api, job: str):
+    api.merge(job, {"status": {"phase": "Completed"}})
+    assert "status" not in api.get(job)
+    api.merge(f"{job}/status", {"spec": {"priority": 5}, "status": {"phase": "Queued"}})
+    kept = api.get(job)
+    assert kept["spec"]["priority"] == 0
+    assert kept["status"] == {"phase": "Queued"}
+
+
+@pytest.mark.cluster
+def test_the_definition_is_accepted_without_a_warning(cluster: ControlPlane, tmp_path: Path):
+    said = cluster.kubectl.try_to("apply", "--dry-run=server", "-f", ROOT / "crds" / crd.FILE)
+    assert (said.code, said.err) == (0, "")
+    definition = cluster.kubectl("get", "crd", crd.NAME, "-o", "yaml")
+    conditions = {
+        each["type"]: each["status"] for each in yaml.safe_load(definition)["status"]["conditions"]
+    }
+    assert conditions["Established"] == "True"
+    assert conditions.get("NonStructuralSchema", "False") == "False"
