@@ -1,0 +1,265 @@
+"""Jobs by kubectl, as a user types it: apply, get, describe, explain, wait, edit, delete."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlcontrol.documents import write_status
+from dlcontrol.records import Condition, ConditionType, Status
+from dlcore.model import Framework, Phase
+from dlcore.predicting import Span
+from dloperator.columns import with_columns
+from tests.builders import make_placement
+from tests.operator.manifests import EXAMPLES, LEAST, make_manifest, path_of, set_phase
+from tests.servers.api import Json
+from tests.servers.controlplane import ControlPlane
+from tests.servers.kubectl import Kubectl, KubectlFailed
+
+pytestmark = pytest.mark.cluster
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+ETA = Span(5120.0, 5000.0, 5300.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    """Write a manifest into a file, as users have them."""
+
+    def write(manifest: Json, name: str = "job") -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(manifest))
+        return path
+
+    return write
+
+
+def play_status(cluster: ControlPlane, namespace: str, status: Status) -> None:
+    """Play the operator: write the status of the job named job."""
+    document = with_columns(write_status(status, remaining=ETA))
+    with cluster.api() as api:
+        api.merge(path_of(namespace, "job", "status"), {"status": document})
+
+
+RUNNING = Status(
+    phase=Phase.RUNNING,
+    placement=make_placement("V100", n1=(0, 1, 2, 3), n2=(5,)),
+    generation=3,
+    iteration=310,
+    iterations_total=1000.0,
+    speed=5.14,
+    reshapes=4,
+    message="grows from 2 to 5 GPUs: they are idle",
+    conditions=(
+        Condition(
+            ConditionType.SCHEDULED, status=True, reason="IdleGpus", message="why not", since=1e9
+        ),
+    ),
+)
+
+
+def cells_of(table: str, name: str) -> dict[str, str]:
+    """Read one row of a table of kubectl, by its header."""
+    header, *rows = table.splitlines()
+    titles = header.split()
+    starts = [header.index(title) for title in titles]
+    [row] = [row for row in rows if row.split()[0] == name]
+    ends = [*starts[1:], len(row)]
+    return {
+        title: row[start:end].strip()
+        for title, start, end in zip(titles, starts, ends, strict=True)
+    }
+
+
+def test_a_job_is_applied_changed_and_applied_again(kubectl: Kubectl, file):
+    applied = file(make_manifest("job"))
+    assert kubectl("apply", "-f", applied).strip() == "dljob.dljob.io/job created"
+    assert kubectl("apply", "-f", applied).strip() == "dljob.dljob.io/job unchanged"
+    changed = file(make_manifest("job", priority=7, backoffLimit=1), "changed")
+    assert kubectl("diff", "-f", applied) == ""
+    assert kubectl.try_to("diff", "-f", changed).code == 1
+    assert kubectl("apply", "-f", changed).strip() == "dljob.dljob.io/job configured"
+    # What is taken out of the file goes back to its default.
+    kubectl("apply", "-f", file(make_manifest("job", priority=7)))
+    job = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))
+    assert (job["spec"]["priority"], job["spec"]["backoffLimit"]) == (7, 3)
+
+
+def test_a_large_template_fits_into_what_apply_keeps(kubectl: Kubectl, file):
+    """Client-side apply keeps the whole manifest in an annotation, of 256 KiB at most."""
+    env = [{"name": f"VARIABLE_{n}", "value": "v" * 400} for n in range(400)]
+    trainer = {**LEAST["template"]["spec"]["containers"][0], "env": env}
+    large = make_manifest("job", template={"spec": {"containers": [trainer]}})
+    kubectl("apply", "-f", file(large))
+    job = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))
+    assert 170_000 < len(job["metadata"]["annotations"][LAST_APPLIED]) < 262_144
+    assert kubectl("apply", "-f", file(large)).strip() == "dljob.dljob.io/job unchanged"
+
+
+def test_it_is_applied_on_the_servers_side_too(kubectl: Kubectl, file):
+    applied = file(make_manifest("job"))
+    assert "serverside-applied" in kubectl("apply", "--server-side", "-f", applied)
+    changed = file(make_manifest("job", priority=3))
+    assert "serverside-applied" in kubectl("apply", "--server-side", "-f", changed)
+    path = "-o=jsonpath={.spec.priority}"
+    assert kubectl("get", "dljob", "job", path) == "3"
+
+
+def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
+    kubectl("create", "-f", file(make_manifest("job")))
+    spec = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))["spec"]
+    assert spec["framework"] == "none"
+    assert spec["processes"] == "perGpu"
+    assert spec["gpus"] == {"options": [1, 2], "mixed": False, "ids": "index"}
+    assert spec["progress"] == {"http": True, "stallSeconds": 600}
+    assert spec["checkpoint"] == {
+        "confirm": "exit",
+        "graceSeconds": 10,
+        "shared": False,
+        "timeoutSeconds": 60,
+        "to": "leader",
+    }
+    assert (spec["priority"], spec["suspend"], spec["backoffLimit"]) == (0, False, 3)
+
+
+@pytest.mark.parametrize("word", ["dljobs", "dljob", "dlj", "dljobs.dljob.io", "all"])
+def test_jobs_are_listed_by_every_name_they_have(kubectl: Kubectl, file, word: str):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    assert "job" in kubectl("get", word)
+
+
+def test_a_job_without_a_status_has_empty_columns(kubectl: Kubectl, file):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    table = kubectl("get", "dljobs")
+    assert table.split("\n")[0].split() == [
+        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE")
+    ]
+    cells = cells_of(table, "job")
+    assert (cells["PHASE"], cells["GPUS"], cells["PROGRESS"]) == ("", "", "")
+
+
+def test_the_columns_read_well(cluster: ControlPlane, kubectl: Kubectl, namespace: str, file):
+    kubectl("apply", "-f", file(make_manifest("job", priority=7)))
+    play_status(cluster, namespace, RUNNING)
+    cells = cells_of(kubectl("get", "dlj"), "job")
+    assert cells.pop("AGE")
+    assert cells == {
+        "NAME": "job",
+        "PHASE": "Running",
+        "GPUS": "5",
+        "PROGRESS": "31%",
+        "SPEED": "5.14 it/s",
+        "ETA": "85m",
+        "RESHAPES": "4",
+    }
+    wide = cells_of(kubectl("get", "dlj", "-o", "wide"), "job")
+    assert wide["PRIORITY"] == "7"
+    assert wide["OPTIONS"] == "[1,2]"
+    assert wide["FAILURES"] == "0"
+    assert wide["ALLOCATION"] == "n1[0-3] n2[5]"
+    assert wide["REASON"] == "grows from 2 to 5 GPUs: they are idle"
+
+
+def test_a_job_is_described_with_its_conditions(
+    cluster: ControlPlane, kubectl: Kubectl, namespace: str, file
+):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    play_status(cluster, namespace, RUNNING)
+    told = kubectl("describe", "dljob", "job")
+    for words in ("Reason:", "IdleGpus", "Scheduled", "Gpu Ids:", "Phase:", "Running"):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    ("field", "teaches"),
+    [
+        ("dljob", "A training job that can run on several numbers of GPUs."),
+        ("dljob.spec", "How ranks and peers are told to the training processes"),
+        ("dljob.spec.gpus", "The numbers of GPUs that the job can run on, one by one."),
+        ("dljob.spec.gpus.requested", "the largest if left out"),
+        ("dljob.spec.checkpoint", "One of signal, command and http asks for it"),
+        ("dljob.spec.template.spec.containers.command", "The trainer must have one"),
+        ("dlj.spec.training.target.patience", "How often in a row it must be reached"),
+        ("dljob.status", "Where in its life the job is."),
+        ("dljob.status.progress.etaSeconds", "In how many seconds it is expected to be done."),
+    ],
+)
+def test_every_field_is_explained(kubectl: Kubectl, field: str, teaches: str):
+    assert teaches in " ".join(kubectl("explain", field).split())
+
+
+def test_the_choices_of_a_field_are_explained(kubectl: Kubectl):
+    told = kubectl("explain", "dljob.spec.framework").split()
+    assert told[told.index("ENUM:") + 1 :][:5] == [framework.value for framework in Framework]
+
+
+@pytest.mark.parametrize("waited", ["condition=Finished", "jsonpath={.status.phase}=Completed"])
+def test_a_script_waits_for_its_end(
+    cluster: ControlPlane, kubectl: Kubectl, namespace: str, file, waited: str
+):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    command = kubectl.command("wait", "dljob/job", f"--for={waited}", "--timeout=60s")
+    with subprocess.Popen(
+        command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        finished = Condition(
+            ConditionType.FINISHED, status=True, reason="Done", message="all of it", since=1e9
+        )
+        play_status(cluster, namespace, Status(phase=Phase.COMPLETED, conditions=(finished,)))
+        told, _ = waiting.communicate(timeout=60.0)
+    assert waiting.returncode == 0
+    assert told.strip() == "dljob.dljob.io/job condition met"
+
+
+def test_who_waits_for_what_does_not_come_is_told(kubectl: Kubectl, file):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    with pytest.raises(KubectlFailed, match="timed out waiting for the condition"):
+        kubectl("wait", "dljob/job", "--for=condition=Finished", "--timeout=1s")
+
+
+def test_it_is_suspended_by_a_patch_and_refused_to_change_its_training(
+    cluster: ControlPlane, kubectl: Kubectl, namespace: str, file
+):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    with cluster.api() as api:
+        set_phase(api, namespace, "job", "Running")
+    patched = kubectl("patch", "dljob", "job", "--type=merge", '--patch={"spec":{"suspend":true}}')
+    assert patched.strip() == "dljob.dljob.io/job patched"
+    with pytest.raises(KubectlFailed) as failed:
+        kubectl("apply", "-f", file(make_manifest("job", training={"iterations": 5})))
+    assert "training cannot change while the job runs, because what is left of it" in str(
+        failed.value
+    )
+    assert "cancel the job and submit it anew" in str(failed.value)
+
+
+def test_there_is_no_scale(kubectl: Kubectl, file):
+    kubectl("apply", "-f", file(make_manifest("job")))
+    with pytest.raises(KubectlFailed, match="NotFound"):
+        kubectl("scale", "dljob/job", "--replicas=2")
+
+
+def test_jobs_are_selected_by_labels_and_deleted(kubectl: Kubectl, file):
+    kubectl(
+        "apply", "-f", file(make_manifest("one"), "one"), "-f", file(make_manifest("two"), "two")
+    )
+    kubectl("label", "dljob", "one", "team=vision")
+    assert kubectl("get", "dlj", "-l", "team=vision", "-o", "name").split() == [
+        "dljob.dljob.io/one"
+    ]
+    deleted = kubectl("delete", "dljob", "one")
+    assert deleted.startswith('dljob.dljob.io "one" deleted')
+    assert kubectl("get", "dlj", "-o", "name").split() == ["dljob.dljob.io/two"]
+
+
+def test_a_misspelt_field_is_refused(kubectl: Kubectl, file):
+    with pytest.raises(KubectlFailed, match=r'unknown field "spec\.prioritty"'):
+        kubectl("apply", "-f", file(make_manifest("job", prioritty=7)))
+
+
+def test_all_examples_are_applied_with_one_command(kubectl: Kubectl):
+    applied = kubectl("apply", "-f", EXAMPLES[0].parent).splitlines()
+    jobs = [line for line in applied if line.startswith("dljob.dljob.io/")]
+    assert len(jobs) == len(EXAMPLES)
+    assert all(line.endswith(" created") for line in applied)
