@@ -272,7 +272,6 @@ class Pods:
             "run",
             f"--socket={socket}",
             f"--log-file={self._folders.training_log(key)}",
-            f"--scratch={socket.parent}",
             f"--poll-seconds={self._poll_seconds:g}",
             *sidecar_options(entry.job),
         ]

@@ -253,8 +253,6 @@ def _is_hurried(target: Target, known: Target) -> bool:
 
 def _says_the_same(one: Target, other: Target) -> bool:
     """Whether nothing differs but who says it, and in which words it is explained."""
-    if isinstance(one, Run):
-        return one == replace(other, epoch=one.epoch, reason=one.reason)
     return one == replace(other, epoch=one.epoch, reason=one.reason)
 
 

@@ -57,7 +57,6 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         serving=_serving(commands),
         expected_gpus=not commands.no_gpus_expected,
         poll_seconds=max(commands.poll_seconds, 0.1),
-        scratch=Path(commands.scratch),
     )
 
 
@@ -70,6 +69,8 @@ def _build_parser() -> _Parser:
         "run",
         help="wait to be told the GPUs, then run the command on them",
         usage="dljob-sidecar run [options] -- COMMAND [ARGUMENT ...]",
+        epilog="Each option may also be set by a variable, as --grace-seconds by"
+        f" {PREFIX}GRACE_SECONDS; the command line wins.",
     )
     _add_training(run.add_argument_group("the training"))
     _add_saving(run.add_argument_group("how it saves itself before a stop"))
@@ -80,44 +81,184 @@ def _build_parser() -> _Parser:
 
 
 def _add_training(group: Any) -> None:
-    group.add_argument("--framework", choices=_words(Framework), default="none")
-    group.add_argument("--processes", choices=_words(Split), default="perNode")
-    group.add_argument("--grace-seconds", type=_seconds, default=10.0)
-    group.add_argument("--kill-seconds", type=_seconds, default=5.0)
-    group.add_argument("--preload", type=_listed, default=(), metavar="MODULE[,MODULE...]")
-    group.add_argument("--most-spares", type=_count, default=0, metavar="N")
-    group.add_argument("--log-file", default="", metavar="FILE")
-    group.add_argument("--no-gpus-expected", action="store_true")
-    group.add_argument("--poll-seconds", type=_seconds, default=5.0)
-    group.add_argument("--scratch", default="/tmp", metavar="FOLDER")  # noqa: S108
+    add = group.add_argument
+    add(
+        "--framework",
+        choices=_words(Framework),
+        default="none",
+        help="in whose words the processes are told their ranks and peers (%(default)s)",
+    )
+    add(
+        "--processes",
+        choices=_words(Split),
+        default="perNode",
+        help="how many there are here: one for each GPU, or one for all (%(default)s)",
+    )
+    add(
+        "--grace-seconds",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="between SIGTERM and SIGKILL (%(default)g)",
+    )
+    add(
+        "--kill-seconds",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="after SIGKILL, before it is reported that something does not end, and sent again"
+        " (%(default)g)",
+    )
+    add(
+        "--preload",
+        type=_listed,
+        default=(),
+        metavar="MODULE[,MODULE...]",
+        help="keep interpreters ready that have imported these, to start warm from",
+    )
+    add(
+        "--most-spares",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="keep so many of them at most before the first run, as many as there can be processes"
+        " here (one for each GPU that is seen)",
+    )
+    add(
+        "--log-file",
+        default="",
+        metavar="FILE",
+        help="where the output goes; to that of the SideCar if this is not said",
+    )
+    add(
+        "--no-gpus-expected",
+        action="store_true",
+        help="do not report it when no GPU is to be seen",
+    )
+    add(
+        "--poll-seconds",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="how often the GPUs and the progress are looked at (%(default)g)",
+    )
 
 
 def _add_saving(group: Any) -> None:
-    group.add_argument("--checkpoint-signal", type=_signal, metavar="NAME")
-    group.add_argument("--checkpoint-command", type=_words_of, default=(), metavar="JSON-LIST")
-    group.add_argument("--checkpoint-http", type=_hook, metavar="PORT/PATH")
-    group.add_argument("--checkpoint-to", choices=["leader", "all"], default="leader")
-    group.add_argument("--checkpoint-confirm", choices=_words(Confirmation), default="exit")
-    group.add_argument("--checkpoint-log", default="", metavar="REGEX")
-    group.add_argument("--checkpoint-path", default="", metavar="PATH")
-    group.add_argument("--checkpoint-seconds", type=_seconds, default=60.0)
+    add = group.add_argument
+    add("--checkpoint-signal", type=_signal, metavar="NAME", help="send this signal, say SIGUSR1")
+    add(
+        "--checkpoint-command",
+        type=_words_of,
+        default=(),
+        metavar="JSON-LIST",
+        help='or run this in the environment of the training: \'["sh", "save.sh"]\'',
+    )
+    add(
+        "--checkpoint-http",
+        type=_hook,
+        metavar="PORT/PATH",
+        help="or POST to this on 127.0.0.1; with a process for each GPU at PORT + its local rank",
+    )
+    add(
+        "--checkpoint-to",
+        choices=["leader", "all"],
+        default="leader",
+        help="who is asked: the first process of the whole job, or every one (%(default)s)",
+    )
+    add(
+        "--checkpoint-confirm",
+        choices=_words(Confirmation),
+        default="exit",
+        help="how it is seen to be done: a new file under --checkpoint-path, a line that matches"
+        " --checkpoint-log, or the end of who was asked (%(default)s)",
+    )
+    add("--checkpoint-log", default="", metavar="REGEX", help="the line that confirms it")
+    add("--checkpoint-path", default="", metavar="PATH", help="the folder of the checkpoints")
+    add(
+        "--checkpoint-seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="how long it may take before the training is stopped without it (%(default)g)",
+    )
 
 
 def _add_progress(group: Any) -> None:
-    group.add_argument("--progress-log", default="", metavar="REGEX")
-    group.add_argument("--progress-file", default="", metavar="FILE")
-    group.add_argument("--progress-http", action="store_true")
-    group.add_argument("--stall-seconds", type=_seconds, default=600.0)
+    add = group.add_argument
+    add(
+        "--progress-log",
+        default="",
+        metavar="REGEX",
+        help="one of Python's re for lines of the output; its named groups are iteration, epoch,"
+        " batch, and metrics by their own names",
+    )
+    add(
+        "--progress-file",
+        default="",
+        metavar="FILE",
+        help="a file to which the training appends a JSON object a line",
+    )
+    add(
+        "--progress-http",
+        action="store_true",
+        help="the training posts its progress: see to it that there is an --inner-socket",
+    )
+    add(
+        "--stall-seconds",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="report it when nothing has moved for so long (%(default)g)",
+    )
 
 
 def _add_serving(group: Any) -> None:
-    group.add_argument("--socket", default="", metavar="FILE")
-    group.add_argument("--listen", type=_address, default=("", 0), metavar="[ADDRESS]:PORT")
-    group.add_argument("--tls", default="", metavar="FOLDER")
-    group.add_argument("--job-uid", default="")
-    group.add_argument("--controller-name", default=DEFAULT_CONTROLLER)
-    group.add_argument("--inner-socket", default="", metavar="FILE")
-    group.add_argument("--health", type=_address, default=None, metavar="[ADDRESS]:PORT")
+    add = group.add_argument
+    add(
+        "--socket",
+        default="",
+        metavar="FILE",
+        help="on one machine: a Unix socket that only its owner may open",
+    )
+    add(
+        "--listen",
+        type=_address,
+        default=("", 0),
+        metavar="[ADDRESS]:PORT",
+        help="on a network: where to answer, over mutual TLS",
+    )
+    add(
+        "--tls",
+        default="",
+        metavar="FOLDER",
+        help="with --listen: tls.crt, tls.key and ca.crt, read again when they are renewed",
+    )
+    add(
+        "--job-uid",
+        default="",
+        metavar="UID",
+        help="with --listen: the job that this is a part of, as certificates name it",
+    )
+    add(
+        "--controller-name",
+        default=DEFAULT_CONTROLLER,
+        metavar="NAME",
+        help="the one name in a certificate that may command (%(default)s)",
+    )
+    add(
+        "--inner-socket",
+        default="",
+        metavar="FILE",
+        help="a Unix socket at which the training may tell its progress",
+    )
+    add(
+        "--health",
+        type=_address,
+        default=None,
+        metavar="[ADDRESS]:PORT",
+        help="answer /healthz and /metrics there, plainly and to anybody",
+    )
 
 
 def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -153,7 +294,6 @@ def _training(options: argparse.Namespace) -> Training:
         most_spares=options.most_spares,
         progress_log=options.progress_log,
         progress_file=options.progress_file,
-        progress_http=options.progress_http,
         stall_seconds=options.stall_seconds,
         log_file=options.log_file,
     )

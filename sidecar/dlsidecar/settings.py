@@ -6,9 +6,8 @@ Everything that can be set, in one frozen tree that is built once and passed dow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 
 class Framework(str, Enum):
@@ -51,7 +50,7 @@ class Saving:
     """``PORT/PATH`` at which the training process takes a POST on the loopback address; one
     process per GPU listens at PORT + local rank."""
     to_all: bool = False
-    """Whether every process is asked, and not only the leader (the first one here)."""
+    """Whether every process is asked, and not only the leader (the first one of the job)."""
     confirm: Confirmation = Confirmation.EXIT
     confirm_log: str = ""
     path: str = ""
@@ -84,7 +83,6 @@ class Training:
     """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
     progress_file: str = ""
     """A file to which the job appends JSON lines."""
-    progress_http: bool = False
     stall_seconds: float = 600.0
     """For how long nothing may move before that is reported."""
     log_file: str = ""
@@ -128,5 +126,3 @@ class Settings:
     """Whether it is a problem when the container sees no GPU."""
     poll_seconds: float = 5.0
     """How often the GPUs and the progress are looked at."""
-    scratch: Path = field(default=Path("/tmp"))  # noqa: S108 - the one place nearly every image has
-    """Where our own small files may be written; needed for sockets of warm interpreters only."""

@@ -36,6 +36,7 @@ from dlwire.kinds import (
 MOST_GPUS = 128
 """GPUs, and so processes, that one container may be told of."""
 MOST_PEERS = 1024
+LAST_PORT = 65535
 MOST_PROBLEMS = 64
 
 
@@ -120,7 +121,7 @@ class Run:
     """How many processes the whole job has."""
     peers: tuple[Peer, ...] = field(metadata=wire(Each(Nested(Peer), MOST_PEERS, least=1)))
     """Every container of the job in the order of their ranks, this one among them."""
-    rendezvous_port: int = field(metadata=wire(Whole(1, 65535)))
+    rendezvous_port: int = field(metadata=wire(Whole(1, LAST_PORT)))
     """Where the first process of the first peer listens; a new one each generation, because the
     former one may linger. The ports following it, one per process of a container, are the job's."""
     batch_size: int = field(default=0, metadata=wire(Whole()))
@@ -141,6 +142,12 @@ class Run:
         if self.rank_offset not in self._offsets():
             remedy = "write the number of processes of the peers before this one"
             raise Wrong("rankOffset", self.rank_offset, "is where no peer begins", remedy)
+        most = LAST_PORT + 1 - max(peer.processes for peer in self.peers)
+        if self.rendezvous_port > most:
+            remedy = (
+                f"write {most} at most, since each process of a container has a port of its own"
+            )
+            raise Wrong("rendezvousPort", self.rendezvous_port, "has too few after it", remedy)
 
     @property
     def term(self) -> Term:

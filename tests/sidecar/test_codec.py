@@ -203,6 +203,8 @@ def test_a_run_knows_its_place_among_its_peers():
         ({"world_size": 5}, "worldSize"),
         ({"rank_offset": 1}, "rankOffset"),
         ({"rank_offset": 6}, "rankOffset"),
+        # Of the three processes of a container each has a port.
+        ({"rendezvous_port": 65534}, "rendezvousPort"),
     ],
 )
 def test_a_run_that_contradicts_itself_cannot_be_made(change, path):

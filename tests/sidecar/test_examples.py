@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,7 +171,7 @@ def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token
     assert accuracy == pytest.approx(read_accuracy(undisturbed), abs=0.005)
 
 
-def test_replay_goes_at_the_measured_pace_and_on_from_its_checkpoint(drive, token, tmp_path):
+def test_replay_goes_on_from_its_checkpoint_on_another_number_of_gpus(drive, token, tmp_path):
     folder = tmp_path / token
     folder.mkdir()
     command = [
@@ -182,21 +184,24 @@ def test_replay_goes_at_the_measured_pace_and_on_from_its_checkpoint(drive, toke
     ]
     saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(folder)}
     driver = drive(command=command, saving=saving, progress_log=r"step (?P<iteration>\d+)")
-    speeds = {}
     for attempt, gpus in enumerate((1, 4), start=1):
         driver.start(attempt, gpus=gpus)
         driver.wait_for("Started", attempt=attempt)
-        facts = driver.wait_for_fact(
+        driver.wait_for_fact(
             lambda facts, least=60 * attempt: facts["progress"]["iteration"] >= least, "60 steps"
         )
-        speeds[gpus] = facts["progress"]["iterations_per_second"]
         driver.call("checkpoint")
         driver.wait_for("CheckpointDone", attempt=attempt)
         driver.stop_all(attempt)
-    # On a machine with much else to do it may fall behind, but never run ahead.
-    assert 0 < speeds[1] < 1.84337 * 20 * 1.1
-    assert speeds[1] < speeds[4] < 6.19081 * 20 * 1.1
     assert int((folder / "iteration").read_text()) > 60
+
+
+@pytest.mark.parametrize(("gpus", "speed"), [(1, 1.84337), (3, 3.44862), (4, 6.19081)])
+def test_replay_takes_its_pace_from_what_was_measured(gpus, speed):
+    find_speed = runpy.run_path(str(EXAMPLES / "replay" / "train.py"))["find_speed"]
+    table = ROOT / "profiles" / "elasticflow" / "throughput.csv"
+    options = SimpleNamespace(speeds=table, gpu_type="A100", model="resnet50", batch=256)
+    assert find_speed(options, gpus) == pytest.approx(speed)
 
 
 @pytest.mark.parametrize("name", ["digits", "replay"])

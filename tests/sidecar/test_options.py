@@ -1,5 +1,7 @@
 """What may stand on the command line, and what is refused there by name."""
 
+import re
+
 import pytest
 
 from dlsidecar.options import UsageError, environment_of_training, read
@@ -142,3 +144,14 @@ def test_the_version_is_told(capsys):
         read(["--version"], {})
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("dljob-sidecar 0.")
+
+
+def test_the_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit):
+        read(["run", "--help"], {})
+    told = capsys.readouterr().out
+    described = re.findall(r"^  (--[\w-]+)[^\n]*?(?:\n {24}|  )(\S)", told, re.MULTILINE)
+    options = set(re.findall(r"^  (--[\w-]+)", told, re.MULTILINE))
+    assert len(options) > 20
+    assert {name for name, _ in described} == options
+    assert "DLJOB_SIDECAR_GRACE_SECONDS" in told
