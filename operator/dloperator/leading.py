@@ -103,7 +103,8 @@ class Leading:
     async def run(self) -> None:
         """Put the epoch on every allocation, and control until something fails."""
         await self._cluster.stamp()
-        self._mirrors.wake = self._wake
+        self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
+        self._mirrors.stir = self._tidier.wake
         await together(
             self._controller.run(),
             self._election.keep(),
@@ -116,14 +117,11 @@ class Leading:
     async def close(self) -> None:
         """Let go of everything. What trains goes on."""
         self._mirrors.wake = lambda _: None
+        self._mirrors.stir = lambda: None
         self._fenced.cancel()
         await self._templates.close()
         await self._sidecars.close()
         self._memory.close()
-
-    def _wake(self, is_burst: bool) -> None:  # noqa: FBT001 - as Mirrors has it
-        self._controller.wake(burst=is_burst)
-        self._tidier.wake()
 
     def _wake_soon(self) -> None:
         self._controller.wake(burst=True)

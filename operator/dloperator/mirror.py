@@ -107,6 +107,8 @@ class Mirrors:
     def __init__(self) -> None:
         self.wake: Callable[[bool], None] = lambda _: None
         """Told of news; true where more of the same kind is to be expected."""
+        self.stir: Callable[[], None] = lambda: None
+        """Told of every change, our own too."""
         self.changed_jobs: set[Name] = set()
         """Since they were looked at last."""
         self.jobs = Mirror(self._job_changed)
@@ -115,9 +117,11 @@ class Mirrors:
 
     def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         self.changed_jobs.add(name)
+        self.stir()
         if is_news:
             self.wake(True)  # noqa: FBT003 - as it stands above
 
     def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        self.stir()
         if is_news:
             self.wake(False)  # noqa: FBT003 - as it stands above

@@ -58,9 +58,10 @@ class _Container:
 
 @dataclass
 class Kubelets:
-    """All kubelets of a control plane, in a thread."""
+    """The kubelets of some nodes, for the pods of one namespace, in a thread."""
 
     plane: ControlPlane
+    namespace: str
     nodes: set[str]
     folder: Path
     missing_images: set[str] = field(default_factory=set)
@@ -98,7 +99,8 @@ class Kubelets:
 
     def log(self, pod: str) -> str:
         """What the container of a pod has printed."""
-        return (self.folder / pod / "log").read_text()
+        file = self.folder / pod / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
 
     # --- the loop
 
@@ -112,7 +114,7 @@ class Kubelets:
 
     def _look(self, api: Api) -> None:
         try:
-            pods = api.get("/api/v1/pods", labelSelector="dljob.io/job")["items"]
+            pods = api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         except (OSError, Refused):
             return  # The API server is away; a kubelet goes on without it.
         there = set()

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 PATIENCE_S = 90.0
 """Far more than anything takes; who waits longer waits in vain."""
-POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "V100"}
+POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
 
@@ -93,13 +93,13 @@ class Stage:
         operator.start()
         return operator
 
-    def submit(self, name: str, **spec: Any) -> Json:
+    def submit(self, name: str, *, iterations: int = 400, **spec: Any) -> Json:
         """Submit a job that replays."""
-        document = self.make_job(name)
+        document = self.make_job(name, iterations=iterations)
         document["spec"] |= spec
         return self.api.post(self.path(), document)
 
-    def make_job(self, name: str, *, iterations: int = 400) -> Json:
+    def make_job(self, name: str, *, iterations: int) -> Json:
         """Describe a job that replays, on 1, 2 or 4 GPUs, with its checkpoints in this folder."""
         speeds = self.folder / "speeds.csv"
         if not speeds.exists():
@@ -108,7 +108,7 @@ class Stage:
                 rows.writerow(
                     ("gpu_type", "model", "global_batch_size", "num_gpus", "iterations_per_s")
                 )
-                rows.writerows(("V100", KIND[0], KIND[2], *each) for each in SPEEDS.items())
+                rows.writerows(("A100", KIND[0], KIND[2], *each) for each in SPEEDS.items())
         example = load_example("replay")
         saved = self.folder / "saved" / name
         document = example.document
@@ -182,6 +182,7 @@ class Stage:
         jobs = self.api.get(self.path())["items"]
         told = [f"{each['metadata']['name']}: {each.get('status')}" for each in jobs]
         told += [f"{each['metadata']['name']}: {each['status']}" for each in self.pods()]
+        told += [self.kubelets.log(each["metadata"]["name"])[-1500:] for each in self.pods()]
         told += [operator.last_words() for operator in self.operators]
         return "\n".join(told)
 
@@ -199,7 +200,7 @@ def staged(
         ]
         add_nodes(api, made)
         try:
-            with Kubelets(plane, set(nodes), folder / "kubelets") as kubelets:
+            with Kubelets(plane, namespace, set(nodes), folder / "kubelets") as kubelets:
                 yield Stage(plane, api, namespace, folder, kubelets, guard)
         finally:
             remove_nodes(api, nodes)
