@@ -24,7 +24,7 @@ from dlcontrol.contacts import Acquaintance, Heard, Ticket, shown
 from dlcontrol.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.platforms import Address, PodKey
 from dlcontrol.scene import NO_CONTACT, Contact
-from dlwire.messages import Refusal, Refused, State, Target
+from dlwire.messages import Refusal, Refused, State, Stop, Target
 
 log = logging.getLogger(__name__)
 
@@ -302,7 +302,8 @@ class _Follower:
             self._stir.set()
             self._stir.clear()
         elif before.reachable and not now.reachable:
-            log.info("the SideCar of %s is silent: %s", self._key, now.problem)
+            word = "has ended" if _was_leaving(before) else "is silent"
+            log.info("the SideCar of %s %s: %s", self._key, word, now.problem)
         is_material = heard is Heard.MATERIAL or _aspects(now) != _aspects(before)
         if is_material or heard is Heard.PROGRESS:
             self._around.heard(self._key, is_material)
@@ -324,6 +325,12 @@ class _Follower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
+
+
+def _was_leaving(contact: Contact) -> bool:
+    """Whether it was about to end, so that it is no surprise that nobody answers any more."""
+    state, told = contact.state, contact.declared
+    return state is not None and (state.leaving or (isinstance(told, Stop) and told.leave))
 
 
 def _aspects(contact: Contact) -> tuple[object, ...]:

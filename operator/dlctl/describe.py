@@ -105,6 +105,9 @@ def _iter_head(job: JobView, why: str) -> Iterator[str]:
 
 def _iter_wishes(job: JobView) -> Iterator[str]:
     spec = job.spec
+    if job.status.get("unreadable"):
+        yield _line("Spec", "cannot be read")
+        return
     yield "Spec:\n"
     yield _part("GPUs", _wanted_gpus(spec["gpus"]))
     yield _part("Training", _wanted_training(spec["training"]))
@@ -212,7 +215,7 @@ def _iter_progress(job: JobView) -> Iterator[str]:
         yield _part("Speed", texts.speed(job.speed))
     if job.eta is not None and not job.is_final:
         yield _part("ETA", f"in {eta_of(job, ' to ')}")
-    target = job.spec["training"].get("target")
+    target = job.spec.get("training", {}).get("target")
     if target and "metric" in progress:
         yield _part(target["metric"], f"{progress['metric']:.6g} (target {target['value']})")
 

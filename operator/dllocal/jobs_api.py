@@ -140,6 +140,8 @@ class JobsApi:
         """Say in what surroundings the processes of a job run on each of its nodes."""
         entry = self._find(request)
         placement, seen = entry.status.placement, self._present.see()
+        if entry.problem:
+            raise Refused(409, f"{entry.job.id}: {entry.problem}")
         if placement is None or seen is None:
             phase = entry.status.phase.value
             raise Refused(

@@ -7,7 +7,8 @@ Implements :class:`dlcontrol.platforms.Platform` out of :mod:`dllocal.registry` 
 
 import socket
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from dlcontrol.platforms import NotKept, Observation, PodKey, PodOrder
@@ -16,7 +17,7 @@ from dlcore.model import JobId, Node
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.pods import Pods
-from dllocal.registry import Registry
+from dllocal.registry import Registry, why_not_written
 
 FIRST_PORT, LAST_PORT = 20000, 29999
 """Where processes of a job meet; outside of what the kernel hands out by itself."""
@@ -45,16 +46,14 @@ class Machine:
     async def observe(self) -> Observation:
         """Tell everything there is; what died is started again on the way."""
         entries = self._registry.entries
-        return Observation(entries, self._usable_nodes(), self._pods.look(entries.values()))
+        with self._keeping():
+            nodes = self._usable_nodes()
+        return Observation(entries, nodes, self._pods.look(entries.values()))
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep these; they are on the disk when this returns."""
-        try:
+        with self._keeping():
             self._registry.record(statuses)
-        except sqlite3.Error as error:
-            raise NotKept(
-                f"{self._folders.registry}: cannot be written ({error}); make room on its disk"
-            ) from error
 
     async def launch(self, order: PodOrder) -> None:
         """Start the SideCar of this pod."""
@@ -73,7 +72,8 @@ class Machine:
         """Remove the job, its logs and all else that is kept of it."""
         for node in self._nodes():
             self._pods.forget(self._folders.job(PodKey(job, node.name)))
-        self._registry.forget(job)
+        with self._keeping():
+            self._registry.forget(job)
 
     def host_of(self, _key: PodKey) -> str:
         """All nodes are this machine."""
@@ -93,6 +93,13 @@ class Machine:
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
         """Let whoever watches this machine's events know."""
         self._events.add(job, reason, message, warning=warning)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise NotKept(f"{self._folders.registry}: {why_not_written(error)}") from error
 
     def _usable_nodes(self) -> tuple[Node, ...]:
         cordons = self._registry.cordons()

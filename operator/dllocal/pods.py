@@ -37,7 +37,7 @@ from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
 from dlcore.profiles import Costs
 from dllocal.folders import Folders
-from dllocal.trainers import trainer_of
+from dllocal.trainers import NOTHING, trainer_of
 from dllocal.watching import Watch, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,8 @@ class Pods:
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
         folder = self._folders.pod(key, booking.serial)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        trainer = trainer_of(entry.job, entry.document)
+        # Of what cannot be read nothing is ever run; its SideCar proves that nothing is left of it.
+        trainer = trainer_of(entry.job, entry.document) if not entry.problem else NOTHING
         # Known before it is started: what was never told of may have been started.
         (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
         held = _lock(folder / "alive")

@@ -5,8 +5,10 @@ What the server answers when it cannot do what it was asked: one form for everyt
 several documents also says of which, by its number in ``document``.
 """
 
+import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +18,13 @@ from dlcontrol.platforms import Fenced
 from dlcontrol.store import StoreError
 from dlcore.checking import BrokenLaw
 from dlcore.problems import Problem
+from dllocal.registry import is_locked, why_not_written
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""So long a request waits for whoever has locked the list of jobs."""
+RETRY_S = 0.1
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -70,6 +77,19 @@ def _written(complaint: Complaint) -> dict[str, Any]:
 @web.middleware
 async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever goes wrong into an answer of the one form."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await _answer(request, handler)
+        except sqlite3.Error as error:
+            if not is_locked(error) or time.monotonic() > until:
+                locked = 503 if is_locked(error) else 507
+                return refuse(locked, f"the list of jobs {why_not_written(error)}")
+        # Nothing was done, and others have their turn before it is tried again.
+        await asyncio.sleep(RETRY_S)
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refused as refused:
@@ -81,7 +101,7 @@ async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamRes
         return refuse(405, f"{request.path} can only be asked with {allowed}")
     except web.HTTPRequestEntityTooLarge:
         return refuse(413, "the request is too large; submit fewer jobs at once")
-    except web.HTTPException:
+    except (web.HTTPException, sqlite3.Error):
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the controller goes on
         return _explain(error, request)
@@ -93,10 +113,6 @@ def _explain(error: Exception, request: web.Request) -> web.Response:
             return refuse(503, f"{error}; ask that one")
         case StoreError():
             return refuse(503, str(error))
-        case sqlite3.Error():
-            return refuse(
-                507, f"the list of jobs cannot be written ({error}); make room on its disk"
-            )
         case BrokenLaw():
             return refuse(500, f"the policy decided what must not be ({error}); report this")
     log.error("%s %s went wrong", request.method, request.path, exc_info=error)

@@ -17,7 +17,7 @@ from dlcontrol.documents import read_status, write_status
 from dlcontrol.platforms import Entry, Fenced
 from dlcontrol.records import Status
 from dlcore import jobfile
-from dlcore.model import JobId, Phase
+from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dllocal.changes import Changes
 from dllocal.folders import StateError
 
@@ -36,6 +36,12 @@ CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY 
 """
 _VERSION = 1
 
+OPENING_S = 30.0
+"""So long may take what another controller writes last."""
+LOCKED_S = 0.05
+"""So long is waited for somebody else who has locked the file. No longer, because nothing else is done
+meanwhile: whoever wants to write tries again."""
+
 
 class Registry:
     """One for the life of a controller. Not for several threads."""
@@ -45,7 +51,7 @@ class Registry:
         self._db = db
         self.epoch = epoch
         self._entries: dict[JobId, Entry] = {
-            entry.job.id: entry for entry in map(_entry, self._rows())
+            entry.job.id: entry for entry in (_entry(row, path) for row in self._rows())
         }
         self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
         self.changes = Changes(self._entries)
@@ -55,7 +61,7 @@ class Registry:
     def open(cls, path: Path) -> "Registry":
         """Begin a new epoch: whoever wrote here before can do so no longer."""
         try:
-            db = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+            db = sqlite3.connect(path, isolation_level=None, timeout=OPENING_S)
             path.chmod(0o600)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
@@ -64,6 +70,7 @@ class Registry:
             db.execute("UPDATE leader SET epoch = epoch + 1")
             (epoch,) = db.execute("SELECT epoch FROM leader").fetchone()
             db.execute("COMMIT")
+            db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
         except sqlite3.Error as error:
             raise StateError(
                 f"{path}: cannot be used as the list of jobs ({error}); make room or mend the file,"
@@ -190,7 +197,8 @@ class Registry:
 
     def _rows(self) -> list[tuple[Any, ...]]:
         return self._db.execute(
-            'SELECT "order", document, status, cancelled, spec_generation FROM jobs ORDER BY "order"'
+            'SELECT name, "order", document, status, cancelled, spec_generation'
+            ' FROM jobs ORDER BY "order"'
         ).fetchall()
 
     def _set(self, *entries: Entry) -> None:
@@ -209,19 +217,42 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    order, text, status_text, cancelled, spec_generation = row
-    document = json.loads(text)
-    status = read_status(json.loads(status_text))
-    job = replace(jobfile.parse(document, require_template=True), submitted_at=status.submitted_at)
+def _entry(row: tuple[Any, ...], path: Path) -> Entry:
+    name, order, text, status_text, cancelled, spec_generation = row
+    try:
+        status = read_status(json.loads(status_text))
+    except Exception as error:
+        # Without it nobody knows what the job may hold.
+        raise StateError(
+            f"{path}: what was decided about job {name} cannot be read ({error}); use the dljob that"
+            " has written it, or name another folder with --state"
+        ) from error
+    job, document, problem = _read_document(JobId(name), text)
     return Entry(
-        job=job,
+        job=replace(job, submitted_at=status.submitted_at),
         order=order,
         status=status,
         document=document,
         cancelled=bool(cancelled),
+        problem=problem,
         spec_generation=spec_generation,
     )
+
+
+def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]:
+    """Read what a user has written; what cannot be read any more keeps nobody else from training."""
+    try:
+        document = json.loads(text)
+        return jobfile.parse(document, require_template=True), document, ""
+    except jobfile.JobFileError as error:
+        why = error.lines()[0]
+    except ValueError as error:
+        why = str(error)
+    namespace, _, own = name.rpartition("/")
+    metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
+    unread = Job(id=name, gpus=GpuDemand(options=(1,), requested=1), training=Training())
+    problem = f"its spec can no longer be read ({why}); cancel it, and submit it anew"
+    return unread, {"metadata": metadata, "spec": {}}, problem
 
 
 def _status_text(status: Status) -> str:
@@ -232,3 +263,15 @@ def is_over(entry: Entry) -> bool:
     """Whether a job has ended, and all that it had is proven to be gone."""
     ended = entry.status.phase in (Phase.COMPLETED, Phase.FAILED) or entry.cancelled
     return ended and not entry.status.pods
+
+
+def why_not_written(error: sqlite3.Error) -> str:
+    """Say why the list of jobs cannot be written, and what to do."""
+    if is_locked(error):
+        return f"cannot be written ({error}); end whatever else uses it"
+    return f"cannot be written ({error}); make room on its disk"
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether somebody else has the file at the moment, and it may be tried again."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY

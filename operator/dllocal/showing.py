@@ -36,6 +36,7 @@ def job_document(entry: Entry, *, version: str, remaining: Span | None) -> Json:
         status["cancelled"] = True
     if entry.problem:
         status["message"] = entry.problem
+        status["unreadable"] = True
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -36,6 +36,10 @@ class Trainer(NamedTuple):
     """Where it runs."""
 
 
+NOTHING = Trainer(("false",), {}, "/")
+"""For a SideCar that will not be told to run anything."""
+
+
 def trainer_of(job: Job, document: Mapping[str, Any]) -> Trainer:
     """Read the trainer's container; references to variables are filled in as Kubernetes does."""
     container = _container(job)

@@ -43,9 +43,10 @@ def test_how_sidecars_are_spoken_to_can_be_set():
     assert load({"dialing": {"waitSeconds": 20}}).settings.dialing.wait_seconds == 20.0
     with pytest.raises(SettingsError) as caught:
         load({"dialing": {"waitSeconds": 0}}, file="f")
-    assert caught.value.lines() == (
+    (told,) = caught.value.lines()
+    assert told == (
         "dialing.waitSeconds (f): cannot be so: wait_seconds is 0; it has to be above 0;"
-        " correct it, or leave it out",
+        " correct it, or leave it out"
     )
 
 

@@ -4,6 +4,7 @@ event loop, and a wire between them that does what the test says.
 """
 
 import asyncio
+import logging
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -271,6 +272,22 @@ def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
             assert caller.fenced == []
 
     live_through(story())
+
+
+@pytest.mark.parametrize(("leave", "word"), [(True, "has ended"), (False, "is silent")])
+def test_that_a_sidecar_ended_in_order_is_not_told_as_a_silence(tmp_path, caplog, leave, word):
+    async def story():
+        async with calling() as caller:
+            async with contained(tmp_path / "a"):
+                await caller.meet(tmp_path / "a")
+                caller.stop(3, leave=leave)
+                await caller.until(lambda contact: contact.state.generation == 3)
+            await caller.until(is_lost)
+
+    with caplog.at_level(logging.INFO, logger="dlcontrol.sidecars"):
+        live_through(story())
+    (told,) = [line for line in caplog.messages if "answers" not in line]
+    assert told.startswith(f"the SideCar of {POD} {word}: ")
 
 
 def test_where_too_many_wait_it_is_asked_without_waiting(tmp_path):

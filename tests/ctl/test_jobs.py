@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -205,6 +206,28 @@ def test_of_a_job_that_failed_the_end_of_its_log_is_read(played):
     (logs / "n2.log").write_bytes(b"\xff oh\n")
     text = played("describe", "broken").stdout
     assert "  [n1] line 49\n  [n2] \ufffd oh\n" in text
+
+
+def test_a_job_whose_spec_cannot_be_read_is_shown_as_far_as_it_can_be(played):
+    played.submit("odd", "fine")
+
+    def spoil(stage):
+        unread = {"metadata": {"name": "odd"}, "spec": {}}
+        entry = stage.registry.entries[JobId("odd")]
+        stage.registry._set(
+            replace(entry, document=unread, problem="its spec can no longer be read")
+        )
+
+    played.up.do(spoil)
+    rows = table(played("get", "-o", "wide").stdout)
+    assert [row["NAME"] for row in rows] == ["odd", "fine"]
+    assert rows[0]["REASON"] == "its spec can no longer be read"
+    text = played("describe", "odd").stdout
+    assert "Why:           its spec can no longer be read\n" in text
+    assert "Spec:          cannot be read\n" in text
+    assert played("get", "odd", "-o", "json").data["status"]["unreadable"] is True
+    assert played("why", "odd").stdout == "its spec can no longer be read\n"
+    assert played("cancel", "odd").status == 0
 
 
 def test_every_wish_of_a_job_is_described(played):

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import sqlite3
 import stat
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, JobId, Phase
+from dllocal import refusals
 from dllocal.folders import StateError
 from dllocal.registry import Registry
 from tests.local.asking import Asker
@@ -23,6 +25,38 @@ from tests.local.stages import job_document, staged
 
 def names(answer):
     return [item["metadata"]["name"] for item in answer["items"]]
+
+
+# --- a list that somebody else has locked -------------------------------------------------
+
+
+def test_who_submits_waits_for_whoever_has_locked_the_list_and_nobody_else_does(up, ask):
+    path = up.stage.folders.registry
+    answers: list[object] = []
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waits = threading.Thread(
+            target=lambda: answers.append(ask("POST", "/v1/jobs", job_document("a")))
+        )
+        waits.start()
+        for _ in range(20):
+            assert names(ask.get("/v1/jobs")) == []
+        assert answers == []
+        other.execute("ROLLBACK")
+        waits.join(30.0)
+    assert [answer.status for answer in answers] == [201]
+    assert names(ask.get("/v1/jobs")) == ["a"]
+
+
+def test_who_has_waited_long_enough_is_told_so(up, ask, monkeypatch):
+    monkeypatch.setattr(refusals, "PATIENCE_S", 0.0)
+    with contextlib.closing(sqlite3.connect(up.stage.folders.registry)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answer = ask("POST", "/v1/jobs", job_document("a"))
+    assert answer.status == 503
+    assert answer.json["error"] == (
+        "the list of jobs cannot be written (database is locked); end whatever else uses it"
+    )
 
 
 # --- the door -----------------------------------------------------------------------------
@@ -304,7 +338,7 @@ def test_why_tells_the_numbers_of_now(ask, up):
     )
     told = ask.get("/v1/jobs/runs/why")["message"]
     assert told.startswith(
-        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 min"
+        "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 to 5 min"
     )
 
 
@@ -437,7 +471,11 @@ def test_logs_are_named_by_their_nodes(ask, up):
     folder.mkdir()
     (folder / "n1.log").write_text("step 1\n", encoding="utf-8")
     (node,) = ask.get("/v1/jobs/a/logs")["items"]
-    assert node == {"node": "n1", "path": str(folder / "n1.log")}
+    assert node == {"node": "n1", "path": str(folder / "n1.log"), "parts": []}
+    for part in ("n1.log.1", "n1.log.2"):
+        (folder / part).touch()
+    (node,) = ask.get("/v1/jobs/a/logs")["items"]
+    assert node["parts"] == [str(folder / "n1.log.2"), str(folder / "n1.log.1")]
 
 
 def test_the_surroundings_of_a_job_are_those_of_its_processes(ask, up):

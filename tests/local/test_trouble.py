@@ -1,11 +1,13 @@
 """What goes wrong around ``dljob up``: told in one line, and nothing is lost."""
 
 import os
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,79 @@ def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
             done = after.until_phase("long", "Completed")
             assert done["status"].get("restarts", 0) == 0
             assert after.end() == 0
+
+
+def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelled(root):
+    state = root / "state"
+    with going(state, "--gpus", 2) as first:
+        first.submit(
+            replay("odd", root, iterations=100_000, faster=20.0, **ONE_GPU),
+            replay("fine", root, iterations=100_000, faster=20.0, **ONE_GPU),
+        )
+        for name in ("odd", "fine"):
+            first.until_phase(name, "Running")
+        assert first.end() == 0
+        with closing(sqlite3.connect(state / "jobs.db")) as jobs, jobs:
+            jobs.execute("UPDATE jobs SET document = '{half of it' WHERE name = 'odd'")
+        with going(state, "--gpus", 2) as up:
+            live_with_what_cannot_be_read(up, root)
+            assert up.end() == 0
+
+
+def live_with_what_cannot_be_read(up, root):
+    up.until(lambda: "SetAside" in up("describe", "odd").stdout)
+    assert "can no longer be read" in up("why", "odd").stdout
+    (log,) = (up.root / "jobs" / "odd").glob("*.log")
+    size = log.stat().st_size
+    up.until(lambda: log.stat().st_size > size)
+    # Its SideCar dies: the next one proves that nothing is left, and is told to run nothing.
+    before = find_sidecars(up.root, "odd")
+    for pid in before:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    up.until(lambda: set(find_sidecars(up.root, "odd")) - set(before))
+    up.until(lambda: not find_trainers(root, "odd"))
+    assert up("cancel", "--wait", "odd").status == 0
+    up.until(lambda: {gpu.get("job") for gpu in gpus_of(up)} == {"fine", None})
+    up.until_phase("fine", "Running")
+    assert up.backend.get_job("fine")["status"].get("restarts", 0) == 0
+    assert up("cancel", "--wait", "fine").status == 0
+
+
+def find_sidecars(state, job):
+    return [
+        pid
+        for pid in find_processes(state / "jobs" / job)
+        if b"--socket=" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def find_trainers(root, job):
+    return [
+        pid
+        for pid in find_processes(root / "checkpoints" / job)
+        if b"--socket=" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_notice(root):
+    state = root / "state"
+    with going(state, "--gpus", 1) as up:
+        go = root / "go"
+        up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
+        up.until_phase("long", "Running")
+        told = "jobs.db: cannot be written (database is locked); end whatever else uses it"
+        with closing(sqlite3.connect(state / "jobs.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            go.touch()
+            up.until(lambda: told in up.log.read_text(encoding="utf-8"))
+            time.sleep(2.5)  # It is tried again each second, and told of no more.
+            assert up("get").status == 0
+        up.until_phase("long", "Completed")
+        up.until(lambda: "it can be decided again" in up.log.read_text(encoding="utf-8"))
+        text = up.log.read_text(encoding="utf-8")
+        assert (text.count(told), text.count("Traceback")) == (1, 0)
+        assert up.end() == 0
 
 
 class Cramped:

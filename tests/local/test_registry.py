@@ -1,0 +1,100 @@
+"""The list of jobs: what cannot be read in it, and who else has locked it."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlcontrol.platforms import NotKept
+from dlcore.model import JobId, Node, NodeName
+from dllocal.events import Events
+from dllocal.folders import Folders, StateError
+from dllocal.machine import Machine
+from dllocal.registry import Registry
+from tests.local.stages import job_document
+
+UPDATES = {
+    "document": "UPDATE jobs SET document = ? WHERE name = ?",
+    "status": "UPDATE jobs SET status = ? WHERE name = ?",
+}
+ODD, FINE = JobId("odd"), JobId("team/fine")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.db"
+    with closing(Registry.open(path)) as registry:
+        fine = job_document("fine")
+        fine["metadata"]["namespace"] = "team"
+        registry.submit_all([job_document("odd"), fine], 1000.0)
+    return path
+
+
+def write(path: Path, column: str, text: str, job: JobId = ODD) -> None:
+    """Let somebody else have written this."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(UPDATES[column], (text, job))
+
+
+def too_new() -> str:
+    document = job_document("odd")
+    document["spec"]["gpus"] = {"options": "as many as there are"}
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{half of it", "Expecting property name"),
+        (too_new(), "spec.gpus.options: "),
+        ("[]", "the document is a list, not a DLJob"),
+    ],
+)
+def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path, text, why):
+    write(path, "document", text)
+    with closing(Registry.open(path)) as registry:
+        odd, fine = registry.entries[ODD], registry.entries[FINE]
+        assert odd.problem.startswith(f"its spec can no longer be read ({why}")
+        assert odd.problem.endswith("; cancel it, and submit it anew")
+        assert odd.status.submitted_at == odd.job.submitted_at == 1000.0
+        assert (fine.problem, fine.job.id) == ("", FINE)
+        registry.cancel(ODD)
+        registry.forget(ODD)
+        assert list(registry.entries) == [FINE]
+
+
+def test_where_it_cannot_be_read_what_a_job_may_hold_nobody_decides_anything(path):
+    write(path, "status", '{"phase": "Dreaming"}', FINE)
+    with pytest.raises(StateError, match="what was decided about job team/fine cannot be read"):
+        Registry.open(path)
+
+
+# --- locked by somebody else ------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_what_cannot_be_written_now_is_said_so_and_not_waited_for(path):
+    nodes = (Node.of(NodeName("n0"), 2),)
+    pods: Any = None
+    told = f"{path}: cannot be written (database is locked); end whatever else uses it"
+    with closing(Registry.open(path)) as registry:
+        machine = Machine(Folders(path.parent), registry, pods, lambda: nodes, Events())
+        statuses = {ODD: registry.entries[ODD].status}
+        # All else that happens in the controller waits for it.
+        (patience_ms,) = registry._db.execute("PRAGMA busy_timeout").fetchone()
+        assert patience_ms <= 100
+        with locked(path), pytest.raises(NotKept) as caught:
+            asyncio.run(machine.record(statuses))
+        assert str(caught.value) == told
+        asyncio.run(machine.record(statuses))
