@@ -54,13 +54,13 @@ lint: setup  ## formatting, style, types and the arrows between packages
 check: lint  ## lint and the fast tests, in under two minutes
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster"
 
-# The linters come first and the floor is held inside pytest, so that pytest's own summary is
-# the last line.
 # Before the tests, whose own limits of time are not meant for building.
 .PHONY: servers
 servers: setup  ## find the real servers that tests want, or build them where there is Go
 	$(BIN)/python -m tests.servers.binaries
 
+# The linters come first and the floor is held inside pytest, so that pytest's own summary is
+# the last line.
 .PHONY: test
 test: lint servers  ## lint and all tests, with the floor on the branches of dlcore
 	$(BIN)/pytest -n $(JOBS) -m "not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)

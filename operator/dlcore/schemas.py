@@ -87,7 +87,9 @@ class Node(ABC):
     def openapi(self) -> Json:
         """Describe it as a structural schema of Kubernetes does."""
         default = {} if self.default is None else {"default": plain(self.default)}
-        return {"description": self.description, **self.keywords(), **default}
+        fixed = f" It cannot change while the job runs, because {self.fixed_because}."
+        description = f"{self.description}{fixed if self.fixed_because else ''}"
+        return {"description": description, **self.keywords(), **default}
 
     def wrong_type(self, value: object, path: str, *, wanted: str, remedy: str) -> Problem:
         """Build the problem of a value that is not what it should be at all."""
