@@ -107,22 +107,21 @@ class Stage:
         if not self.has_looked:
             return None
         cordons = self.registry.cordons()
+        # What it is made of, and not what is made: the server asks for each job of a long list.
+        live = {job: dict(fields) for job, fields in self.live.items()}
+        parts = (self.registry.entries, cordons, live, dict(self.seats))
+        if self._scene is None or self._scene_of != parts:
+            self._scene = self._make_scene(cordons)
+            self._scene_of = parts
+        return self._scene
+
+    def _make_scene(self, cordons: Mapping[tuple[str, int], str]) -> Scene:
         nodes = {node.name: _cordoned(node, cordons) for node in self.nodes}
         entries = {
             job: replace(entry, status=replace(entry.status, **self.live.get(job, {})))
             for job, entry in self.registry.entries.items()
         }
-        key = (entries, cordons, dict(self.seats))
-        if self._scene is None or self._scene_of != key:
-            self._scene = Scene(
-                now=time.time(),
-                epoch=1,
-                entries=entries,
-                seats=self.seats,
-                nodes=nodes,
-            )
-            self._scene_of = key
-        return self._scene
+        return Scene(now=time.time(), epoch=1, entries=entries, seats=self.seats, nodes=nodes)
 
     def snapshot(self, scene: Scene) -> Snapshot:
         return observing.take_snapshot(scene, profiles=PROFILES, costs=Costs())
