@@ -21,7 +21,10 @@ WORLDS = (
     (Mechanism.RECREATE, False),
 )
 """How GPUs change hands, and whether SideCars have namespaces. The last one keeps its profiles in a
-server of the MongoDB protocol, if one was built for the tests before."""
+server of the MongoDB protocol, which is found, or built where there is Go."""
+
+KILLS_A_FREEZE = 25
+"""For so many controllers that die, one lives long enough to give a SideCar up."""
 
 
 def main() -> int:
@@ -32,14 +35,16 @@ def main() -> int:
     options.add_argument("--world", type=int, choices=range(len(WORLDS)))
     given = options.parse_args()
     numbers = range(len(WORLDS)) if given.world is None else [given.world]
-    server = binaries.find(dict(os.environ))
+    server = _find_server() if len(WORLDS) - 1 in numbers else None
     deaths: Counter[str] = Counter()
     for number in numbers:
         mechanism, has_namespaces = WORLDS[number]
+        kills = -(-given.kills // len(numbers))
         deaths += _run(
             Trouble(
                 seed=given.seed + number,
-                kills=-(-given.kills // len(numbers)),
+                kills=kills,
+                freezes=-(-kills // KILLS_A_FREEZE),
                 mechanism=mechanism,
                 server=server if number == len(WORLDS) - 1 else None,
                 has_namespaces=has_namespaces,
@@ -52,6 +57,17 @@ def main() -> int:
     return 0
 
 
+def _find_server() -> Path | None:
+    """Return the server of the last world; without one that has a file, which is said."""
+    try:
+        return binaries.find_or_build(binaries.FERRETDB, dict(os.environ))["dljob-test-ferretdb"]
+    except binaries.Unavailable as error:
+        if os.environ.get("CI") == "true":
+            raise
+        _say(f"the last world keeps its profiles in a file, too: {error}")
+        return None
+
+
 def _run(trouble: Trouble) -> Counter[str]:
     root = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     with in_trouble(root, trouble) as world:
@@ -60,7 +76,8 @@ def _run(trouble: Trouble) -> Counter[str]:
     lives = read_all(world.witness)
     starts = len({(life.job, life.start) for life in lives})
     _say(
-        f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces:"
+        f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces,"
+        f" profiles {'in a file' if trouble.server is None else 'on a server'}:"
         f" {world.story.deaths.total()} deaths, {len(world.story.iterations)} jobs,"
         f" {starts} starts, besides {json.dumps(world.story.others)}"
     )

@@ -111,12 +111,19 @@ async def _control(order: Order) -> None:
             options=Options(
                 policy=policies.make(order.policy),
                 mechanism=Mechanism(order.mechanism),
-                rules=Rules(retry_seconds=0.2, longest_retry_seconds=1.0, lost_seconds=15.0),
+                rules=Rules(
+                    retry_seconds=0.2,
+                    longest_retry_seconds=1.0,
+                    lost_seconds=10.0,
+                    initialize_seconds=30.0,
+                ),
                 pace=Pace(period_seconds=2.0, look_seconds=0.5, rest_share=1.0),
             ),
             store=order.store,
             sample_seconds=1.0,
-            dialing=DialSettings(longest_pause_seconds=0.5, refused_pause_seconds=0.5),
+            dialing=DialSettings(
+                wait_seconds=2.0, longest_pause_seconds=0.5, refused_pause_seconds=0.5
+            ),
         )
     )
     fuse.passes("when all is made")

@@ -32,6 +32,8 @@ class Plan:
     """At this point, counted from its start, whatever its kind; 0 leaves it to chance."""
     spares: int = 0
     """It comes beyond so many points at least, and so out of its beginning."""
+    only: tuple[str, ...] = ()
+    """It dies at points around these acts and at no others; empty: at any."""
     is_calm: bool = False
     """It is not to die at all."""
 
@@ -50,7 +52,9 @@ class Fuse:
         self._passed += 1
         if self._plan.is_calm or self._passed <= self._plan.spares:
             return
-        if self._plan.at_point:
+        if self._plan.only:
+            is_last = kind.rpartition(" ")[2] in self._plan.only and self._chance.random() < 0.5
+        elif self._plan.at_point:
             is_last = self._passed == self._plan.at_point
         else:
             before = self._plan.deaths.get(kind, 0)

@@ -49,9 +49,9 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def kill(pid: int) -> None:
+def kill(pid: int, signum: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signum)
 
 
 def is_held(path: Path) -> bool:

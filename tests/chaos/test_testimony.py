@@ -117,6 +117,16 @@ def test_iterations_are_lost_only_to_those_who_were_disturbed():
     assert judge(killed, again, disturbances=[("a", 11.0)]) == [law]
 
 
+def test_what_is_disturbed_before_its_first_word_may_lose_iterations():
+    """Another container of the same start was killed while its leader was still starting."""
+    first = forge(steps=3, ending="ended")
+    killed = forge(at=10.0, start="2", resumed=3, steps=1, ending="")
+    again = forge(at=20.0, start="3", resumed=3, steps=2)
+    (law,) = judge(first, killed, again)
+    assert judge(first, killed, again, disturbances=[("a", 9.0)]) == []
+    assert judge(first, killed, again, disturbances=[("a", 1.0)]) == [law]
+
+
 def test_who_is_killed_between_saving_and_saying_so_has_lost_nothing():
     killed = forge(steps=3, ending="")
     assert judge(killed, forge(at=10.0, start="2", resumed=3, steps=2)) == []

@@ -160,15 +160,18 @@ def _wrong_numbers(leaders: Iterable[Life]) -> Iterator[str]:
 def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
     if leaders and leaders[0].job in expected.given_up:
         return
+    # What was started may be disturbed before its first word: other containers of it begin earlier.
+    since = float("-inf")
     for life, after in zip(leaders, [*leaders[1:], None], strict=True):
         until = after.begin if after is not None else float("inf")
         kept = max(life.kept, after.resumed_at if after is not None else 0)
         excused = any(
-            each.job == life.job and life.begin <= each.at <= until
+            each.job == life.job and since <= each.at <= until
             for each in expected.disturbances
         )
         if kept < life.reached and not excused:
             yield f"{life} came to {life.reached}, kept {kept}, and nobody had disturbed it"
+        since = life.last
 
 
 def _unfinished(job: str, of_job: list[Life], iterations: int) -> Iterator[str]:

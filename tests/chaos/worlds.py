@@ -38,6 +38,10 @@ PATIENCE_S = 6.0
 """A controller that came to no deadly point in that time is killed wherever it is."""
 SHORTEST_LIFE_S = 0.5
 SPARED_POINTS = (0, 30, 60, 120, 240)
+REMOVING = ("remove", "kill")
+"""What is done to a SideCar that answers nobody for longer than ``lost_seconds``."""
+REMOVAL_S = 60.0
+"""No law of ours: so long a controller lives at most until it has noticed that."""
 KILLED_FROM_OUTSIDE = "anywhere, from outside"
 
 
@@ -57,6 +61,9 @@ class Trouble:
     """How long a job takes on one GPU."""
     server: Path | None = None
     """A server of the MongoDB protocol, for the store; else that is a file."""
+    freezes: int = 0
+    """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
+    removed, and dies about that."""
     limit_seconds: float = 240.0
     """No law of ours: after so long something hangs."""
 
@@ -109,8 +116,12 @@ class World:
 
     def run(self) -> None:
         """Kill until enough have died, and then let everything come to its end."""
-        while self.story.deaths.total() < self.trouble.kills:
-            self._live_and_die()
+        while (deaths := self.story.deaths.total()) < self.trouble.kills:
+            due = self.trouble.freezes * (deaths + 1) // self.trouble.kills
+            if self.story.others["froze a SideCar"] < due:
+                self._live_until_a_removal()
+            else:
+                self._live_and_die()
         self._release()
         self._be_calm()
 
@@ -147,9 +158,24 @@ class World:
             spares=0 if is_repeated else self._chance.choice(SPARED_POINTS),
         )
         self._bear(plan)
-        until = time.monotonic() + self._chance.uniform(SHORTEST_LIFE_S, PATIENCE_S)
+        self._await_death(self._chance.uniform(SHORTEST_LIFE_S, PATIENCE_S), self._make_trouble)
+
+    def _live_until_a_removal(self) -> None:
+        """Have one that lives until it has a SideCar removed, and dies about that."""
+        self._bear(Plan(seed=self._chance.getrandbits(32), only=REMOVING))
+        frozen = self.story.others["froze a SideCar"]
+
+        def freeze() -> None:
+            if self.story.others["froze a SideCar"] == frozen:
+                self._disturb("froze a SideCar", self._sidecars(), signal.SIGSTOP)
+
+        self._await_death(REMOVAL_S, freeze)
+
+    def _await_death(self, seconds: float, make_trouble: Callable[[], None]) -> None:
+        """Let things happen until the controller dies; after so long it is killed wherever it is."""
+        until = time.monotonic() + seconds
         while (status := self._nursery.wait(TICK_S)) is None:
-            self._make_trouble()
+            make_trouble()
             self._keep_jobs_coming()
             self._insist_on_time()
             if time.monotonic() > until:
@@ -274,6 +300,7 @@ class World:
             self._kill_sidecar,
             self._kill_keeper,
             self._lock_store if self._server is None else self._stop_server,
+            self._lock_jobs,
         )
         self._chance.choice(acts)()
 
@@ -281,18 +308,22 @@ class World:
         self._disturb("killed a training", list(trainings(self.root).items()))
 
     def _kill_sidecar(self) -> None:
-        sidecars = [(child, job) for keeper, job in self._keepers() for child in children(keeper)]
-        self._disturb("killed a SideCar", sidecars)
+        self._disturb("killed a SideCar", self._sidecars())
 
     def _kill_keeper(self) -> None:
         self._disturb("killed a keeper", self._keepers())
 
-    def _disturb(self, what: str, found: Sequence[tuple[int, str]]) -> None:
+    def _sidecars(self) -> list[tuple[int, str]]:
+        return [(child, job) for keeper, job in self._keepers() for child in children(keeper)]
+
+    def _disturb(
+        self, what: str, found: Sequence[tuple[int, str]], signum: int = signal.SIGKILL
+    ) -> None:
         if found:
             pid, job = self._chance.choice(found)
             self.story.disturbances.append(Disturbance(job, time.monotonic()))
             self.story.others[what] += 1
-            kill(pid)
+            kill(pid, signum)
 
     def _keepers(self) -> list[tuple[int, str]]:
         """The processes of SideCars that no process of another SideCar has started, with their jobs."""
@@ -303,13 +334,19 @@ class World:
         return [(pid, jobs[pid]) for pid in sidecars if parent(pid) not in sidecars]
 
     def _lock_store(self) -> None:
-        if self._lock is not None or not (self.state / "profiles.db").exists():
+        self._lock_file("profiles.db", "locked the store")
+
+    def _lock_jobs(self) -> None:
+        self._lock_file("jobs.db", "locked the list of jobs")
+
+    def _lock_file(self, name: str, what: str) -> None:
+        if self._lock is not None or not (self.state / name).exists():
             return
-        self._lock = sqlite3.connect(self.state / "profiles.db", isolation_level=None, timeout=0.2)
-        self._unlock_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
+        self._lock = sqlite3.connect(self.state / name, isolation_level=None, timeout=0.2)
+        self._unlock_at = max(self._unlock_at, time.monotonic() + self._chance.uniform(0.2, 3.0))
         try:
             self._lock.execute("BEGIN EXCLUSIVE")
-            self.story.others["locked the store"] += 1
+            self.story.others[what] += 1
         except sqlite3.Error:
             self._release()
 

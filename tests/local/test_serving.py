@@ -19,7 +19,7 @@ from dlcore.model import CauseCode, JobId, Phase
 from dllocal import refusals
 from dllocal.folders import StateError
 from dllocal.registry import Registry
-from tests.local.asking import Asker
+from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
 
 
@@ -32,7 +32,7 @@ def names(answer):
 
 def test_who_submits_waits_for_whoever_has_locked_the_list_and_nobody_else_does(up, ask):
     path = up.stage.folders.registry
-    answers: list[object] = []
+    answers: list[Answer] = []
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         waits = threading.Thread(
