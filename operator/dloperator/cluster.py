@@ -125,7 +125,9 @@ class Cluster:
             if epoch_of(document) > self._epoch:
                 raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
             verdict = self._templates.verdict(document)
-            if verdict is not None or job_id(name) in entries:
+            # One that was decided about before is never out of sight: it may hold GPUs.
+            was_seen = job_id(name) in entries or bool(document.get("status"))
+            if verdict is not None or was_seen:
                 entries[job_id(name)] = self._jobs.read(document, problem=verdict or "")
         self._entries = entries
 
@@ -319,18 +321,28 @@ class Cluster:
         """Delete a job that has ended and whose pods have, and keep it no longer."""
         self._insist_on_leading()
         name = name_of(job)
-        document = self._mirrors.jobs.get(name)
-        if document is None:
-            return
+        entry = self._entries.get(job)
+        while entry is not None and (document := self._mirrors.jobs.get(name)) is not None:
+            metadata = document["metadata"]
+            if metadata["uid"] != entry.document["metadata"]["uid"]:
+                return  # It is gone, and there is another one of its name by now.
+            if "deletionTimestamp" not in metadata:
+                await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
+            try:
+                await self._let_go(document)
+                return
+            except NotFound:
+                self._mirrors.jobs.show_end(document)
+            except Conflict:
+                await self._see_who_wrote(name, document)
+
+    async def _let_go(self, document: Json) -> None:
         metadata = document["metadata"]
-        if "deletionTimestamp" not in metadata:
-            await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
+        version = {"resourceVersion": metadata["resourceVersion"]}
         finalizers = [each for each in _finalizers(document) if each != names.FINALIZER]
-        change = {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
-        try:
-            await self._api.merge(DLJOBS, name.name, change, name.namespace)
-        except (NotFound, Conflict):
-            return  # It is gone, or there is another one of that name by now.
+        if finalizers != _finalizers(document):
+            change = {"metadata": {**version, "finalizers": finalizers}}
+            await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
 
     def host_of(self, key: PodKey) -> str:
         """Every pod has an address of its own, by which the others reach it."""

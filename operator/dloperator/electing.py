@@ -73,6 +73,7 @@ class Election:
         """Wait until we lead; return the epoch, which is at least this one."""
         seen: tuple[object, ...] | None = None
         seen_at = self._clock()
+        log.info("waits to lead, as %s", self._identity)
         while True:
             try:
                 lease = await self._read()

@@ -85,11 +85,12 @@ class Tidier:
 
     async def _let_go(self, name: Name, metadata: Json) -> None:
         finalizers = [each for each in metadata["finalizers"] if each != names.PROOF_FINALIZER]
-        change = {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
+        version = {"resourceVersion": metadata["resourceVersion"]}
+        change = {"metadata": {**version, "finalizers": finalizers}}
         try:
             pod = await self._api.merge(PODS, name.name, change, name.namespace)
         except (NotFound, Conflict):
-            return  # It is gone already.
+            return  # It is gone, or not what it was; what it is now will be seen.
         if pod["metadata"].get("deletionTimestamp") and not finalizers:
             self._mirrors.pods.show_end(pod)
         else:

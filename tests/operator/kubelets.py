@@ -120,7 +120,7 @@ class Kubelets:
         there = set()
         for pod in pods:
             node = pod["spec"].get("nodeName")
-            if node not in self.nodes:
+            if node not in self.nodes or TRAINER not in pod["metadata"].get("labels", {}).values():
                 continue
             there.add(pod["metadata"]["uid"])
             if node not in self.silent:

@@ -61,9 +61,10 @@ class Stage:
     guard: Guard
     operators: list[Server] = field(default_factory=list)
 
-    def start_operator(self, **settings: object) -> Server:
-        """Start an operator, and return it when it is ready."""
+    def start_operator(self, *, waits: bool = False, **settings: object) -> Server:
+        """Start an operator, and return it when it leads, or if it ``waits``, when it could."""
         number = len(self.operators)
+        sign = "waits to lead" if waits else "leads, in epoch"
         given = {
             "namespace": self.namespace,
             "watched": self.namespace,
@@ -87,7 +88,7 @@ class Stage:
             ],
             guard=self.guard,
             log=log,
-            is_ready=lambda: log.exists() and "leads, in epoch" in log.read_text(),
+            is_ready=lambda: log.exists() and sign in log.read_text(),
         )
         self.operators.append(operator)
         operator.start()

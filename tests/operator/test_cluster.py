@@ -1,0 +1,282 @@
+"""What is written to the API server, against a real one: with preconditions, in order, and by one."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.platforms import Fenced, NotKept, PodKey, PodOrder, PodPhase
+from dlcore.model import JobId, NodeName, Phase, Placement
+from dloperator import access, names
+from dloperator.apiserver import ApiServer, Conflict, Unreachable
+from dloperator.certificates import Authority, Certificates
+from dloperator.cluster import Cluster, ClusterSettings, Term
+from dloperator.mirror import Mirrors, Name
+from dloperator.podmaking import PodSettings
+from dloperator.resources import DLJOBS, NODES, PODS
+from dloperator.telling import Teller
+from dloperator.trying import Templates
+from tests.operator.stages import POOL, Stage, staged
+from tests.servers.nodes import make_node
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+NODE = NodeName("gpu-a")
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {NODE: 4}) as stage:
+        stage.submit("job")
+        yield stage
+
+
+class Side:
+    """One operator's view of the cluster, as far as it writes."""
+
+    def __init__(self, stage: Stage, epoch: int) -> None:
+        self.api = ApiServer(access.find(str(stage.plane.admin)))
+        self.mirrors = Mirrors()
+        self.woken = asyncio.Event()
+        self.leads = True
+        settings = ClusterSettings(pods=PodSettings(virtual_gpus=True))
+        self.templates = Templates(self.api, settings.pods, self.woken.set)
+        self.cluster = Cluster(
+            self.api,
+            self.mirrors,
+            Certificates(self.api, Authority.new(), chance=random.Random(1)),
+            Teller(self.api, instance="test"),
+            term=Term(epoch, lambda: self.leads),
+            templates=self.templates,
+            settings=settings,
+        )
+        self.namespace = stage.namespace
+        self.job = JobId(f"{stage.namespace}/job")
+
+    async def see(self):
+        """Look at everything as it is now, until the job may be dealt with."""
+        for mirror, resource in (
+            (self.mirrors.jobs, DLJOBS),
+            (self.mirrors.pods, PODS),
+            (self.mirrors.nodes, NODES),
+        ):
+            namespace = "" if resource is NODES else self.namespace
+            listing = await self.api.list(resource, namespace)
+            mirror.show_all(listing.items, int(listing.version), namespace)
+        observation = await self.cluster.observe()
+        while self.job not in observation.entries:
+            await self.woken.wait()
+            observation = await self.cluster.observe()
+        return observation
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.templates.close()
+        await self.api.close()
+
+
+def given(status, gpus):
+    """The status with these GPUs decided for it, and a pod booked."""
+    placement = Placement.of({NODE: gpus}, "A100")
+    return replace(
+        status.decided(placement, now=100.0).with_pods([NODE], 100.0), phase=Phase.INITIALIZED
+    )
+
+
+def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
+    async def story():
+        async with Side(stage, 1) as side, Side(stage, 1) as other:
+            entry = (await side.see()).entries[side.job]
+            status = given(entry.status, [0, 1])
+            await side.cluster.record({side.job: status})
+            mine = (await side.cluster.observe()).entries[side.job]
+            assert mine.status is status
+            theirs = (await other.see()).entries[side.job]
+            assert theirs.status.placement == status.placement
+            assert theirs.status.pods == status.pods
+            assert stage.job("job")["metadata"]["finalizers"] == [names.FINALIZER]
+
+    asyncio.run(story())
+
+
+def test_a_former_leader_writes_nothing_over_what_the_new_one_has_stamped(stage):
+    async def story():
+        async with Side(stage, 1) as old, Side(stage, 2) as new:
+            entry = (await old.see()).entries[old.job]
+            await old.cluster.record({old.job: given(entry.status, [0])})
+            await new.see()
+            await new.cluster.stamp()
+            # It was asleep: its Lease seems to hold, and its watches have shown nothing yet.
+            entry = (await old.cluster.observe()).entries[old.job]
+            with pytest.raises(Fenced, match="epoch 2"):
+                await old.cluster.record({old.job: given(entry.status, [0, 1, 2])})
+            assert stage.status("job")["allocation"]["gpus"] == 1
+            assert stage.status("job")["epoch"] == 2
+            await old.api.close()
+
+    asyncio.run(story())
+
+
+def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            side.leads = False
+            for act in (
+                side.cluster.observe(),
+                side.cluster.record({side.job: given(entry.status, [0])}),
+                side.cluster.launch(PodOrder(entry, given(entry.status, [0]).pods[0])),
+                side.cluster.remove(PodKey(side.job, NODE), because="it does not answer"),
+                side.cluster.forget(side.job),
+            ):
+                with pytest.raises(Fenced, match="Lease"):
+                    await act
+            assert stage.pods() == []
+            assert "allocation" not in stage.status("job")
+
+    asyncio.run(story())
+
+
+def test_what_users_write_meanwhile_is_kept_and_hinders_nobody(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
+            await side.cluster.record({side.job: given(entry.status, [0])})
+            job = stage.job("job")
+            assert job["spec"]["priority"] == 7
+            assert job["status"]["allocation"]["gpus"] == 1
+            assert (await side.cluster.observe()).entries[side.job].job.priority == 7
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_away_is_told_as_such_and_nothing_is_lost(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            await side.api.close()
+            side.cluster._api = DeadServer()
+            with pytest.raises(NotKept, match=f"the status of job {side.job} cannot be written"):
+                await side.cluster.record({side.job: given(entry.status, [0])})
+            assert (await side.cluster.observe()).entries[side.job].status == entry.status
+
+    asyncio.run(story())
+
+
+class DeadServer:
+    """An API server that does not answer."""
+
+    def __getattr__(self, _name):
+        async def ask(*_args, **_named):
+            raise Unreachable("the API server does not answer")
+
+        return ask
+
+
+def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            stage.kubelets.silent.add(NODE)
+            entry = (await side.see()).entries[side.job]
+            status = given(entry.status, [0, 1])
+            await side.cluster.record({side.job: status})
+            entry = (await side.cluster.observe()).entries[side.job]
+            order = PodOrder(entry, status.pods[0])
+            await side.cluster.launch(order)
+            await side.cluster.launch(order)
+            assert [pod["metadata"]["name"] for pod in stage.pods()] == ["job-1"]
+            stage.wait(lambda: stage.pods()[0]["spec"].get("nodeName") == NODE)
+            # With force, as impatient people do: the object has to stay all the same.
+            stage.api.delete(
+                f"/api/v1/namespaces/{stage.namespace}/pods/job-1", gracePeriodSeconds=0
+            )
+            (pod,) = stage.pods()
+            assert pod["metadata"]["deletionTimestamp"]
+            seen = await side.see()
+            assert seen.pods[PodKey(side.job, NODE)].phase is PodPhase.PENDING
+            await side.templates.close()
+
+    asyncio.run(story())
+
+
+def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage):
+    pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            status = given(entry.status, [0])
+            await side.cluster.record({side.job: status})
+            entry = (await side.cluster.observe()).entries[side.job]
+            with pytest.raises(Exception, match="job-1 already, which is not ours"):
+                await side.cluster.launch(PodOrder(entry, status.pods[0]))
+
+    asyncio.run(story())
+
+
+def test_a_template_that_kubernetes_refuses_sets_the_job_aside_with_its_words(stage):
+    document = stage.make_job("wrong", iterations=10)
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
+    stage.api.post(stage.path(), document)
+
+    async def story():
+        async with Side(stage, 1) as side:
+            side.job = JobId(f"{stage.namespace}/wrong")
+            entry = (await side.see()).entries[side.job]
+            assert "Kubernetes would refuse its pods" in entry.problem
+            assert "nowhere" in entry.problem
+            # A job that is right is not held up by it.
+            side.job = JobId(f"{stage.namespace}/job")
+            assert (await side.see()).entries[side.job].problem == ""
+
+    asyncio.run(story())
+
+
+def test_forgetting_deletes_the_job_and_that_one_only(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            await side.cluster.record({side.job: given(entry.status, [0])})
+            await side.cluster.forget(side.job)
+            stage.wait(lambda: stage.is_gone("job"))
+            stage.submit("job")
+            await side.cluster.forget(side.job)
+            assert not stage.is_gone("job"), "another one of that name"
+
+    asyncio.run(story())
+
+
+def test_a_conflict_is_no_reason_to_write_over_it(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            await side.see()
+            document = dict(side.mirrors.jobs.objects[Name(stage.namespace, "job")])
+            stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
+            with pytest.raises(Conflict):
+                await side.cluster._write_once(document, given(await_status(side), [0]))
+
+    asyncio.run(story())
+
+
+def await_status(side):
+    return side.cluster.entries[side.job].status
+
+
+def test_nodes_come_with_their_gpus(stage):
+    stage.api.post("/api/v1/nodes", make_node("elsewhere", labels={"dljob.io/gpu-count": "8"}))
+    stage.api.post("/api/v1/nodes", make_node("empty", labels=POOL))
+
+    async def story():
+        async with Side(stage, 1) as side:
+            nodes = {node.name: node.usable for node in (await side.see()).nodes}
+            assert nodes == {NODE: (0, 1, 2, 3), "empty": ()}
+
+    asyncio.run(story())
+    for name in ("elsewhere", "empty"):
+        stage.api.delete(f"/api/v1/nodes/{name}", gracePeriodSeconds=0)
