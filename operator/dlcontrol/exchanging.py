@@ -1,16 +1,15 @@
 """
-Profiles between a store and the outside: ``dljob profiles export``, ``import`` and ``forget``.
+Profiles from the outside into a store, and out of it for good: ``dljob profiles import``, ``forget``.
 
 Who calls this brings what was read from a file, or what :mod:`dlsim.shipped` makes of the folder
-``profiles/``. Nothing here replaces what has been measured on the spot, unless asked to.
+``profiles/``; what is exported is just rendered (:mod:`dlcore.profilefile`). Nothing here replaces what has been measured on the spot, unless asked to.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcontrol.store import Store
-from dlcore import profilefile
 from dlcore.profiles import MOST_SHAPES, JobType, Profile
 
 
@@ -22,14 +21,6 @@ class Imported(NamedTuple):
     changed: tuple[JobType, ...] = ()
     kept: tuple[JobType, ...] = ()
     """What was known of these was better, or the same."""
-
-
-def export_profiles(store: Store, types: Iterable[JobType] | None = None) -> dict[str, Any]:
-    """Write the profiles of these types, or all, as one document."""
-    stored = store.profiles(types)
-    return profilefile.render_all(
-        each.profile for each in stored.values() if each.profile is not None
-    )
 
 
 def import_profiles(
