@@ -3,10 +3,11 @@ What the words of SideCars teach about types of jobs: observations for profiles.
 
 Fed with every state that is heard, at the time it is heard. Mere progress is told late, but with
 for how long no iteration was reported; so the time of the latest one is known, and when the first
-one began follows from how fast they came. A speed is measured over a stretch in which nothing
-changed, from its second sample on, because caches and clocks are cold after a start. A cost is
-measured once for each change. Everything is robust further on: a profile is the median of the
-latest few observations (:mod:`dlcore.profiles`).
+one began follows from how fast they came. A speed is taken once for each sample of a stretch in
+which nothing changed, from its second one on, because caches and clocks are cold after a start. It
+is the SideCar's own figure: that has seen every step when it came, where here words come late when
+the machine or the network is busy. A cost is measured once for each change. Everything is robust
+further on: a profile is the median of the latest few observations (:mod:`dlcore.profiles`).
 """
 
 from collections.abc import Iterator
@@ -153,9 +154,8 @@ class Lessons:
         elapsed, done = latest.at - stretch.sample.at, latest.iteration - stretch.sample.iteration
         if elapsed < self._sample_seconds or done < FEWEST_STEPS:
             return
-        yield SpeedSeen(
-            placement.shape, done / elapsed, elapsed, now, warming_up=stretch.samples == 0
-        )
+        speed = state.progress.iterations_per_second or done / elapsed
+        yield SpeedSeen(placement.shape, speed, elapsed, now, warming_up=stretch.samples == 0)
         stretch.samples += 1
         stretch.sample = latest
 

@@ -147,6 +147,16 @@ def test_speeds_are_true_although_progress_is_heard_late():
     assert [each.iterations_per_s for each in speeds] == pytest.approx([0.7] * len(speeds))
 
 
+def test_a_word_that_comes_late_makes_no_training_faster_or_slower():
+    lessons, training = Lessons(sample_seconds=10.0), Training(4.0, 1.0)
+    learnt = []
+    for heard, late in ((0.0, 0.0), (2.0, 2.0), (14.0, 0.0), (26.0, 3.0), (38.0, 0.0)):
+        now = ORDERED_AT + START_SECONDS + heard
+        learnt.append(lessons.hear(entry(), KEY, training.state_at(now), now + late))
+    speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
+    assert [each.iterations_per_s for each in speeds] == [4.0] * 3
+
+
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():
     learnt = hear(Lessons(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
     resumed = [lesson.resumed for lesson in learnt if lesson.resumed is not None]
