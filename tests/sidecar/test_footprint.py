@@ -94,16 +94,25 @@ def test_a_thousand_lines_a_second_cost_less_than_a_tenth_of_a_core(begin, tmp_p
     assert spend(pids) - before < 0.1 * (time.monotonic() - since)
 
 
+def count_at_rest(pids):
+    """Count what is held when nobody asks anything: the last connection is closed a moment later."""
+    counts = []
+    for _ in range(50):
+        counts.append(count_held(pids))
+        time.sleep(0.01)
+    return min(counts, key=lambda count: count["descriptors"])
+
+
 def test_a_thousand_reshapes_leave_nothing_behind(begin):
     sidecar, pids = begin(*EXPRESSION)
     for generation in range(2, 12):
         sidecar.put(generation)
         sidecar.wait_running(generation)
-    before = count_held(pids)
+    before = count_at_rest(pids)
     for generation in range(12, 1012):
         sidecar.put(generation)
         sidecar.wait_running(generation)
-    after = count_held(pids)
+    after = count_at_rest(pids)
     assert (after["threads"], after["descriptors"]) == (before["threads"], before["descriptors"])
     assert after["resident_mb"] < before["resident_mb"] + 2
     assert sidecar.pids()[:3] == pids
