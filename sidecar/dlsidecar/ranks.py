@@ -23,8 +23,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dlsidecar import rendezvous
 from dlwire.messages import Run
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,37 @@ def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
 
 
+# --- Horovod, which names what others number ---------------------------------------------
+
+
+def needs_meeting(run: Run) -> bool:
+    """Whether there is anybody to be found; a process that is alone does not ask."""
+    return run.world_size > 1
+
+
+def meeting_host(run: Run) -> str:
+    """Return where its processes are told to come to."""
+    return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
+
+
+def name_of(run: Run, node: int) -> str:
+    """Return what tells a container from the others; on one machine they share its address."""
+    host = run.peers[node].host
+    is_shared = sum(peer.host == host for peer in run.peers) > 1
+    return f"{host}-{node}" if is_shared else host
+
+
+def cross_nodes(run: Run, local_rank: int) -> list[int]:
+    """Return the containers that have a process of this local rank."""
+    return [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
+
+
 def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
-    nodes = rendezvous.cross_nodes(run, local_rank)
+    nodes = cross_nodes(run, local_rank)
     environment = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_HOSTNAME": rendezvous.name_of(run, run.node_rank),
+        "HOROVOD_HOSTNAME": name_of(run, run.node_rank),
         "HOROVOD_RANK": str(run.rank_offset + local_rank),
         "HOROVOD_SIZE": str(run.world_size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
@@ -112,8 +138,8 @@ def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(nodes.index(run.node_rank)),
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
-    if rendezvous.is_needed(run):
-        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = rendezvous.host_of(run)
+    if needs_meeting(run):
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = meeting_host(run)
         environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(run.rendezvous_port)
     return environment
 

@@ -28,12 +28,12 @@ from collections import defaultdict
 
 from tornado.web import Application, HTTPError, RequestHandler
 
+from dlsidecar import ranks
 from dlsidecar.doors import LARGEST_HEADERS, MOST_CONNECTIONS, LimitedServer
 from dlwire.messages import Run
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 INTERFACE = "HOROVOD_GLOO_IFACE"
 BYTES_PER_PEER = 1024
@@ -51,34 +51,7 @@ class CannotOpen(Exception):
     """There is no place where the processes could meet."""
 
 
-# --- who meets where ----------------------------------------------------------------------
-
-
-def is_needed(run: Run) -> bool:
-    """Whether there is anybody to be found; a process that is alone does not ask."""
-    return run.world_size > 1
-
-
-def is_ours(run: Run) -> bool:
-    """Whether it is this container in which the processes of the job meet."""
-    return is_needed(run) and run.node_rank == 0
-
-
-def host_of(run: Run) -> str:
-    """Return where the processes are told to come to."""
-    return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
-
-
-def name_of(run: Run, node: int) -> str:
-    """Return what tells a container from the others; on one machine they share its address."""
-    host = run.peers[node].host
-    is_shared = sum(peer.host == host for peer in run.peers) > 1
-    return f"{host}-{node}" if is_shared else host
-
-
-def cross_nodes(run: Run, local_rank: int) -> list[int]:
-    """Return the containers that have a process of this local rank."""
-    return [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
+# --- the way there ----------------------------------------------------------------------
 
 
 def find_interface(run: Run) -> str:
@@ -92,7 +65,7 @@ def find_interface(run: Run) -> str:
 def as_address(host: str) -> str:
     """Return the host if it is an address of the fourth version, else nothing."""
     if host == "localhost":
-        return LOOPBACK
+        return ranks.LOOPBACK
     try:
         return str(ipaddress.IPv4Address(host))
     except ValueError:
@@ -125,9 +98,9 @@ class Store:
         self._finished: defaultdict[str, set[str]] = defaultdict(set)
         self._sizes = {"global": run.world_size}
         for node, peer in enumerate(run.peers):
-            self._sizes[f"local_{name_of(run, node)}"] = peer.processes
+            self._sizes[f"local_{ranks.name_of(run, node)}"] = peer.processes
         for local_rank in range(max(peer.processes for peer in run.peers)):
-            self._sizes[f"cross_{local_rank}"] = len(cross_nodes(run, local_rank))
+            self._sizes[f"cross_{local_rank}"] = len(ranks.cross_nodes(run, local_rank))
         # Every process tells every other one the way to itself, in each of the few scopes.
         self._room = BYTES_AT_LEAST + BYTES_PER_PEER * run.world_size**2
 
@@ -243,7 +216,7 @@ class Rendezvous:
 
 def listen(run: Run) -> socket.socket:
     """Listen where the processes are told to come to, and nowhere else if that can be told."""
-    host, port = host_of(run), run.rendezvous_port
+    host, port = ranks.meeting_host(run), run.rendezvous_port
     if ":" in host:
         raise CannotOpen(f"Horovod finds its processes over IPv4 only, and {host} is not of it")
     try:

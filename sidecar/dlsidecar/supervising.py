@@ -155,12 +155,12 @@ class Processes:
     def _prepare_meeting(self, run: Run) -> bool:
         """Do for Horovod's processes what its launcher would; return whether that could be done."""
         self._defaults = {}
-        if self._training.framework is not Framework.HOROVOD or not rendezvous.is_needed(run):
+        if self._training.framework is not Framework.HOROVOD or not ranks.needs_meeting(run):
             return True
         interface = rendezvous.find_interface(run)
         self._defaults = {rendezvous.INTERFACE: interface} if interface else {}
         try:
-            if rendezvous.is_ours(run):
+            if run.node_rank == 0:
                 self._rendezvous.open(run)
         except rendezvous.CannotOpen as error:
             self._fail_start("RendezvousCannotOpen", str(error))

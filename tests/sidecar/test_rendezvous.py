@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar import rendezvous
+from dlsidecar import ranks, rendezvous
 from dlsidecar.rendezvous import CannotOpen, Full, Rendezvous, Store
 from dlwire.messages import Peer, Run
 from tests.sidecar import gloo
@@ -152,7 +152,7 @@ def test_the_processes_of_one_container_meet_where_no_other_machine_can_come():
     run = run_of(2, hosts=["10.9.8.7"], port=find_port())
     with rendezvous.listen(run) as listening:
         assert listening.getsockname() == ("127.0.0.1", run.rendezvous_port)
-    assert rendezvous.host_of(run) == "127.0.0.1"
+    assert ranks.meeting_host(run) == "127.0.0.1"
     assert rendezvous.find_interface(run) == "lo"
 
 
@@ -176,9 +176,9 @@ def test_a_place_that_is_taken_or_cannot_be_reached_is_told():
 
 def test_containers_of_one_machine_are_told_apart():
     run = run_of(1, 1, hosts=["localhost", "localhost"])
-    assert [rendezvous.name_of(run, node) for node in (0, 1)] == ["localhost-0", "localhost-1"]
+    assert [ranks.name_of(run, node) for node in (0, 1)] == ["localhost-0", "localhost-1"]
     assert rendezvous.find_interface(run) == "lo"
-    assert rendezvous.name_of(run_of(1, 1), 1) == "10.0.0.2"
+    assert ranks.name_of(run_of(1, 1), 1) == "10.0.0.2"
 
 
 @pytest.mark.processes
