@@ -154,7 +154,8 @@ def test_a_word_that_comes_late_makes_no_training_faster_or_slower():
         now = ORDERED_AT + START_SECONDS + heard
         learnt.append(lessons.hear(entry(), KEY, training.state_at(now), now + late))
     speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
-    assert [each.iterations_per_s for each in speeds] == [4.0] * 3
+    assert len(speeds) > 1
+    assert {each.iterations_per_s for each in speeds} == {4.0}
 
 
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():
