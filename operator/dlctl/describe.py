@@ -113,7 +113,9 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
     yield _part("Training", _wanted_training(spec["training"]))
     profile = spec.get("profile")
     if profile:
-        yield _part("Profile", "/".join(str(value) for value in profile.values()))
+        yield _part(
+            "Profile", "/".join(profile[each] for each in ("model", "dataset") if each in profile)
+        )
     yield _part("Framework", _framework(spec))
     yield _part("Command", _command(spec))
     if spec.get("checkpoint"):
@@ -197,7 +199,9 @@ def _iter_allocation(job: JobView) -> Iterator[str]:
     kind = f" {job.gpu_type}" if job.gpu_type else ""
     generation = allocation.get("generation", 0)
     yield _line(
-        "Allocation", f"{job.gpus}{kind} GPUs, decision {generation} about it, {decided} ago"
+        "Allocation",
+        f"{job.gpus}{kind} GPU{'s' if job.gpus != 1 else ''}, decision {generation} about it,"
+        f" {decided} ago",
     )
     for part in job.slices:
         yield _part(part.node, f"GPU {in_ranges(part.gpus)}")

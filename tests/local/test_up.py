@@ -57,6 +57,33 @@ def test_a_job_from_its_submission_to_its_end(root):
         assert up.end() == 0
 
 
+@real
+@pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
+def test_what_changes_have_cost_is_told_alike_everywhere(root, mechanism):
+    with going(root / "state", "--gpus", 2, "--mechanism", mechanism) as up:
+        spec = {"gpus": {"options": [1, 2]}}
+        up.submit(replay("long", root, iterations=100_000, faster=20.0, **spec))
+
+        def costs():
+            entries = up.backend.list_history("long", 100)
+            return [e.get("costSeconds") for e in entries if e["kind"] == "reshape"]
+
+        # It grows by itself, when it is known how fast it is, and shrinks when another one comes.
+        up.until(lambda: len(costs()) == 1 and None not in costs())
+        up.submit(replay("other", root, iterations=100_000, faster=20.0, **spec))
+        up.until(lambda: len(costs()) == 2 and None not in costs())
+        status = up.backend.get_job("long")["status"]
+        assert status["reshapes"] == 2
+        assert min(costs()) > 0.0
+        assert status["reshapeSeconds"] == pytest.approx(sum(costs()), abs=0.01)
+        assert f"2, {sum(costs()):.1f} s without training" in up("describe", "long").stdout
+        events = [each["reason"] for each in up.backend.list_events("long")]
+        assert events.count("Reshaping") == 2
+        for name in ("long", "other"):
+            assert up("cancel", "--wait", name).status == 0
+        assert up.end() == 0
+
+
 def rows_of(up):
     (node,) = up.backend.list_nodes()
     return node["gpus"]
