@@ -40,6 +40,8 @@ class ConditionType(StrEnum):
     SET_ASIDE = "SetAside"
     """It cannot be dealt with at the moment, for a reason of its own."""
     FINISHED = "Finished"
+    TEMPLATE_VALID = "TemplateValid"
+    """Kubernetes takes its pods; not said on one machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ def make_work(settings: OperatorSettings) -> Work:
         sample_seconds=settings.learning.sample_seconds,
         dialing=settings.dialing,
         cluster=ClusterSettings(pods=settings.pods, pool=settings.pool),
+        publishing=settings.publishing,
     )
 
 

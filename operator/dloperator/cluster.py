@@ -23,10 +23,19 @@ from dlcontrol.platforms import (
 )
 from dlcontrol.records import Status
 from dlcore.model import JobId, Node
+from dlcore.predicting import Span
 from dloperator import names, podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.certificates import Certificates
-from dloperator.jobs import Jobs, epoch_of, job_id, name_of, status_document
+from dloperator.jobs import (
+    Circumstances,
+    Jobs,
+    epoch_of,
+    job_id,
+    name_of,
+    status_document,
+    template_condition,
+)
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
 from dloperator.reading import Pool, read_node, read_pod
@@ -85,6 +94,8 @@ class Cluster:
         self._templates = templates
         self._jobs = Jobs()
         self._entries: dict[JobId, Entry] = {}
+        self._remaining: dict[JobId, Span | None] = {}
+        """In what time jobs are expected to end, as it was told last."""
         self._nodes: dict[Name, tuple[Json, Node | None]] = {}
         self._pods: dict[PodKey, tuple[Json | None, Json | None, str, Pod]] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -120,6 +131,7 @@ class Cluster:
             if document is None:
                 entries.pop(job_id(name), None)
                 self._jobs.forget(name)
+                self._remaining.pop(job_id(name), None)
                 self._templates.forget(name)
                 continue
             if epoch_of(document) > self._epoch:
@@ -193,6 +205,26 @@ class Cluster:
         for part in (statuses.keys() - gaining, gaining):
             await self._write_all({job: statuses[job] for job in statuses if job in part})
 
+    async def publish(self, job: JobId, status: Status, remaining: Span | None) -> None:
+        """
+        Show how far a job is, unless anything else has changed by now.
+
+        Nothing is decided by it. From the look at what is recorded to the sending nobody else has a
+        turn, so that what is written over is what was looked at.
+        """
+        self._insist_on_leading()
+        document = self._mirrors.jobs.get(name_of(job))
+        recorded = self._jobs.status(name_of(job))
+        if document is None or recorded is None or not status.says_the_same_as(recorded):
+            return
+        self._remaining[job] = remaining
+        try:
+            await self._write_once(document, status)
+        except (Conflict, NotFound):
+            return  # What it is now will be seen.
+        except (Rejected, Unreachable) as error:
+            raise NotKept(f"the status of job {job} cannot be written: {error}") from error
+
     def _gains(self, job: JobId, status: Status) -> bool:
         before = self._entries[job].status if job in self._entries else None
         held = before.placement.refs() if before is not None and before.placement else ()
@@ -254,15 +286,25 @@ class Cluster:
                     "name": metadata["name"],
                     "resourceVersion": metadata["resourceVersion"],
                 },
-                "status": status_document(
-                    status, epoch=self._epoch, generation=metadata["generation"]
-                ),
+                "status": self._status_document(document, status),
             },
             metadata["namespace"],
             sub="status",
         )
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
+
+    def _status_document(self, document: Json, status: Status) -> Json:
+        job = job_id(Name.of(document))
+        return status_document(
+            status,
+            Circumstances(
+                epoch=self._epoch,
+                generation=document["metadata"]["generation"],
+                remaining=self._remaining.get(job),
+                template=template_condition(document, self._templates.verdict(document)),
+            ),
+        )
 
     async def _see_who_wrote(self, name: Name, known: Json) -> None:
         """Nobody but a leader writes a status; anybody may write anything else."""

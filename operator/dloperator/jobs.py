@@ -5,15 +5,17 @@ An entry stays the same object as long as the job is as it was, because the cont
 thousands of them at every turn and at what changed among them only.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcontrol.documents import read_status, read_time, write_status
+from dlcontrol.documents import read_status, read_time, write_status, write_time
 from dlcontrol.platforms import Entry
-from dlcontrol.records import Status
+from dlcontrol.records import ConditionType, Status
 from dlcore import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Training
+from dlcore.predicting import Span
 from dloperator.columns import with_columns
 from dloperator.mirror import Name
 
@@ -22,6 +24,7 @@ Json = Mapping[str, Any]
 ORDERS_A_SECOND = 1_000_000
 """How many jobs may arrive in the one second to which Kubernetes tells when something was created."""
 MOST_SECONDS = 10_000
+TEMPLATE_VALID = ConditionType.TEMPLATE_VALID.value
 
 
 def job_id(name: Name) -> JobId:
@@ -40,12 +43,56 @@ def epoch_of(document: Json) -> int:
     return epoch
 
 
-def status_document(status: Status, *, epoch: int, generation: int) -> dict[str, Any]:
-    """Write a status as the custom resource has it: with who decided, about which spec."""
-    document = with_columns(write_status(status))
-    for condition in document.get("conditions", ()):
-        condition["observedGeneration"] = generation
-    return document | {"epoch": epoch, "observedGeneration": generation}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What stands in a status besides what the controller records."""
+
+    epoch: int
+    """Who decided."""
+    generation: int
+    """About which spec."""
+    remaining: Span | None = None
+    """In what time the job is expected to end."""
+    template: Json | None = None
+    """The condition that says whether Kubernetes takes the pods."""
+
+
+def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
+    """Write a status as the custom resource has it."""
+    document = write_status(status, remaining=around.remaining)
+    conditions = document.get("conditions", [])
+    if around.template is not None:
+        others = [each for each in conditions if each["type"] != TEMPLATE_VALID]
+        document["conditions"] = conditions = [*others, dict(around.template)]
+    for condition in conditions:
+        condition["observedGeneration"] = around.generation
+    return with_columns(document) | {
+        "epoch": around.epoch,
+        "observedGeneration": around.generation,
+    }
+
+
+def template_condition(document: Json, verdict: str | None) -> Json | None:
+    """Say whether Kubernetes takes the pods of a job; its time stays as long as the answer does."""
+    before = next(
+        (
+            each
+            for each in (document.get("status") or {}).get("conditions", ())
+            if each["type"] == TEMPLATE_VALID
+        ),
+        None,
+    )
+    if verdict is None:
+        return before
+    status = "False" if verdict else "True"
+    since = before["lastTransitionTime"] if before and before["status"] == status else None
+    return {
+        "type": TEMPLATE_VALID,
+        "status": status,
+        "reason": "Refused" if verdict else "Accepted",
+        "message": verdict or "Kubernetes takes its pods",
+        "lastTransitionTime": since or write_time(time.time()),
+    }
 
 
 @dataclass(slots=True)
@@ -54,6 +101,8 @@ class _Known:
     generation: int
     written: Json
     entry: Entry
+    unreadable: str = ""
+    """Why the spec cannot be read."""
 
 
 class Jobs:
@@ -66,6 +115,11 @@ class Jobs:
 
     def forget(self, name: Name) -> None:
         self._known.pop(name, None)
+
+    def status(self, name: Name) -> Status | None:
+        """What is recorded about a job, as far as is known."""
+        known = self._known.get(name)
+        return known.entry.status if known is not None else None
 
     def note_written(self, document: Json, status: Status) -> None:
         """Remember the very value that was written, because less may be read back."""
@@ -84,11 +138,13 @@ class Jobs:
         if known.generation != metadata["generation"]:
             known.generation = metadata["generation"]
             known.entry = _with_spec(known.entry, document)
+            known.unreadable = known.entry.problem
         written = document.get("status") or {}
         if written != known.written:
             known.written = written
             known.entry = replace(known.entry, status=_read_status(known.entry, written))
-        if problem and problem != known.entry.problem:
+        problem = known.unreadable or problem
+        if problem != known.entry.problem:
             known.entry = replace(known.entry, problem=problem)
         if "deletionTimestamp" in metadata and not known.entry.cancelled:
             known.entry = replace(known.entry, cancelled=True)

@@ -25,6 +25,7 @@ from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
 from dloperator.jobs import name_of
 from dloperator.mirror import Mirrors
+from dloperator.publishing import Publisher, Publishing
 from dloperator.telling import Teller
 from dloperator.tidying import Tidier
 from dloperator.trying import Templates
@@ -47,6 +48,7 @@ class Work:
     sample_seconds: float = 10.0
     cluster: ClusterSettings = ClusterSettings()
     dialing: DialSettings = DialSettings()
+    publishing: Publishing = Publishing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,13 @@ class Leading:
             epoch=epoch,
         )
 
+        self._publisher = Publisher(
+            self._cluster,
+            lambda: self._controller.scene,
+            self._controller.snapshot,
+            work.publishing,
+        )
+
     async def run(self) -> None:
         """Put the epoch on every allocation, and control until something fails."""
         await self._cluster.stamp()
@@ -110,6 +119,7 @@ class Leading:
             self._election.keep(),
             self._teller.run(),
             self._tidier.run(),
+            self._publisher.run(),
             self._renew(),
             self._wait_until_fenced(),
         )

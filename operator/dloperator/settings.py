@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from dlcontrol.settings import Settings
 from dloperator.electing import LeaseSettings
 from dloperator.podmaking import PodSettings
+from dloperator.publishing import Publishing
 from dloperator.reading import Pool
 
 
@@ -24,3 +25,5 @@ class OperatorSettings(Settings):
     """Which nodes are its to give."""
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     """How the one that leads is found."""
+    publishing: Publishing = field(default_factory=Publishing)
+    """How often the progress of jobs is written into their status."""

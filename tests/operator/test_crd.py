@@ -25,7 +25,9 @@ from tests.servers.controlplane import ControlPlane
 from tests.statuses import make_full_status
 
 ROOT = Path(__file__).resolve().parents[2]
-FULL: Json = jobs.status_document(make_full_status(), epoch=4, generation=7)
+FULL: Json = jobs.status_document(
+    make_full_status(), jobs.Circumstances(epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0))
+)
 SCHEMAS = dict(iter_schemas(STATUS.openapi()))
 
 

@@ -1,16 +1,24 @@
 """The examples are what they say, and their programs are programs."""
 
 import ast
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dlcore import jobfile
-from dlcore.model import Framework
+from dlcore.model import Checkpoint, Framework, Progress
 from dlcore.podrules import TRAINER
 from tests.operator.manifests import EXAMPLES, read_jobs
 from tests.servers.api import Json
+from tests.sidecar.drivers import wait_until
 
 each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 
@@ -75,3 +83,66 @@ def test_an_example_goes_on_where_it_was_saved(path: Path):
     total = parsed.training.iterations
     assert total is not None
     assert f"{total + 1})" in program_of(job), "the program trains as long as the job says"
+
+
+NEEDS_OTHERS = {"feature-auxiliaries": "its parameter server"} | {
+    f"framework-{framework.value}": "its framework"
+    for framework in Framework
+    if framework is not Framework.NONE
+}
+ALONE = [path for path in EXAMPLES if path.stem not in NEEDS_OTHERS]
+
+
+@contextmanager
+def trained(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the program of an example, with folders and steps as small as a test wants them."""
+    for name in ("ckpt", "tmp"):
+        (folder / name).mkdir(exist_ok=True)
+    small = program.replace("/ckpt", f"{folder}/ckpt").replace("/tmp/", f"{folder}/tmp/")
+    small = small.replace("time.sleep(0.5)", "time.sleep(0.01)")
+    assert small.count("time.sleep(0.01)") == 1
+    command = [sys.executable, "-c", small]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        yield training
+        training.kill()
+
+
+def first_iteration(training: subprocess.Popen[str], progress: Progress, folder: Path) -> int:
+    """Read where it begins, from what it prints or from its file."""
+    if progress.file:
+        file = Path(progress.file.replace("/tmp/", f"{folder}/tmp/"))  # noqa: S108
+        wait_until(lambda: file.exists() and "\n" in file.read_text(), what="its progress")
+        return int(json.loads(file.read_text().splitlines()[0])["iteration"])
+    assert training.stdout is not None
+    for line in training.stdout:
+        if found := re.search(progress.log, line):
+            return int(found["iteration"])
+    pytest.fail("it ended without any progress")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
+def test_the_program_of_an_example_saves_itself_and_goes_on(path: Path, tmp_path: Path):
+    [job] = read_jobs(path)
+    parsed = jobfile.parse(job, require_template=True)
+    saved = tmp_path / "ckpt" / "iteration"
+    with trained(program_of(job), tmp_path) as training:
+        assert first_iteration(training, parsed.progress, tmp_path) == 1
+        ask_for_checkpoint(parsed.checkpoint, training, tmp_path)
+        wait_until(saved.exists, what="its checkpoint")
+    for file in (tmp_path / "tmp").iterdir():
+        file.unlink()
+    with trained(program_of(job), tmp_path) as training:
+        goes_on = first_iteration(training, parsed.progress, tmp_path)
+    assert goes_on == int(saved.read_text()) + 1
+
+
+def ask_for_checkpoint(
+    checkpoint: Checkpoint, training: subprocess.Popen[str], folder: Path
+) -> None:
+    """Ask as the SideCar would."""
+    if checkpoint.signal:
+        os.kill(training.pid, signal.Signals[checkpoint.signal])
+    else:
+        words = [word.replace("/tmp/", f"{folder}/tmp/") for word in checkpoint.command]  # noqa: S108
+        subprocess.run(words, check=True)

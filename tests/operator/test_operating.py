@@ -26,6 +26,42 @@ def test_a_job_trains_to_its_end_and_stays_to_be_looked_at(stage: Stage):
     stage.wait(is_let_go)
 
 
+def conditions(stage: Stage, name: str) -> dict[str, tuple[str, str]]:
+    found = stage.status(name).get("conditions", ())
+    return {each["type"]: (each["status"], each["reason"]) for each in found}
+
+
+def test_how_far_a_job_is_and_when_it_ends_is_seen_while_it_trains(stage: Stage):
+    stage.start_operator()
+    stage.submit("job", iterations=20_000)
+    stage.wait(lambda: stage.status("job").get("progress", {}).get("iteration", 0) > 400)
+    shown = stage.status("job")["shown"]
+    assert shown["progress"].endswith("%")
+    assert shown["speed"] != "-"
+    stage.wait(lambda: "etaSeconds" in stage.status("job")["progress"])
+    version = stage.job("job")["metadata"]["resourceVersion"]
+    stage.wait(lambda: stage.status("job")["progress"]["iteration"] > 1000)
+    written = int(stage.job("job")["metadata"]["resourceVersion"]) - int(version)
+    assert written < 100, "a write for each hundredth, and not for each iteration"
+    assert conditions(stage, "job")["TemplateValid"] == ("True", "Accepted")
+
+
+def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
+    stage.start_operator()
+    document = stage.make_job("wrong", iterations=10)
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
+    stage.api.post(stage.path(), document)
+    stage.submit("right")
+    stage.wait(lambda: conditions(stage, "wrong").get("TemplateValid") == ("False", "Refused"))
+    assert "nowhere" in stage.status("wrong")["message"]
+    stage.wait_for_phase("right", "Completed")
+    container["volumeMounts"] = []
+    stage.api.merge(stage.path("wrong"), {"spec": {"template": document["spec"]["template"]}})
+    stage.wait_for_phase("wrong", "Completed")
+    assert conditions(stage, "wrong")["TemplateValid"] == ("True", "Accepted")
+
+
 def test_running_jobs_give_up_gpus_to_one_that_comes_and_get_them_back(stage: Stage):
     stage.start_operator()
     stage.submit("old", iterations=4000)

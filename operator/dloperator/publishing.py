@@ -1,0 +1,108 @@
+"""
+How far jobs are, written into their status now and then for people to see.
+
+What was decided is written at once, by the loop; mere progress only when it is worth a write: after a
+hundredth of the job, or a minute, and for all jobs together no more than so many a second. What waited
+longest comes first. It is the loop's status that is written, as it was seen last, and only where
+nothing else of it has changed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlcontrol.platforms import NotKept
+from dlcontrol.reasons import Outlook
+from dlcontrol.records import Status
+from dlcontrol.scene import Scene
+from dlcore.model import JobId, Phase, Snapshot
+from dloperator.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """How often progress is written."""
+
+    share: float = 0.01
+    """After so much more of the whole training."""
+    seconds: float = 60.0
+    """Or after so long, if it is any farther at all."""
+    per_second: float = 10.0
+    """All jobs together are written so often at most."""
+    look_seconds: float = 1.0
+    """It is looked so often what has to be written."""
+
+
+class _Shown(NamedTuple):
+    at: float
+    iteration: int
+
+
+class Publisher:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        scene: Callable[[], Scene | None],
+        snapshot: Callable[[Scene], Snapshot],
+        settings: Publishing,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._scene = scene
+        self._snapshot = snapshot
+        self._settings = settings
+        self._clock = clock
+        self._shown: dict[JobId, _Shown] = {}
+
+    async def run(self) -> None:
+        """Write what is due, for ever."""
+        while True:
+            await asyncio.sleep(self._settings.look_seconds)
+            scene = self._scene()
+            if scene is not None:
+                await self.publish(scene)
+
+    async def publish(self, scene: Scene) -> None:
+        """Write what is due in this scene, as far as the budget goes."""
+        due = self._find_due(scene)
+        if not due:
+            return
+        outlook = Outlook(scene, self._snapshot(scene))
+        most = max(1, round(self._settings.per_second * self._settings.look_seconds))
+        for job in sorted(due, key=lambda job: self._shown[job].at)[:most]:
+            status = scene.entries[job].status
+            try:
+                await self._cluster.publish(job, status, outlook.remaining(job))
+            except NotKept as error:
+                log.info("progress is not shown yet: %s", error)
+                return
+            self._shown[job] = _Shown(self._clock(), status.iteration)
+
+    def _find_due(self, scene: Scene) -> list[JobId]:
+        now = self._clock()
+        running = {
+            job: entry.status
+            for job, entry in scene.entries.items()
+            if entry.status.phase in (Phase.RUNNING, Phase.ADJUSTING)
+        }
+        self._shown = {
+            job: self._shown.get(job) or _Shown(now, status.iteration)
+            for job, status in running.items()
+        }
+        return [job for job, status in running.items() if self._is_due(job, status, now)]
+
+    def _is_due(self, job: JobId, status: Status, now: float) -> bool:
+        shown = self._shown[job]
+        farther = abs(status.iteration - shown.iteration)
+        if not farther:
+            return False
+        share = self._settings.share * status.iterations_total
+        return now >= shown.at + self._settings.seconds or 0 < share <= farther
