@@ -15,7 +15,7 @@ from dlcore.model import JobId
 
 log = logging.getLogger(__name__)
 
-MOST_EVENTS = 2000
+MOST_EVENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

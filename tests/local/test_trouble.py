@@ -57,6 +57,23 @@ def gpus_of(up):
     return up("gpu", "list", "-o", "json").data[0]["gpus"]
 
 
+def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
+    state, saved = root / "state", root / "saved"
+    hangs_once = (
+        f"if test -e {saved}; then echo step 2; exit 0; fi; echo step 1; touch {saved}; sleep 1000"
+    )
+    (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
+    with going(state, "--gpus", 1, "--config", root / "settings.yaml") as up:
+        progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 1, "restartSeconds": 8}
+        up.submit(job("hanging", root, hangs_once, progress=progress))
+        done = up.until_phase("hanging", "Completed")
+        assert done["status"]["failures"] == 1
+        told = [each["reason"] for each in up.backend.list_events("hanging")]
+        assert [each for each in told if "Stall" in each] == ["Stalled", "StalledForTooLong"]
+        assert "no iteration came for" in up("describe", "hanging").stdout
+        assert up.end() == 0
+
+
 def test_a_checkpoint_folder_that_is_missing_is_told_to_the_training_and_to_its_user(root):
     state = root / "state"
     missing = root / "nowhere" / "checkpoints"
