@@ -93,13 +93,17 @@ NEEDS_OTHERS = {"feature-auxiliaries": "its parameter server"} | {
 ALONE = [path for path in EXAMPLES if path.stem not in NEEDS_OTHERS]
 
 
+def placed(text: str, folder: Path) -> str:
+    """Have the folders of a container in a folder of the test."""
+    return re.sub(r"(?<![\w.])/(ckpt|tmp)/", rf"{folder}/\1/", text)
+
+
 @contextmanager
 def trained(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the program of an example, with folders and steps as small as a test wants them."""
     for name in ("ckpt", "tmp"):
         (folder / name).mkdir(exist_ok=True)
-    small = program.replace("/ckpt", f"{folder}/ckpt").replace("/tmp/", f"{folder}/tmp/")
-    small = small.replace("time.sleep(0.5)", "time.sleep(0.01)")
+    small = placed(program, folder).replace("time.sleep(0.5)", "time.sleep(0.01)")
     assert small.count("time.sleep(0.01)") == 1
     command = [sys.executable, "-c", small]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
@@ -110,7 +114,7 @@ def trained(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 def first_iteration(training: subprocess.Popen[str], progress: Progress, folder: Path) -> int:
     """Read where it begins, from what it prints or from its file."""
     if progress.file:
-        file = Path(progress.file.replace("/tmp/", f"{folder}/tmp/"))  # noqa: S108
+        file = Path(placed(progress.file, folder))
         wait_until(lambda: file.exists() and "\n" in file.read_text(), what="its progress")
         return int(json.loads(file.read_text().splitlines()[0])["iteration"])
     assert training.stdout is not None
@@ -144,5 +148,4 @@ def ask_for_checkpoint(
     if checkpoint.signal:
         os.kill(training.pid, signal.Signals[checkpoint.signal])
     else:
-        words = [word.replace("/tmp/", f"{folder}/tmp/") for word in checkpoint.command]  # noqa: S108
-        subprocess.run(words, check=True)
+        subprocess.run([placed(word, folder) for word in checkpoint.command], check=True)

@@ -44,8 +44,8 @@ PATIENCE = "24h"
 """Nobody sends heartbeats for made nodes."""
 TOKEN_SECONDS = 3600
 ASK_SECONDS = 5.0
-UNHELD: Mapping[str, Any] = {"clientConnection": {"qps": 1000, "burst": 1000}}
-"""A scheduler that its own limits do not hold up: ``Wishes(scheduler=UNHELD)``."""
+UNTHROTTLED: Mapping[str, Any] = {"clientConnection": {"qps": 1000, "burst": 1000}}
+"""A scheduler that its own limits do not hold up: ``Wishes(scheduler=UNTHROTTLED)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
