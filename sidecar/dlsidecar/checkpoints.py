@@ -114,6 +114,8 @@ class Request:
     # --- asking -----------------------------------------------------------------------------
 
     def _ask(self) -> None:
+        # Whoever has ended meanwhile is nobody any more, and its number may be another's.
+        self._asked = [one for one in self._asked if one.ended is None]
         if not self._asked:
             self._fail("no training process runs")
         elif self._saving.signal:
@@ -230,6 +232,9 @@ class Request:
             return
         if is_last:
             self._end(now)
+        elif self.is_settling:
+            self._look()
+            return
         elif self._before is None:
             self._before = now
             self._ask()

@@ -9,12 +9,13 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dlsidecar import snapshots
+from dlsidecar import checkpoints, snapshots
 from dlsidecar.checkpoints import Request, Watch
-from dlsidecar.processes import Reaper
+from dlsidecar.processes import Ended, Reaper
 from dlsidecar.scouting import Scout
 from dlsidecar.settings import Confirmation, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
@@ -219,6 +220,59 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
 
     asyncio.run(story())
     assert told == [""]
+
+
+class SlowScout:
+    """One who comes back when the test says so."""
+
+    def __init__(self):
+        self.out = []
+        self.is_lost = False
+
+    def send(self, look, hear):
+        self.out.append((look, hear))
+        return True
+
+    def come_back(self):
+        look, hear = self.out.pop(0)
+        hear(look(), 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path, count):
+    """Its number may be that of another process by then."""
+    asked: list[int] = []
+    monkeypatch.setattr(checkpoints, "send", lambda pid, signum: asked.append(pid))
+    monkeypatch.setattr(checkpoints, "would_die", lambda *_: False)
+    told: list[str] = []
+
+    async def story() -> None:
+        scout: Any = SlowScout()
+        ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
+        saving = Saving(
+            signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        )
+        request = Request(
+            saving,
+            ranks,
+            environment={},
+            outputs=(1, 2),
+            reaper=Reaper(),
+            watch=Watch(list, scout),
+            is_output_read=lambda: True,
+            tell=told.append,
+        )
+        ranks[0].ended = Ended(0, None)
+        request.hear_end()
+        assert request.is_settling == (count == 1)
+        while scout.out:
+            scout.come_back()
+        await asyncio.sleep(0)
+        request.cancel()
+
+    asyncio.run(story())
+    assert asked == list(range(1, count))
+    assert told == ([checkpoints.UNCONFIRMED] if count == 1 else [])
 
 
 def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
