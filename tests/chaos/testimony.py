@@ -166,8 +166,7 @@ def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
         until = after.begin if after is not None else float("inf")
         kept = max(life.kept, after.resumed_at if after is not None else 0)
         excused = any(
-            each.job == life.job and since <= each.at <= until
-            for each in expected.disturbances
+            each.job == life.job and since <= each.at <= until for each in expected.disturbances
         )
         if kept < life.reached and not excused:
             yield f"{life} came to {life.reached}, kept {kept}, and nobody had disturbed it"
