@@ -157,14 +157,22 @@ def find_ferretdb() -> Path:
 
 def demand(*kits: Kit) -> dict[str, Path]:
     """Return all their programs by name, or skip the test that wants them."""
+    try:
+        return find_all(*kits)
+    except Unavailable as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+def find_all(*kits: Kit) -> dict[str, Path]:
+    """Return all their programs by name, found or built."""
     found: dict[str, Path] = {}
     for kit in kits:
         try:
             found |= find_or_build(kit, dict(os.environ))
         except Unavailable as error:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"no {kit.noun}: {error}", pytrace=False)
-            pytest.skip(f"no {kit.noun}: {error}")
+            raise Unavailable(f"no {kit.noun}: {error}") from error
     return found
 
 
@@ -250,12 +258,12 @@ def main() -> int:
     missing = 0
     for kit in KITS:
         try:
-            found = find_or_build(kit, dict(os.environ))
-            told = ", ".join(str(path) for path in found.values())
+            found = find_all(kit)
+            told = f"{kit.noun}: {', '.join(str(path) for path in found.values())}"
         except Unavailable as error:
             missing += 1
-            told = f"none: {error}"
-        sys.stdout.write(f"{kit.noun}: {told}\n")
+            told = str(error)
+        sys.stdout.write(f"{told}\n")
     return 1 if missing and os.environ.get("CI") == "true" else 0
 
 

@@ -37,6 +37,7 @@ from tests.servers.namespaces import wait_for_account
 from tests.servers.ports import choose_ports
 from tests.servers.processes import Guard, Server
 
+PROGRAMS = (ETCD, CONTROL_PLANE, KUBECTL)
 HOST = "127.0.0.1"
 SERVICES = "10.96.0.0/16"
 ISSUER = "https://kubernetes.default.svc"
@@ -74,9 +75,20 @@ class ControlPlane:
     same port with the same data.
     """
 
-    def __init__(self, folder: Path, wishes: Wishes | None = None) -> None:
-        """Choose names and ports; the programs are looked for, or the test is skipped."""
-        self._programs = demand(ETCD, CONTROL_PLANE, KUBECTL)
+    def __init__(
+        self,
+        folder: Path,
+        wishes: Wishes | None = None,
+        *,
+        programs: Mapping[str, Path] | None = None,
+    ) -> None:
+        """
+        Choose its ports, and write what its programs read.
+
+        Without ``programs`` they are looked for, and the test is skipped where there are none. What is
+        no test gives them: ``programs=find_all(*PROGRAMS)``.
+        """
+        self._programs = demand(*PROGRAMS) if programs is None else programs
         self._wishes = wishes or Wishes()
         self._folder = folder
         self._authority = Authority()
