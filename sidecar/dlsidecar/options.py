@@ -95,21 +95,6 @@ def _add_training(group: Any) -> None:
         help="how many there are here: one for each GPU, or one for all (%(default)s)",
     )
     add(
-        "--grace-seconds",
-        type=_seconds,
-        default=10.0,
-        metavar="S",
-        help="between SIGTERM and SIGKILL (%(default)g)",
-    )
-    add(
-        "--kill-seconds",
-        type=_seconds,
-        default=5.0,
-        metavar="S",
-        help="after SIGKILL, before it is reported that something does not end, and sent again"
-        " (%(default)g)",
-    )
-    add(
         "--preload",
         type=_listed,
         default=(),
@@ -123,6 +108,26 @@ def _add_training(group: Any) -> None:
         metavar="N",
         help="keep so many of them at most before the first run, as many as there can be processes"
         " here (one for each GPU that is seen)",
+    )
+    _add_watching(group)
+
+
+def _add_watching(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--grace-seconds",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="between SIGTERM and SIGKILL (%(default)g)",
+    )
+    add(
+        "--kill-seconds",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="after SIGKILL, before it is reported that something does not end, and sent again"
+        " (%(default)g)",
     )
     add(
         "--log-file",
