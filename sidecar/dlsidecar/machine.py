@@ -15,10 +15,14 @@ The processes that are being stopped may well hang, because they wait for peers 
 each step on the way down has a time limit, and after the last one comes SIGKILL.
 
 Three comparisons come before the table, because they are the same in every phase. A declaration
-older than the target is refused, and so is one of the same term that says something else; only that
-the job need not save itself before it stops can be said of the same term later, and holds then. A repeat
+older than the target is refused, and so is one of the same term that says something else; only
+that a stop need not wait for a checkpoint can be said of its term later, and holds then. A repeat
 changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
 that is how a new leader puts its stamp on what it found.
+
+Where the first process of the whole job saves it, and that is in another container, Checkpointing
+is a wait: nobody here is asked, and nobody ends before the controller says that it is over, unless
+the ranks themselves have lost their peers or the time is up.
 
 News from the processes carries the number of the attempt at starting them. What belongs to an
 earlier attempt has been overtaken and changes nothing, and neither does what the table does not
