@@ -58,7 +58,7 @@ class Watches:
             except NotFound as error:
                 raise NotInstalled(
                     f"the API server does not know what a {names.KIND} is ({error}); install its"
-                    " definition: kubectl apply -f crds/"
+                    " definition: kubectl apply -k crds"
                 ) from error
             pods = await self._api.list(PODS, namespace, labels=OURS)
             self._take(self._mirrors.jobs, jobs, namespace)

@@ -60,6 +60,8 @@ class Stage:
     kubelets: Kubelets
     guard: Guard
     operators: list[Server] = field(default_factory=list)
+    kubeconfig: Path | None = None
+    """Whose operators are; the administrator's if none is named."""
 
     def start_operator(self, *, waits: bool = False, **settings: object) -> Server:
         """Start an operator, and return it when it leads, or if it ``waits``, when it could."""
@@ -83,7 +85,7 @@ class Stage:
                 sys.executable,
                 "-m",
                 "dloperator",
-                f"--kubeconfig={self.plane.admin}",
+                f"--kubeconfig={self.kubeconfig or self.plane.admin}",
                 *options,
             ],
             guard=self.guard,

@@ -1,0 +1,133 @@
+"""
+The operator may do what it does, and nothing besides.
+
+It runs as its own service account while jobs come, change, fail and go, and the API server's audit
+log says what it has asked for. That is compared with what the install grants, in both directions.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from tests.operator.kubelets import ROOT
+from tests.operator.stages import staged
+from tests.servers.controlplane import ControlPlane, Wishes
+from tests.servers.namespaces import make_namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+HOME = "dljob-system"
+ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
+INSTALL = ROOT / "manifests" / "install"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+}
+FOR_ALL = {"/api", "/apis", "/version"}
+"""What anybody who has proven who he is may ask."""
+
+
+class Right(NamedTuple):
+    verb: str
+    resource: str
+    name: str = ""
+    """Where it is for one object only."""
+
+
+def granted() -> set[Right]:
+    """Read what the install grants."""
+    rights: set[Right] = set()
+    for document in yaml.safe_load_all((INSTALL / "rights.yaml").read_text()):
+        if (
+            document["kind"] in ("Role", "ClusterRole")
+            and document["metadata"]["name"] == "dljob-operator"
+        ):
+            rights.update(_iter_rights(document["rules"]))
+    return rights
+
+
+def _iter_rights(rules: list[dict[str, list[str]]]) -> Iterator[Right]:
+    for rule in rules:
+        parts = (rule["verbs"], rule["resources"], rule.get("resourceNames", [""]))
+        yield from itertools.starmap(Right, itertools.product(*parts))
+
+
+def used(log: Path) -> set[Right]:
+    """Read from the audit log what was asked for, and hold that it was allowed."""
+    rights = set()
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        assert event["user"]["username"] == ACCOUNT
+        reference = event.get("objectRef")
+        if reference is None or "resource" not in reference:
+            path = event["requestURI"].partition("?")[0]
+            assert any(path == each or path.startswith(f"{each}/") for each in FOR_ALL), path
+            continue
+        allowed = event["annotations"]["authorization.k8s.io/decision"]
+        verb, resource = event["verb"], reference["resource"]
+        if "subresource" in reference:
+            resource = f"{resource}/{reference['subresource']}"
+        assert allowed == "allow", f"{verb} {resource} {reference.get('name', '')}"
+        rights.add(Right(verb, resource, reference.get("name", "")))
+    return rights
+
+
+IMPLIED = {
+    # Whoever may set an owner that holds back deletion must be allowed to change its finalizers;
+    # the admission plugin that checks this is off by default, and on in some distributions.
+    Right("update", "dljobs/finalizers"),
+    # Asked for only after somebody else has written at the same moment.
+    Right("get", "dljobs"),
+    # An Event that is told again is counted on the first one.
+    Right("patch", "events"),
+    # Asked for only where a pod of the name was there already.
+    Right("get", "pods"),
+}
+
+
+@pytest.fixture
+def plane(tmp_path):
+    with ControlPlane(tmp_path / "plane", Wishes(audit_policy=POLICY)) as plane:
+        yield plane
+
+
+def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp_path):
+    plane.kubectl("apply", "--server-side", "-k", INSTALL)
+    kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-operator")
+    with plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
+            stage.kubeconfig = kubeconfig
+            first = stage.start_operator(namespace=HOME, watched="")
+            stage.submit("old", iterations=2000)
+            stage.wait_for_phase("old", "Running")
+            stage.submit("new")
+            stage.submit("unwanted", iterations=10**6)
+            stage.wait(lambda: stage.phase("unwanted") in ("Running", "Queued"))
+            stage.api.delete(stage.path("unwanted"))
+            stage.wait_for_phase("old", "Completed")
+            stage.submit("brief", ttlSecondsAfterFinished=0)
+            stage.wait(lambda: stage.is_gone("brief") and stage.is_gone("unwanted"))
+            first.stop()
+            stage.start_operator(namespace=HOME, watched="")
+            stage.operators[-1].stop()
+    asked = used(plane.audit_log)
+    rights = granted()
+    by_name = {right for right in rights if right.name}
+    general = {right._replace(name="") for right in rights - by_name}
+    excess = {
+        right for right in asked if right not in by_name and right._replace(name="") not in general
+    }
+    assert excess == set()
+    needed = asked | {right._replace(name="") for right in asked} | IMPLIED
+    assert rights - needed == set(), "is granted, and nobody asks for it"
+    assert not any(right.resource == "secrets" and right.verb == "list" for right in asked)
+    secrets = {right.name for right in asked if right.resource == "secrets" and right.verb == "get"}
+    assert secrets == {"dljob-ca"}
