@@ -11,12 +11,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
+from tests.chaos.locks import Lock
 from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
 from tests.chaos.processes import (
@@ -106,8 +107,9 @@ class World:
             MongoServer(trouble.server, root / "server") if trouble.server is not None else None
         )
         self._is_down = self._server is not None
-        self._lock: sqlite3.Connection | None = None
-        self._unlock_at = 0.0
+        self._lock: Lock | None = None
+        self._start_at = 0.0
+        """When the server is there again."""
         self._release()
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
@@ -137,7 +139,7 @@ class World:
     def close(self) -> None:
         """Leave nothing behind, whatever has happened."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
         self._nursery.close()
         if self._server is not None:
             self._server.kill()
@@ -290,8 +292,8 @@ class World:
 
     def _make_trouble(self) -> None:
         now = time.monotonic()
-        if (self._lock is not None or self._is_down) and now > self._unlock_at:
-            self._release()
+        if self._is_down and now > self._start_at:
+            self._start_server()
         if now < self._next_trouble:
             return
         self._next_trouble = now + self._chance.uniform(0.5, 4.0)
@@ -340,28 +342,28 @@ class World:
         self._lock_file("jobs.db", "locked the list of jobs")
 
     def _lock_file(self, name: str, what: str) -> None:
-        if self._lock is not None or not (self.state / name).exists():
+        is_locked = self._lock is not None and not self._lock.is_over
+        if is_locked or not (self.state / name).exists():
             return
-        self._lock = sqlite3.connect(self.state / name, isolation_level=None, timeout=0.2)
-        self._unlock_at = max(self._unlock_at, time.monotonic() + self._chance.uniform(0.2, 3.0))
-        try:
-            self._lock.execute("BEGIN EXCLUSIVE")
+        with suppress(sqlite3.Error):
+            self._lock = Lock(self.state / name, self._chance.uniform(0.2, 3.0))
             self.story.others[what] += 1
-        except sqlite3.Error:
-            self._release()
 
     def _stop_server(self) -> None:
         assert self._server is not None
         self._server.kill()
         self._is_down = True
-        self._unlock_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
+        self._start_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
         self.story.others["stopped the store's server"] += 1
 
     def _release(self) -> None:
-        """Let the store be there."""
+        """Let everything be there."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
+        self._start_server()
+
+    def _start_server(self) -> None:
         if self._is_down and self._server is not None:
             self._server.start()
             self._is_down = False
