@@ -2,10 +2,7 @@
 ``dljob submit``: job files are checked here and there, and taken in all or none.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 
@@ -15,24 +12,7 @@ from dlctl.choosing import output_option, with_backend
 from dlctl.forms import to_json, to_yaml
 from dlctl.jobviews import full_name
 from dlctl.messages import complain, say
-
-STDIN = "-"
-
-
-class Source(NamedTuple):
-    """A document, and where it stands."""
-
-    place: str
-    """``FILE:LINE``."""
-    document: Any
-
-
-class WrongJobs(Exception):
-    """Nothing was submitted, for all these reasons."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
+from dlctl.sources import WrongJobs, check, iter_sources
 
 
 @click.command("submit")
@@ -51,9 +31,9 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
     A file may hold several documents. All of them are checked before anything happens; where one
     is wrong none is submitted.
     """
-    sources = [source for name in files for source in _iter_sources(name)]
+    sources = [source for name in files for source in iter_sources(name)]
     try:
-        documents = _check(sources)
+        documents = check(sources)
         if dry_run:
             _preview(backend, documents, output)
         else:
@@ -72,53 +52,6 @@ def _tell(lines: Sequence[str]) -> int:
     for line in lines:
         complain(line)
     return 1
-
-
-# --- reading ------------------------------------------------------------------------------
-
-
-def _iter_sources(name: str) -> Iterator[Source]:
-    """Yield the documents of a file, of a folder, or of standard input."""
-    from dlsim import yamlfiles  # noqa: PLC0415 - not for --help, nor for completion
-    from dlsim.errors import BadInput  # noqa: PLC0415
-
-    if name == STDIN:
-        found = [("stdin", yamlfiles.read(sys.stdin, "stdin"))]
-    else:
-        paths = yamlfiles.find_files(Path(name))
-        found = [(str(path), yamlfiles.load(path)) for path in paths]
-    for file, documents in found:
-        there = [(line, content) for line, content in documents if content is not None]
-        if not there:
-            raise BadInput(file, "holds no DLJob", remedy="put at least one DLJob into it")
-        for line, content in there:
-            yield from _iter_items(Source(f"{file}:{line}", content))
-
-
-def _iter_items(source: Source) -> Iterator[Source]:
-    """Yield the items of a list, as ``dljob get -o yaml`` prints it."""
-    content = source.document
-    if isinstance(content, dict) and content.get("kind") == "DLJobList":
-        items = content.get("items")
-        for item in items if isinstance(items, list) else ():
-            yield Source(source.place, item)
-    else:
-        yield source
-
-
-def _check(sources: Sequence[Source]) -> list[Json]:
-    """Find everything that is wrong with the documents by themselves."""
-    from dlcore import jobfile  # noqa: PLC0415 - takes longer to load than to do the rest
-
-    lines: list[str] = []
-    for source in sources:
-        try:
-            jobfile.parse(source.document, source=source.place, require_template=True)
-        except jobfile.JobFileError as error:
-            lines += error.lines()
-    if lines:
-        raise WrongJobs(lines)
-    return [source.document for source in sources]
 
 
 # --- doing --------------------------------------------------------------------------------

@@ -89,6 +89,9 @@ VERBS = {
         "config": Verb("config", "Show how the controller is set, and by what."),
         "profiles": Verb("profiles", "What is known of types of jobs."),
     },
+    "Kubernetes": {
+        "render": Verb("render", "Print the pods that the operator makes of job files."),
+    },
     "Simulation": {
         "demo": Verb("demo", "Show on this machine what DLJob does, live."),
         "simulate": Verb("simulate", "Play a trace under one or more policies."),

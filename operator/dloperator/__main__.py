@@ -7,7 +7,6 @@ the options here say where the cluster is and what pods need.
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 import click
 import yaml
 
-from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.platforms import Fenced
 from dlcontrol.settings import SettingsError
@@ -28,7 +26,7 @@ from dloperator.cluster import ClusterSettings
 from dloperator.electing import LeaseSettings
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
-from dloperator.settings import OperatorSettings
+from dloperator.settings import OperatorSettings, read_settings
 
 log = logging.getLogger("dloperator")
 
@@ -68,7 +66,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     # It logs each call of each handler.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
-        settings = load_settings(config, options)
+        settings = read_settings(config, options)
         found = access.find(kubeconfig, context)
     except (SettingsError, access.NoAccess, OSError, yaml.YAMLError) as error:
         raise click.ClickException(str(error)) from error
@@ -102,24 +100,6 @@ def own_namespace() -> str:
         return OWN_NAMESPACE.read_text().strip()
     except OSError as error:
         raise click.UsageError("this is no pod; say where to be at home: --namespace") from error
-
-
-def load_settings(config: Path | None, options: tuple[str, ...]) -> OperatorSettings:
-    """Put the settings together; whatever is wrong with them is told by name."""
-    given: dict[str, str] = {}
-    for option in options:
-        path, equals, value = option.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set {option}: write PATH=VALUE")
-        given[path] = value
-    document = yaml.safe_load(config.read_text()) if config is not None else None
-    return setting.load_tree(
-        OperatorSettings(),
-        document,
-        file=str(config or ""),
-        environment=os.environ,
-        options=given,
-    ).settings
 
 
 def make_work(settings: OperatorSettings) -> Work:

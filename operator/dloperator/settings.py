@@ -1,8 +1,14 @@
 """Everything that can be set about an operator: what any controller has, and what Kubernetes adds."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from dlcontrol.settings import Settings
+import yaml
+
+from dlcontrol.settings import Settings, SettingsError, load_tree
+from dlcore.problems import Problem
 from dloperator.electing import LeaseSettings
 from dloperator.podmaking import PodSettings
 from dloperator.publishing import Publishing
@@ -27,3 +33,27 @@ class OperatorSettings(Settings):
     """How the one that leads is found."""
     publishing: Publishing = field(default_factory=Publishing)
     """How often the progress of jobs is written into their status."""
+
+
+def read_settings(file: Path | None, options: Iterable[str]) -> OperatorSettings:
+    """
+    Read a settings file, the environment, and options such as ``pods.image=dljob-sidecar:1``.
+
+    Raises :class:`SettingsError` with everything that is wrong.
+    """
+    given: dict[str, str] = {}
+    for option in options:
+        path, equals, value = option.partition("=")
+        if not equals:
+            wrong = Problem("--set", option, "is no setting with its value", "write PATH=VALUE")
+            raise SettingsError((wrong,))
+        given[path] = value
+    document = yaml.safe_load(file.read_text()) if file is not None else None
+    loaded = load_tree(
+        OperatorSettings(),
+        document,
+        file=str(file or ""),
+        environment=os.environ,
+        options=given,
+    )
+    return loaded.settings
