@@ -62,4 +62,4 @@ def _render(document: Json, node: str, settings: "PodSettings") -> list[Json]:
     metadata = {"namespace": "default", "uid": UNKNOWN_UID, **document["metadata"]}
     kept = {**document, "metadata": metadata}
     trainer = podmaking.make_trainer(kept, job, Booking(NodeName(node), 1), settings)
-    return [trainer, *podmaking.make_auxiliaries(kept, job.roles, 1)]
+    return [trainer, *podmaking.make_auxiliaries(kept, job.roles)]

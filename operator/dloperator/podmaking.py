@@ -90,9 +90,9 @@ def trainer_name(job: str, serial: int) -> str:
     return f"{_stem(job)}-{serial}"
 
 
-def auxiliary_name(job: str, role: str, number: int, round_: int) -> str:
-    """Name a pod of an auxiliary role."""
-    return f"{_stem(f'{job}-{role}')}-{round_}-{number}"
+def auxiliary_name(job: str, role: str, number: int) -> str:
+    """Name a pod of an auxiliary role: always alike, so that others can find it by its name."""
+    return f"{_stem(f'{job}-{role}')}-{number}"
 
 
 def secret_name(job: str) -> str:
@@ -266,13 +266,13 @@ def _literal(option: str) -> str:
 # --- the pods beside it -------------------------------------------------------------------
 
 
-def make_auxiliaries(document: Json, roles: Iterable[Role], round_: int) -> list[Json]:
+def make_auxiliaries(document: Json, roles: Iterable[Role]) -> list[Json]:
     """Make the pods of all auxiliary roles, which live and die with the training."""
     metadata = document["metadata"]
     pods = []
     for role in roles:
         for number in range(role.replicas):
             template = copy.deepcopy(dict(role.template))
-            name = auxiliary_name(metadata["name"], role.name, number, round_)
+            name = auxiliary_name(metadata["name"], role.name, number)
             pods.append(_pod(metadata, template, name, role.name))
     return pods

@@ -8,6 +8,7 @@ of a job that has ended stay, so that their logs and exit codes can be looked at
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from dlcore.model import Phase
 from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.companions import Companions
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import has_ended
 from dloperator.resources import PODS
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
+LEAST_REST_S = 0.05
+REST_SHARE = 10.0
 
 
 class Tidier:
@@ -32,6 +36,7 @@ class Tidier:
     def __init__(self, api: ApiServer, mirrors: Mirrors) -> None:
         self._api = api
         self._mirrors = mirrors
+        self._companions = Companions(api, mirrors)
         self._woken = asyncio.Event()
         self._deleted: set[str] = set()
         """The uids of pods that we had deleted."""
@@ -45,9 +50,12 @@ class Tidier:
         while True:
             await self._woken.wait()
             self._woken.clear()
+            began = time.thread_time()
             if not await self.tidy():
                 await asyncio.sleep(AGAIN_S)
                 self._woken.set()
+            # With thousands of pods a look takes its time, and others have their turn.
+            await asyncio.sleep(max(LEAST_REST_S, REST_SHARE * (time.thread_time() - began)))
 
     async def tidy(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
@@ -63,6 +71,11 @@ class Tidier:
                 log.warning("pod %s cannot be put away yet: %s", name, error)
                 is_done = False
         self._deleted &= there
+        try:
+            await self._companions.tend()
+        except (Rejected, Unreachable) as error:
+            log.warning("not all auxiliary pods are as they should be yet: %s", error)
+            is_done = False
         return is_done
 
     async def _tidy_one(self, name: Name, pod: Json) -> None:

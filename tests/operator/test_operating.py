@@ -85,3 +85,26 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.wait(lambda: stage.is_gone("unwanted"))
     assert stage.kubelets.pids() == {}
     stage.wait(lambda: stage.pods() == [])
+
+
+def test_auxiliaries_live_and_die_with_the_training(stage: Stage):
+    stage.start_operator()
+    server = {"spec": {"containers": [{"name": "ps", "image": "ps", "command": ["serve"]}]}}
+    role = {"name": "ps", "replicas": 2, "template": server}
+    stage.submit("job", iterations=10**6, auxiliaries=[role])
+
+    def companions() -> set[str]:
+        return {
+            pod["metadata"]["name"]
+            for pod in stage.pods()
+            if pod["metadata"]["labels"].get("dljob.io/role") == "ps"
+            and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    stage.wait(lambda: companions() == {"job-ps-0", "job-ps-1"})
+    stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/job-ps-1", gracePeriodSeconds=0)
+    stage.wait(lambda: companions() == {"job-ps-0", "job-ps-1"})
+    stage.wait_for_phase("job", "Running")
+    stage.api.merge(stage.path("job"), {"spec": {"suspend": True}})
+    stage.wait_for_phase("job", "Suspended")
+    stage.wait(lambda: companions() == set())
