@@ -1,0 +1,44 @@
+"""A controller of this machine for the benchmarks, as ``dljob up`` has it, with real SideCars."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import click
+
+from dllocal.running import Running, Setup
+
+OPEN_EVERY_S = 0.01
+LOOK_EVERY_S = 1.0
+"""Whatever is waited for is looked at so often at least, and whenever a record was written."""
+
+
+@asynccontextmanager
+async def controlling(setup: Setup) -> AsyncIterator[Running]:
+    """Control, and leave nothing running in the end."""
+    running = Running(setup)
+    control = asyncio.create_task(running.run(hears_signals=False))
+    control.add_done_callback(_tell_of_end)
+    try:
+        while not running.folders.socket.exists() and not control.done():
+            await asyncio.sleep(OPEN_EVERY_S)
+        yield running
+    finally:
+        control.cancel()
+        await asyncio.wait({control})
+        await running.clear()
+        await running.close()
+        running.folders.remove()
+
+
+def _tell_of_end(control: "asyncio.Task[None]") -> None:
+    if not control.cancelled() and control.exception() is not None:
+        click.echo(f"the controller has ended: {control.exception()}", err=True)
+
+
+async def until(running: Running, happened: Callable[[], bool], patience_s: float) -> None:
+    """Return when this has happened; raises TimeoutError if it does not."""
+    changes = running.registry.changes
+    async with asyncio.timeout(patience_s):
+        while not happened():
+            await changes.wait(changes.version, LOOK_EVERY_S)
