@@ -100,7 +100,7 @@ async def _control(order: Order) -> None:
     fuse = Fuse(order.plan, Path(order.deaths))
     _guard_databases(fuse)
     _guard_processes(fuse, has_namespaces=order.has_namespaces)
-    _guard_wire(fuse)
+    guard_wire(fuse)
     nodes = build_packed(parse_cluster(order.cluster))
     fuse.passes("at its start")
     running = Running(
@@ -155,7 +155,7 @@ def _name(target: Target) -> str:
     return "Stop and leave" if target.leave else "Stop"
 
 
-def _guard_wire(fuse: Fuse) -> None:
+def guard_wire(fuse: Fuse) -> None:
     """Have points right before a declaration is on the wire, and when its answer is there."""
     send = dialing.Line.declare
 

@@ -190,6 +190,7 @@ class Kubelets:
             **{name: value for name, value in os.environ.items() if not name.startswith("DLJOB")},
             **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
             "PYTHONPATH": str(ROOT / "sidecar"),
+            "CHAOS_NODE": container.pod["spec"]["nodeName"],
         }
         container.process = self._guard.spawn(
             _command(spec["command"], container), container.folder / "log", environment

@@ -3,7 +3,7 @@
 import csv
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,15 @@ def install(api: Api) -> None:
             each["type"] == "Established" and each["status"] == "True" for each in conditions
         )
 
-    wait_until(is_served)
+    def can_be_listed() -> bool:
+        try:
+            api.get(f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}", limit=1)
+        except Refused:
+            # Its storage begins a moment after it is said to be there.
+            return False
+        return True
+
+    wait_until(lambda: is_served() and can_be_listed())
 
 
 @dataclass
@@ -63,8 +71,15 @@ class Stage:
     kubeconfig: Path | None = None
     """Whose operators are; the administrator's if none is named."""
 
-    def start_operator(self, *, waits: bool = False, **settings: object) -> Server:
-        """Start an operator, and return it when it leads, or if it ``waits``, when it could."""
+    def start_operator(
+        self,
+        *,
+        waits: bool = False,
+        launches: bool = False,
+        program: Sequence[str] = (sys.executable, "-m", "dloperator"),
+        settings: Mapping[str, object] | None = None,
+    ) -> Server:
+        """Start one, and return it when it leads; if it ``waits``, when it could; or at once."""
         number = len(self.operators)
         sign = "waits to lead" if waits else "leads, in epoch"
         given = {
@@ -74,17 +89,15 @@ class Stage:
             "store": str(self.folder / "profiles.db"),
             "pods.virtualGpus": "true",
             "pods.pollSeconds": "0.5",
-            **settings,
+            **(settings or {}),
         }
         log = self.folder / f"operator-{number}.log"
         options = [f"--set={path}={value}" for path, value in given.items()]
         operator = Server(
             [
                 "/usr/bin/env",
-                f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}",
-                sys.executable,
-                "-m",
-                "dloperator",
+                f"PYTHONPATH={ROOT}:{ROOT / 'operator'}:{ROOT / 'sidecar'}",
+                *program,
                 f"--kubeconfig={self.kubeconfig or self.plane.admin}",
                 *options,
             ],
@@ -93,7 +106,10 @@ class Stage:
             is_ready=lambda: log.exists() and sign in log.read_text(),
         )
         self.operators.append(operator)
-        operator.start()
+        if launches:
+            operator.launch()
+        else:
+            operator.start()
         return operator
 
     def submit(self, name: str, *, iterations: int = 400, **spec: Any) -> Json:

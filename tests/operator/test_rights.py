@@ -105,7 +105,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
         namespace = make_namespace(api)
         with staged(plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
             stage.kubeconfig = kubeconfig
-            first = stage.start_operator(namespace=HOME, watched="")
+            first = stage.start_operator(settings={"namespace": HOME, "watched": ""})
             stage.submit("old", iterations=2000)
             stage.wait_for_phase("old", "Running")
             stage.submit("new")
@@ -116,7 +116,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
             stage.submit("brief", ttlSecondsAfterFinished=0)
             stage.wait(lambda: stage.is_gone("brief") and stage.is_gone("unwanted"))
             first.stop()
-            stage.start_operator(namespace=HOME, watched="")
+            stage.start_operator(settings={"namespace": HOME, "watched": ""})
             stage.operators[-1].stop()
     asked = used(plane.audit_log)
     rights = granted()

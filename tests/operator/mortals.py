@@ -1,0 +1,48 @@
+"""
+The operator with points at which it may die: around each write to the API server, and each command.
+
+``python -m tests.operator.mortals PLAN DEATHS -- OPTIONS`` is ``python -m dloperator OPTIONS``.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dloperator import __main__ as program
+from dloperator.apiserver import ApiServer
+from tests.chaos.controllers import guard_wire
+from tests.chaos.points import Fuse, Plan
+
+
+def main() -> None:
+    plan, deaths, _, *options = sys.argv[1:]
+    fuse = Fuse(Plan(**json.loads(plan)), Path(deaths))
+    guard_writes(fuse)
+    guard_wire(fuse)
+    fuse.passes("at its start")
+    program.main(options)
+
+
+def guard_writes(fuse: Fuse) -> None:
+    """Have a point right before each write is sent, and one when its answer is there."""
+    send = ApiServer._send
+
+    async def send_guarded(
+        api: ApiServer, method: str, url: str, data: bytes | None, form: str
+    ) -> Any:
+        if method == "GET" or "dryRun" in url:
+            return await send(api, method, url, data, form)
+        return await fuse.around_async(f"{method} {_what(url)}", send)(api, method, url, data, form)
+
+    ApiServer._send = send_guarded  # type: ignore[assignment,method-assign]
+
+
+def _what(url: str) -> str:
+    """Name what is written to, such as ``dljobs/status``."""
+    parts = url.partition("?")[0].partition("/namespaces/")[2].split("/")[1:]
+    return "/".join(part for number, part in enumerate(parts) if number != 1)
+
+
+if __name__ == "__main__":
+    main()
