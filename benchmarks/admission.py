@@ -1,0 +1,322 @@
+"""
+How fast jobs are admitted on Kubernetes: from ``kubectl apply`` to a node for each pod.
+
+A real API server and a real kube-scheduler without its own limits, nodes that are made, and the
+operator as its own service account. Many jobs of one pod are submitted at once; a job is admitted when
+its pod is bound. In the same run the very same pods are bound by the kube-scheduler alone, which is
+the yardstick. While they are admitted, a job is submitted that fits nowhere, and it is timed until its
+status says why it cannot be scheduled. What is written is counted in the API server's audit log.
+"""
+
+import asyncio
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from _measuring import describe_machine, print_result
+
+from dlcontrol.records import Booking
+from dlcore import jobfile
+from dlcore.model import NodeName
+from dloperator import access, podmaking
+from dloperator.apiserver import ApiServer, Rejected
+from dloperator.resources import DLJOBS, NODES, PODS
+
+ROOT = Path(__file__).resolve().parents[1]
+# The servers are those of the tests, which are no package that is installed.
+sys.path.append(str(ROOT))
+
+from tests.servers.binaries import find_all  # noqa: E402
+from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes  # noqa: E402
+from tests.servers.nodes import make_node  # noqa: E402
+from tests.servers.processes import Guard, Server  # noqa: E402
+
+HOME = "dljob-system"
+ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+}
+NAMESPACE = "default"
+GPUS_A_NODE = 8
+AT_ONCE = 32
+LIMIT_S = 900.0
+BOUND = re.compile(
+    r'^apiserver_request_total\{.*resource="pods".*subresource="binding".*\} (\d+)', re.MULTILINE
+)
+WRITES = frozenset({"create", "patch", "update", "delete"})
+
+Json = dict[str, Any]
+
+
+@click.command()
+@click.option("--jobs", type=click.IntRange(1), default=400, show_default=True)
+@click.option("--nodes", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--full", is_flag=True, help="4,000 jobs on 500 nodes.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def main(*, jobs: int, nodes: int, full: bool, output: str) -> None:
+    """Measure how fast jobs are admitted, beside the kube-scheduler alone."""
+    if full:
+        jobs, nodes = 4000, 500
+    with tempfile.TemporaryDirectory(prefix="dljob-admission-") as folder:
+        wishes = Wishes(audit_policy=AUDIT, scheduler=UNTHROTTLED)
+        programs = find_all(*PROGRAMS)
+        with ControlPlane(Path(folder) / "plane", wishes, programs=programs) as plane:
+            result = asyncio.run(_measure(plane, Path(folder), jobs, nodes))
+    print_result({"jobs": jobs, "nodes": nodes, **result, **describe_machine()}, output)
+
+
+async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> Json:
+    api = ApiServer(access.find(str(plane.admin)), connections=AT_ONCE)
+    try:
+        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "install"))
+        await _wait_until(lambda: _can_list(api), "the custom resource is not served")
+        await _all(api.create(NODES, _node(number)) for number in range(nodes))
+        alone = await _measure_alone(plane, api, jobs)
+        with Guard() as guard:
+            operator = _start_operator(plane, guard, folder)
+            admitted = await _measure_ours(plane, api, jobs, operator)
+            _say(operator.last_words()[-600:])
+        return {
+            **admitted,
+            **alone,
+            "ratio": round(admitted["jobs_per_s"] / alone["alone_per_s"], 3),
+        }
+    finally:
+        await api.close()
+
+
+async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Json:
+    """Let the kube-scheduler bind the pods that we would make, and take them away again."""
+    _say(f"{count} pods by kube-scheduler alone …")
+    pods = [_pod(number) for number in range(count)]
+    before, began = _bound(plane), time.monotonic()
+    await _all(api.create(PODS, pod, NAMESPACE) for pod in pods)
+    await _wait_for_bound(plane, before + count)
+    seconds = time.monotonic() - began
+    await _all(
+        api.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_seconds=0) for pod in pods
+    )
+    return {"alone_per_s": round(count / seconds, 1)}
+
+
+async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operator: Server) -> Json:
+    _say(f"{count} jobs by the operator …")
+    before, began = _bound(plane), time.monotonic()
+    peak = _Peak(operator.pid)
+    watching = asyncio.create_task(peak.watch())
+    submitting = asyncio.create_task(
+        _all(api.create(DLJOBS, _job(f"job-{number}"), NAMESPACE) for number in range(count))
+    )
+    because = asyncio.create_task(_measure_because(plane, api, before + count // 4))
+    await submitting
+    submitted = time.monotonic() - began
+    await _wait_for_bound(plane, before + count)
+    seconds = time.monotonic() - began
+    watching.cancel()
+    writes, dry_runs = _count_writes(plane.audit_log)
+    return {
+        "jobs_per_s": round(count / seconds, 1),
+        "submitted_per_s": round(count / submitted, 1),
+        "writes_per_job": round(sum(writes.values()) / count, 2),
+        "dry_runs_per_job": round(dry_runs / count, 2),
+        "operator_rss_mb": round(peak.rss_mb, 1),
+        "operator_cpu_s": round(peak.cpu_s, 1),
+        "because_s": round(await because, 2),
+        "writes": dict(writes.most_common()),
+    }
+
+
+async def _measure_because(plane: ControlPlane, api: ApiServer, at: int) -> float:
+    """Submit a job that fits nowhere in the middle of the load, and time until it is told why."""
+    await _wait_for_bound(plane, at)
+    job = _job("nowhere")
+    job["spec"]["gpus"] = {"options": [GPUS_A_NODE + 1], "maxNodes": 1}
+    began = time.monotonic()
+    await api.create(DLJOBS, job, NAMESPACE)
+
+    async def is_told() -> bool:
+        status = (await api.get(DLJOBS, "nowhere", NAMESPACE)).get("status", {})
+        return any(
+            each["type"] == "Scheduled" and each["status"] == "False"
+            for each in status.get("conditions", ())
+        )
+
+    await _wait_until(is_told, "nobody says why the job that fits nowhere waits", every=0.1)
+    return time.monotonic() - began
+
+
+# --- what is made -------------------------------------------------------------------------
+
+
+def _job(name: str) -> Json:
+    return {
+        "apiVersion": DLJOBS.api_version,
+        "kind": DLJOBS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": [1]},
+            "training": {"iterations": 1000},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "template": {
+                "spec": {
+                    "containers": [
+                        {"name": "trainer", "image": "training:1", "command": ["python", "t.py"]}
+                    ]
+                }
+            },
+        },
+    }
+
+
+def _pod(number: int) -> Json:
+    """The pod that the operator would make of this job, free to go where the scheduler likes."""
+    document = _job(f"alone-{number}")
+    document["metadata"] |= {"namespace": NAMESPACE, "uid": "none"}
+    job = jobfile.parse(document, require_template=True)
+    booking = Booking(NodeName("any"), 1)
+    pod = podmaking.make_trainer(document, job, booking, podmaking.PodSettings())
+    for kept in ("ownerReferences", "finalizers"):
+        del pod["metadata"][kept]
+    here = {
+        "key": "metadata.name",
+        "operator": "In",
+        "values": [f"node-{number // GPUS_A_NODE:04}"],
+    }
+    terms = pod["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    terms[0]["matchFields"] = [here]
+    return pod
+
+
+def _node(number: int) -> Json:
+    labels = {"dljob.io/pool": "", "dljob.io/gpu-count": str(GPUS_A_NODE)}
+    return make_node(f"node-{number:04}", labels=labels)
+
+
+def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:
+    log = folder / "operator.log"
+    settings = {
+        "namespace": HOME,
+        "store": folder / "profiles.db",
+        "health": "127.0.0.1:0",
+        "pods.virtualGpus": "true",
+        # No kubelet is there, so that no pod will ever come up.
+        "rules.initializeSeconds": 100_000,
+    }
+    paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "sidecar"))
+    operator = Server(
+        [
+            *("/usr/bin/env", f"PYTHONPATH={paths}", sys.executable, "-m", "dloperator"),
+            f"--kubeconfig={plane.kubeconfig_for_service_account(HOME, 'dljob-operator')}",
+            *(f"--set={path}={value}" for path, value in settings.items()),
+        ],
+        guard=guard,
+        log=log,
+        is_ready=lambda: log.exists() and "leads, in epoch" in log.read_text(),
+    )
+    operator.start()
+    return operator
+
+
+# --- what is seen -------------------------------------------------------------------------
+
+
+class _Peak:
+    """The most memory that a process had, and the processor time that it took."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+        self._before = self._cpu()
+        self.rss_mb = 0.0
+        self.cpu_s = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            status = (self._folder / "status").read_text()
+            found = re.search(r"VmHWM:\s+(\d+)", status)
+            self.rss_mb = int(found[1]) / 1024 if found else self.rss_mb
+            self.cpu_s = self._cpu() - self._before
+            await asyncio.sleep(0.5)
+
+    def _cpu(self) -> float:
+        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _bound(plane: ControlPlane) -> int:
+    """How many pods were ever bound, as the API server counts them."""
+    text = plane.kubectl("get", "--raw", "/metrics")
+    return sum(int(number) for number in BOUND.findall(text))
+
+
+async def _wait_for_bound(plane: ControlPlane, count: int) -> None:
+    async def are_bound() -> bool:
+        return await asyncio.to_thread(_bound, plane) >= count
+
+    await _wait_until(are_bound, f"{count} pods are not bound", every=0.5)
+
+
+async def _wait_until(
+    what: Callable[[], Awaitable[bool]], told: str, *, every: float = 0.25
+) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not await what():
+        if time.monotonic() > end:
+            raise click.ClickException(f"{told} after {LIMIT_S:g} s")
+        await asyncio.sleep(every)
+
+
+async def _can_list(api: ApiServer) -> bool:
+    try:
+        await api.list(DLJOBS)
+    except Rejected:
+        return False
+    return True
+
+
+def _count_writes(log: Path) -> tuple[Counter[str], int]:
+    """Count the operator's writes, those for its Lease left out, and its dry runs."""
+    writes: Counter[str] = Counter()
+    dry_runs = 0
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        reference = event.get("objectRef", {})
+        if event["verb"] not in WRITES or reference.get("resource") == "leases":
+            continue
+        if "dryRun" in event["requestURI"]:
+            dry_runs += 1
+            continue
+        what = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+        writes[f"{event['verb']} {what}"] += 1
+    return writes, dry_runs
+
+
+async def _all(acts: Iterable[Awaitable[Any]]) -> None:
+    """Do all of these, so many at a time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def act(one: Awaitable[Any]) -> None:
+        async with turns:
+            await one
+
+    await asyncio.gather(*(act(one) for one in acts))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
