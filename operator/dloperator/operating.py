@@ -22,7 +22,7 @@ from dloperator.jobs import epoch_of
 from dloperator.leading import Candidate, Leading, Work, together
 from dloperator.mirror import Mirrors
 from dloperator.serving import Door
-from dloperator.watching import NotInstalled, Watches
+from dloperator.watching import NotInstalled, Watches, followed_by_operator
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,9 @@ class Operator:
         self._work = work
         self._api = ApiServer(access)
         self._mirrors = Mirrors()
-        self._watches = Watches(access, self._api, self._mirrors, namespaces=place.watched)
+        self._watches = Watches(
+            access, self._api, followed_by_operator(self._mirrors), namespaces=place.watched
+        )
         self._election = Election(
             self._api, place.namespace, place.identity, lease or LeaseSettings()
         )

@@ -1,5 +1,5 @@
 """
-Events: what happened to a job, as ``kubectl describe`` shows it.
+Events: what happened to a job or a pod, as ``kubectl describe`` shows it.
 
 Written when there is time for it, at most so many a second, and never waited for; what nobody could
 keep up with is left out, and that is told once. What is said again is counted on the first Event.
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from dloperator.apiserver import ApiServer, NotFound, Rejected, Unreachable
-from dloperator.resources import DLJOBS, EVENTS
+from dloperator.resources import EVENTS
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,16 @@ class _Told(NamedTuple):
 class Teller:
     """One for the life of an operator; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, *, instance: str, per_second: float = 50.0) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        *,
+        instance: str,
+        component: str = COMPONENT,
+        per_second: float = 50.0,
+    ) -> None:
         self._api = api
+        self._component = component
         self._instance = instance
         self._pause = 1.0 / per_second
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
@@ -94,8 +102,8 @@ class Teller:
                 "namespace": metadata["namespace"],
             },
             "involvedObject": {
-                "apiVersion": DLJOBS.api_version,
-                "kind": DLJOBS.kind,
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
                 "uid": metadata["uid"],
@@ -103,8 +111,8 @@ class Teller:
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:LONGEST_MESSAGE],
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
             "reportingInstance": self._instance,
             "firstTimestamp": now,
             "lastTimestamp": now,

@@ -1,5 +1,5 @@
 """
-The watches: kopf follows jobs, pods and nodes, and its handlers only remember (law 2).
+The watches: kopf follows kinds of objects, and its handlers only remember (law 2).
 
 What is remembered goes into mirrors, which wake whoever is to look. Nothing is written here: kopf
 sees events only, and so marks no object as its own.
@@ -11,13 +11,15 @@ instead, and whenever it does so, everything is listed once more by us.
 import asyncio
 import logging
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import kopf
 
 from dloperator import names
 from dloperator.access import Access
-from dloperator.apiserver import ApiServer, Listing, NotFound, Rejected, Unreachable
+from dloperator.apiserver import ApiServer, Json, NotFound, Rejected, Resource, Unreachable
 from dloperator.mirror import Mirror, Mirrors
 from dloperator.resources import DLJOBS, NODES, PODS
 
@@ -36,15 +38,42 @@ class NotInstalled(Exception):
     """The custom resource is not there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A kind of objects, and what is remembered of it."""
+
+    resource: Resource
+    mirror: Mirror
+    labels: str = ""
+    """Only those with these labels."""
+    is_in_namespaces: bool = True
+    keep: Callable[[Json], Json] = dict
+    """Returns of an object what is worth remembering."""
+
+
+def followed_by_operator(mirrors: Mirrors) -> tuple[Followed, ...]:
+    """Say what the operator follows."""
+    return (
+        Followed(DLJOBS, mirrors.jobs),
+        Followed(PODS, mirrors.pods, labels=OURS),
+        Followed(NODES, mirrors.nodes, is_in_namespaces=False),
+    )
+
+
 class Watches:
     """All that is followed. :meth:`run` is its own task."""
 
     def __init__(
-        self, access: Access, api: ApiServer, mirrors: Mirrors, *, namespaces: tuple[str, ...] = ()
+        self,
+        access: Access,
+        api: ApiServer,
+        followed: Sequence[Followed],
+        *,
+        namespaces: tuple[str, ...] = (),
     ) -> None:
         self._access = access
         self._api = api
-        self._mirrors = mirrors
+        self._followed = followed
         self._namespaces = namespaces
         self._began_anew = asyncio.Event()
         self.ended = asyncio.Event()
@@ -52,21 +81,22 @@ class Watches:
 
     async def list_all(self) -> None:
         """Take in everything there is as of now."""
-        for namespace in self._namespaces or ("",):
-            try:
-                jobs = await self._api.list(DLJOBS, namespace)
-            except NotFound as error:
-                raise NotInstalled(
-                    f"the API server does not know what a {names.KIND} is ({error}); install its"
-                    " definition: kubectl apply -k crds"
-                ) from error
-            pods = await self._api.list(PODS, namespace, labels=OURS)
-            self._take(self._mirrors.jobs, jobs, namespace)
-            self._take(self._mirrors.pods, pods, namespace)
-        self._take(self._mirrors.nodes, await self._api.list(NODES), "")
+        for each in self._followed:
+            everywhere = not self._namespaces or not each.is_in_namespaces
+            for namespace in ("",) if everywhere else self._namespaces:
+                await self._list(each, namespace)
 
-    def _take(self, mirror: Mirror, listing: Listing, namespace: str) -> None:
-        mirror.show_all(listing.items, int(listing.version), namespace)
+    async def _list(self, followed: Followed, namespace: str) -> None:
+        resource = followed.resource
+        try:
+            listing = await self._api.list(resource, namespace, labels=followed.labels)
+        except NotFound as error:
+            raise NotInstalled(
+                f"the API server does not know what a {resource.kind} is ({error}); install its"
+                " definition: kubectl apply -k crds"
+            ) from error
+        kept = [followed.keep(item) for item in listing.items]
+        followed.mirror.show_all(kept, int(listing.version), namespace)
 
     async def run(self) -> None:
         """Follow everything until told to end."""
@@ -79,7 +109,7 @@ class Watches:
                 warnings.simplefilter("ignore", FutureWarning)
                 await kopf.operator(
                     registry=self._registry(),
-                    settings=_settings(),
+                    settings=_settings(self._followed),
                     standalone=True,
                     clusterwide=not self._namespaces,
                     namespaces=self._namespaces,
@@ -108,22 +138,19 @@ class Watches:
         def login(**_: Any) -> kopf.ConnectionInfo:
             return _connection(self._access)
 
-        @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
-        async def see_job(event: Any, **_: Any) -> None:
-            self._see(self._mirrors.jobs, event)
-
-        @kopf.on.event("", "v1", "pods", registry=registry)
-        async def see_pod(event: Any, **_: Any) -> None:
-            self._see(self._mirrors.pods, event)
-
-        @kopf.on.event("", "v1", "nodes", registry=registry)
-        async def see_node(event: Any, **_: Any) -> None:
-            self._see(self._mirrors.nodes, event)
-
+        for each in self._followed:
+            self._register(each, registry)
         return registry
 
-    def _see(self, mirror: Mirror, event: Any) -> None:
-        document = dict(event["object"])
+    def _register(self, followed: Followed, registry: kopf.OperatorRegistry) -> None:
+        kind = followed.resource
+
+        @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)
+        async def see(event: Any, **_: Any) -> None:
+            self._see(followed, event)
+
+    def _see(self, followed: Followed, event: Any) -> None:
+        mirror, document = followed.mirror, followed.keep(event["object"])
         if event["type"] == "DELETED":
             mirror.show_end(document)
             return
@@ -132,14 +159,17 @@ class Watches:
         mirror.show(document)
 
 
-def _settings() -> kopf.OperatorSettings:
+def _settings(followed: Sequence[Followed]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
     # What to follow is known, so nobody needs to watch which resources there are.
     settings.scanning.disabled = True
     settings.watching.server_timeout = SERVER_SECONDS
-    settings.watching.label_selectors["", "v1", "pods"] = OURS
+    for each in followed:
+        if each.labels:
+            kind = each.resource
+            settings.watching.label_selectors[kind.group, kind.version, kind.plural] = each.labels
     return settings
 
 
