@@ -211,7 +211,12 @@ class Pods:
             return Pod(key, PodPhase.PENDING, reason="CrashLoopBackOff", message=reason)
         self._deaths[key, booking.serial] = (deaths + 1, time.monotonic())
         log.warning("the SideCar of %s is started again", key)
-        self._start(entry, key, booking)
+        try:
+            self._start(entry, key, booking)
+        except (OSError, ValueError) as error:
+            # What is wrong with one job, such as that its folder is gone, keeps nobody else waiting.
+            why = f"its SideCar died, and cannot be started again: {error}"
+            return Pod(key, PodPhase.PENDING, reason="CannotStart", message=why)
         return Pod(key, PodPhase.PENDING, reason="Restarting")
 
     def _was_launched(self, key: PodKey, booking: Booking) -> bool:
@@ -236,8 +241,9 @@ class Pods:
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
         folder = self._folders.pod(key, booking.serial)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Of what cannot be read nothing is ever run; its SideCar proves that nothing is left of it.
-        trainer = trainer_of(entry.job, entry.document) if not entry.problem else NOTHING
+        # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
+        runs_no_more = entry.problem or entry.cancelled or entry.status.is_final
+        trainer = NOTHING if runs_no_more else trainer_of(entry.job, entry.document)
         # Known before it is started: what was never told of may have been started.
         (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
         held = _lock(folder / "alive")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,31 @@ def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path
             while (pod := successor.look()).phase is PodPhase.UP:
                 await successor.news()
             assert pod.phase is PodPhase.ENDED or pod.reason == "Restarting"
+
+    live_through(story)
+
+
+@pytest.mark.processes
+def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
+    async def story() -> None:
+        with place(tmp_path / "state", PodTimes()) as there:
+            folder = tmp_path / "work"
+            folder.mkdir()
+            trainer = {**there.entry.job.template["spec"]["containers"][0]}
+            trainer["workingDir"] = str(folder)
+            template = {"spec": {"containers": [trainer]}}
+            there.entry = replace(there.entry, job=replace(there.entry.job, template=template))
+            there.pods.launch(there.entry, BOOKING)
+            await there.until(PodPhase.UP)
+            folder.rmdir()
+            there.signal(signal.SIGKILL)
+            while (pod := there.look()).phase is PodPhase.UP:
+                await there.news()
+            assert (pod.phase, pod.reason) == (PodPhase.PENDING, "CannotStart")
+            assert str(folder) in pod.message
+            # What will never train again needs no folder to prove that nothing is left of it.
+            there.entry = replace(there.entry, cancelled=True)
+            await there.until(PodPhase.UP)
 
     live_through(story)
 
