@@ -1,0 +1,118 @@
+"""
+Amounts of CPU, memory and devices, exactly, and how much a pod asks for, as kube-scheduler counts it.
+
+Everything is counted in thousandths, because CPU is; sums of them are exact.
+"""
+
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+Amounts = Mapping[str, int]
+"""By resource, in thousandths."""
+
+PODS: Final = "pods"
+"""The resource of which every pod needs one."""
+WHOLE: Final = 1000
+
+_UNITS: Final = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+class NoAmount(ValueError):
+    """What stands there is no amount."""
+
+
+@lru_cache(maxsize=4096)
+def read_amount(text: str | float) -> int:
+    """Read an amount as Kubernetes writes it: ``500m``, ``4Gi``, ``1e3``, 8; rounded up."""
+    written = str(text).strip()
+    number = written.rstrip("numkKMGTPEi")
+    # The E of an exponent is followed by its digits, and so is not taken off.
+    factor = _UNITS.get(written[len(number) :])
+    if factor is None:
+        raise NoAmount(f"{written!r} is no amount")
+    try:
+        return int((Decimal(number) * factor * WHOLE).to_integral_value(ROUND_CEILING))
+    except (InvalidOperation, ValueError, OverflowError) as error:
+        raise NoAmount(f"{written!r} is no amount") from error
+
+
+def read_amounts(document: Json | None) -> dict[str, int]:
+    """Read a list of resources."""
+    return {name: read_amount(amount) for name, amount in (document or {}).items()}
+
+
+def requests_of(spec: Json) -> dict[str, int]:
+    """
+    Return what a pod asks for, itself included as one of ``pods``.
+
+    Containers run together, and those that are started first run one after the other, beside the
+    SideCars among them (which are those that are always restarted) that were started before.
+    """
+    together = total(_requests(each) for each in spec.get("containers") or ())
+    alone: dict[str, int] = {}
+    staying: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        asked = total((staying, _requests(container)))
+        if container.get("restartPolicy") == "Always":
+            staying = asked
+        alone = _larger(alone, asked)
+    needed = _larger(total((together, staying)), alone)
+    # What is said for the pod as a whole counts for more than what its containers say.
+    needed |= read_amounts((spec.get("resources") or {}).get("requests"))
+    needed = total((needed, read_amounts(spec.get("overhead"))))
+    needed[PODS] = WHOLE
+    return {name: amount for name, amount in needed.items() if amount}
+
+
+def total(parts: Iterable[Amounts]) -> dict[str, int]:
+    """Add amounts up."""
+    result: dict[str, int] = {}
+    for part in parts:
+        for name, amount in part.items():
+            result[name] = result.get(name, 0) + amount
+    return result
+
+
+def less(amounts: Amounts, taken: Amounts) -> dict[str, int]:
+    """Take amounts away; what is not there becomes a debt."""
+    return total((amounts, {name: -amount for name, amount in taken.items()}))
+
+
+def lacking(asked: Amounts, there: Amounts) -> list[str]:
+    """Name the resources of which there is not enough, sorted."""
+    return sorted(name for name, amount in asked.items() if amount > there.get(name, 0))
+
+
+def fits(asked: Amounts, there: Amounts) -> bool:
+    """Whether there is enough of everything."""
+    return all(amount <= there.get(name, 0) for name, amount in asked.items())
+
+
+def show(name: str, amount: int) -> str:
+    """Say an amount of a resource to people."""
+    units = ("Ki", "Mi", "Gi", "Ti") if name in {"memory", "ephemeral-storage"} else ()
+    value, shown = Decimal(amount) / WHOLE, ""
+    for unit in units:
+        if value < 1024:
+            break
+        value, shown = value / 1024, unit
+    rounded = value.quantize(Decimal("0.1")).normalize() if units else value.normalize()
+    return f"{rounded:f}{shown} {name}"
+
+
+def _requests(container: Json) -> dict[str, int]:
+    return read_amounts((container.get("resources") or {}).get("requests"))
+
+
+def _larger(one: Amounts, other: Amounts) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}

@@ -1,0 +1,256 @@
+"""
+Nodes for a whole gang, or none: scores by Algorithm 3 of the thesis that this plugin comes from.
+
+    F.-L. Lövenvald, "Comparing a gang-like scheduler with the default Kubernetes scheduler in a
+    serverless deep learning training environment", Umeå University, 2021, section 4.5.
+
+Algorithm 3 scores one node for one pod; its aim is told beside it: pods of one job belong together,
+because they talk to each other, and pods of different jobs do not. Here it is followed for all pods of
+a gang in one go. Pods are taken from the largest to the smallest, and each goes to the node with the
+highest score; of several, to one where its gang is already, else to one that can take the most of what
+is still to be placed, then to the one that it fills best. Where that leads nowhere, the last choice is
+taken back, as often as :data:`EFFORT` allows, so that a gang which fits is nearly always found to fit.
+
+Pure: the same arguments give the same nodes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dloperator.gangs.amounts import Amounts, fits, less
+from dloperator.gangs.matching import may_run
+from dloperator.gangs.members import Machine, Member, Wants
+
+HIGHEST: Final = 100
+EFFORT: Final = 200_000
+"""So many looks at a node are taken, at least, before a gang is said not to fit."""
+
+Pair = tuple[str, str]
+"""The uid of a pod, and a node."""
+
+
+class Placing(NamedTuple):
+    """What came of looking for nodes."""
+
+    nodes: Mapping[str, str] | None
+    """The node of each pod, by its uid; None if there is not enough room."""
+    is_proven: bool = True
+    """Whether, if there is none, it is sure that there is none."""
+    short_of: str = ""
+    """If there is none: a pod for which there is no room."""
+
+
+def score(tenants: Collection[str], own: str) -> int:
+    """
+    Score a node for a pod of a gang, by Algorithm 3.
+
+    ``tenants`` are the training jobs with pods on the node, ``own`` is the one that the pod is of,
+    empty if of none.
+    """
+    # Lines 1 and 2: if not pod.IsDeepLearningPod() then return 100
+    if not own:
+        return HIGHEST
+    # Lines 3 and 4: if node.differentJobPodExists(pod) then return 0
+    if any(tenant != own for tenant in tenants):
+        return 0
+    # Line 5: return 100
+    return HIGHEST
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a gang is to be placed."""
+
+    machines: Mapping[str, Machine]
+    free: Mapping[str, Amounts]
+    tenants: Mapping[str, frozenset[str]]
+    own: str
+    """By what name the gang is among the tenants."""
+    barred: Collection[Pair] = frozenset()
+    """Nodes that a pod cannot have, for reasons that only kube-scheduler knows."""
+
+
+def place(members: Sequence[Member], ground: Ground) -> Placing:
+    """Find a node for each of these pods of one gang."""
+    eligible = {member.uid: _eligible(member, ground) for member in members}
+    for member in members:
+        if not eligible[member.uid]:
+            return Placing(None, short_of=member.name.name)
+    if short := _too_many(members, eligible, ground):
+        return Placing(None, short_of=short)
+    return _Search(sorted(members, key=lambda each: _order(each, ground)), eligible, ground).run()
+
+
+def _eligible(member: Member, ground: Ground) -> list[str]:
+    """Name the nodes on which a pod fits alone."""
+    asked = dict(member.wants.amounts)
+    return [
+        name
+        for name, machine in ground.machines.items()
+        if fits(asked, ground.free.get(name, {}))
+        and may_run(member.wants, machine)
+        and (member.uid, name) not in ground.barred
+    ]
+
+
+def _too_many(
+    members: Sequence[Member], eligible: Mapping[str, list[str]], ground: Ground
+) -> str | None:
+    """Find pods that are alike and more than all nodes together can take of their kind."""
+    alike: dict[Wants, list[Member]] = {}
+    for member in members:
+        alike.setdefault(member.wants, []).append(member)
+    for wants, group in alike.items():
+        asked = dict(wants.amounts)
+        nodes = {node for member in group for node in eligible[member.uid]}
+        room = sum(_times(asked, ground.free[node]) for node in nodes)
+        if room < len(group):
+            return group[room].name.name
+    return None
+
+
+def _times(asked: Amounts, there: Amounts) -> int:
+    return min(there[name] // amount for name, amount in asked.items())
+
+
+def _order(member: Member, ground: Ground) -> tuple[float, str, str]:
+    """Put large pods before small ones, because those find room everywhere."""
+    largest: dict[str, int] = {}
+    for machine in ground.machines.values():
+        for name, amount in machine.allocatable.items():
+            largest[name] = max(largest.get(name, 0), amount)
+    share = max(amount / largest[name] for name, amount in member.wants.amounts)
+    return (-share, member.role, member.name.name)
+
+
+def _takers(eligible: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
+    """Tell for each node which of the pods it could take."""
+    result: dict[str, set[str]] = {}
+    for uid, nodes in eligible.items():
+        for node in nodes:
+            result.setdefault(node, set()).add(uid)
+    return {node: frozenset(uids) for node, uids in result.items()}
+
+
+class _Choice(NamedTuple):
+    nodes: Iterator[str]
+    """What is still to be tried for a pod."""
+    taken: str | None
+    """What it has."""
+
+
+class _Search:
+    """One walk through the choices: the best first, one back where it does not go on."""
+
+    def __init__(
+        self, members: Sequence[Member], eligible: Mapping[str, list[str]], ground: Ground
+    ) -> None:
+        self._members = members
+        self._asked = [dict(member.wants.amounts) for member in members]
+        self._eligible = eligible
+        self._ground = ground
+        self._free: dict[str, Amounts] = dict(ground.free)
+        self._ours = {
+            name: sum(1 for tenant in tenants if tenant == ground.own)
+            for name, tenants in ground.tenants.items()
+        }
+        self._takers = _takers(eligible)
+        looks = sum(len(nodes) for nodes in eligible.values())
+        self._effort = max(EFFORT, 2 * looks)
+
+    def run(self) -> Placing:
+        choices: list[_Choice] = []
+        deepest = 0
+        while len(choices) < len(self._members):
+            deepest = max(deepest, len(choices))
+            if self._effort < 0:
+                return Placing(None, is_proven=False, short_of=self._name(deepest))
+            choices.append(_Choice(self._candidates(len(choices)), None))
+            if not self._advance(choices):
+                return Placing(None, short_of=self._name(deepest))
+        pairs = zip(self._members, choices, strict=True)
+        return Placing({member.uid: choice.taken or "" for member, choice in pairs})
+
+    def _name(self, index: int) -> str:
+        return self._members[index].name.name
+
+    def _advance(self, choices: list[_Choice]) -> bool:
+        """Give the last pod its next node, going back as far as needed; false if nothing is left."""
+        while choices:
+            index = len(choices) - 1
+            nodes, taken = choices[-1]
+            if taken is not None:
+                self._move(index, taken, -1)
+            following = next(nodes, None)
+            if following is not None:
+                self._move(index, following, +1)
+                choices[-1] = _Choice(nodes, following)
+                return True
+            choices.pop()
+        return False
+
+    def _move(self, index: int, node: str, sign: int) -> None:
+        asked = {name: sign * amount for name, amount in self._asked[index].items()}
+        self._free[node] = less(self._free[node], asked)
+        self._ours[node] = self._ours.get(node, 0) + sign
+
+    def _candidates(self, index: int) -> Iterator[str]:
+        """Name the nodes for a pod, the best first, and of equal ones only the first."""
+        asked, uid = self._asked[index], self._members[index].uid
+        self._effort -= len(self._eligible[uid])
+        nodes = [node for node in self._eligible[uid] if fits(asked, self._free[node])]
+        scores = {node: self._score(node) for node in nodes}
+        # Where its gang is already there is nothing to be looked ahead for.
+        joins = any(self._ours.get(node) and scores[node] == HIGHEST for node in nodes)
+        ahead = {} if joins else self._look_ahead(index, nodes)
+
+        def preference(node: str) -> tuple[int, bool, int, float, str]:
+            own = bool(self._ours.get(node))
+            filled = self._left(node, asked)
+            return (-scores[node], not own, -ahead.get(node, 0), filled, node)
+
+        return iter(self._distinct(sorted(nodes, key=preference)))
+
+    def _score(self, node: str) -> int:
+        return score(self._ground.tenants.get(node, ()), self._ground.own)
+
+    def _left(self, node: str, asked: Amounts) -> float:
+        """Return how much of a node would be left, of what is asked for."""
+        allocatable = self._ground.machines[node].allocatable
+        free = self._free[node]
+        return sum((free[name] - amount) / allocatable[name] for name, amount in asked.items())
+
+    def _look_ahead(self, index: int, nodes: Iterable[str]) -> dict[str, int]:
+        """Count for each node how many of the pods to come it could take."""
+        known: dict[frozenset[tuple[str, int]], int] = {}
+        result: dict[str, int] = {}
+        for node in nodes:
+            kind = frozenset(self._free[node].items())
+            if kind not in known:
+                known[kind] = self._count_ahead(index, self._free[node])
+            result[node] = known[kind]
+        return result
+
+    def _count_ahead(self, index: int, free: Amounts) -> int:
+        count = 0
+        for asked in self._asked[index:]:
+            if fits(asked, free):
+                free = less(free, asked)
+                count += 1
+        self._effort -= len(self._asked) - index
+        return count
+
+    def _distinct(self, nodes: Iterable[str]) -> Iterator[str]:
+        """Leave out nodes that differ in nothing but their names: what failed on one fails on all."""
+        seen: set[object] = set()
+        for node in nodes:
+            kind = (
+                frozenset(self._free[node].items()),
+                self._takers[node],
+                self._score(node),
+                self._ours.get(node, 0),
+            )
+            if kind not in seen:
+                seen.add(kind)
+                yield node
