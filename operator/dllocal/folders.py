@@ -43,18 +43,19 @@ class Folders:
 
     def pod(self, key: "PodKey", serial: int) -> Path:
         """What belongs to one pod."""
-        return self.job(key) / f"{serial:04d}-{key.node}"
+        return self.job(key.job) / f"{serial:04d}-{key.node}"
 
-    def job(self, key: "PodKey") -> Path:
-        return self._job(key.job)
+    def job(self, job: str) -> Path:
+        """What belongs to a job, over all its pods."""
+        return self.root / "jobs" / job.replace("/", "__")
 
     def training_log(self, key: "PodKey") -> Path:
         """The output of the training on one node, over all its pods."""
-        return self.job(key) / f"{key.node}.log"
+        return self.job(key.job) / f"{key.node}.log"
 
     def training_logs(self, job: str) -> dict[str, Path]:
         """All such logs of a job that there are, by their nodes."""
-        return {path.stem: path for path in sorted(self._job(job).glob("*.log"))}
+        return {path.stem: path for path in sorted(self.job(job).glob("*.log"))}
 
     def sidecar_log(self, key: "PodKey", serial: int) -> Path:
         """What the SideCar of a pod says itself."""
@@ -63,9 +64,6 @@ class Folders:
     def pod_socket(self, key: "PodKey", serial: int) -> Path:
         name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
         return self.sockets / f"{name}.sock"
-
-    def _job(self, job: str) -> Path:
-        return self.root / "jobs" / job.replace("/", "__")
 
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""

@@ -70,8 +70,7 @@ class Machine:
 
     async def forget(self, job: JobId) -> None:
         """Remove the job, its logs and all else that is kept of it."""
-        for node in self._nodes():
-            self._pods.forget(self._folders.job(PodKey(job, node.name)))
+        self._pods.forget(job)
         with self._keeping():
             self._registry.forget(job)
 

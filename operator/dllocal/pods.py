@@ -35,6 +35,7 @@ from pathlib import Path
 from dlcontrol.launching import sidecar_options
 from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
+from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs
 from dllocal.folders import Folders
 from dllocal.trainers import NOTHING, trainer_of
@@ -147,8 +148,14 @@ class Pods:
                     await asyncio.gather(*map(wait_for_end, pids))
             self._reap()
 
-    def forget(self, job_folder: Path) -> None:
-        """Remove what is kept of pods that have ended."""
+    def forget(self, job: JobId) -> None:
+        """Remove what is kept of pods that have ended, so that a namesake begins with nothing."""
+        job_folder = self._folders.job(job)
+        for pod in job_folder.glob("[0-9]*-*"):
+            serial, _, node = pod.name.partition("-")
+            socket = self._folders.pod_socket(PodKey(job, NodeName(node)), int(serial))
+            for path in socket.parent.glob(f"{socket.name}*"):
+                path.unlink(missing_ok=True)
         for path in sorted(job_folder.rglob("*"), reverse=True):
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()

@@ -157,6 +157,24 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
     live_through(story)
 
 
+@pytest.mark.processes
+def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            there.pods.launch(there.entry, BOOKING)
+            await there.until(PodPhase.UP)
+            there.signal(signal.SIGTERM)
+            await there.until(PodPhase.ENDED)
+            there.pods.forget(KEY.job)
+            assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+            # The first pod of a namesake has the same number, and has never been up.
+            there.pods.launch(there.entry, BOOKING)
+            assert there.look().phase is PodPhase.PENDING
+            await there.until(PodPhase.UP)
+
+    live_through(story)
+
+
 def test_times_are_those_of_costs_and_shorter_where_time_is():
     costs = Costs(pod_initialization=40.0, pod_initialization_per_gpu=16.0, pod_termination=98.0)
     assert PodTimes.of(costs) == PodTimes(40.0, 16.0, 98.0)
