@@ -39,6 +39,10 @@ SILENT_S = 10.0
 """A SideCar that was silent for so long is not counted on to release anything soon."""
 
 
+REPORT_S = 30.0
+"""An iteration that is so much later than it should be is not taken for done before it is told."""
+
+
 def take_snapshot(
     scene: Scene,
     *,
@@ -128,7 +132,10 @@ def forecast(
 def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Forecast]) -> JobState:
     status = entry.status
     trains = status.phase is Phase.RUNNING and status.speed > 0
-    at = status.iterated_at if trains and status.iterated_at else scene.now
+    at = scene.now
+    if trains and status.iterated_at:
+        # What hangs keeps its speed, and would soon be taken for nearly done.
+        at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
     predicted = forecasts.get(entry.job.id)
     # What is counted already may be later than the iteration; then it is counted back.

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.asides import Asides
-from dlcontrol.observing import FIRST_STEP_S, statuses_of, take_snapshot
+from dlcontrol.observing import FIRST_STEP_S, REPORT_S, statuses_of, take_snapshot
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
 from dlcore.model import (
@@ -97,6 +97,14 @@ def test_progress_is_told_as_so_much_then_and_so_fast_since():
     ).running
     assert state.iterations_at(NOW) == 58
     assert state.service_at(NOW) == 102.0
+
+
+@pytest.mark.parametrize("seconds", [40.0, 900.0])
+def test_what_hangs_is_not_taken_for_nearly_done(seconds):
+    hangs = cast("a", {"n0": (0,)}, iteration=50, iterated_at=NOW - seconds, speed=2.0)
+    (state,) = shown(hangs).running
+    assert state.iterations_at(NOW) == 50 + 1 + 2.0 * REPORT_S
+    assert state.service_at(NOW) == NOW
 
 
 def test_a_job_that_does_not_train_makes_no_progress():
