@@ -112,12 +112,13 @@ class Gangs:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        await self.door.open()
         try:
             context = self._show()
             await self._runner.setup()
             host, port = self._settings.listen
             await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+            # That we are asked for our health at all says that the certificates are there.
+            await self.door.open()
             log.info("answers kube-scheduler at %s port %d", *self.address)
             await self._see_all()
             await together(

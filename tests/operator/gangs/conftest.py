@@ -1,0 +1,18 @@
+"""One scheduler with its extender for the tests of gangs, and a stage for each of them."""
+
+import pytest
+
+from tests.operator.gangs.troupes import Plugin, playing, plugged
+from tests.servers.controlplane import ControlPlane
+
+
+@pytest.fixture(scope="package")
+def plugin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory):
+    with plugged(control_plane, tmp_path_factory.mktemp("gangs")) as plugin:
+        yield plugin
+
+
+@pytest.fixture
+def troupe(plugin: Plugin, namespace: str):
+    with playing(plugin, namespace) as troupe:
+        yield troupe

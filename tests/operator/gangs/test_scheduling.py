@@ -1,0 +1,215 @@
+"""Gangs on a real control plane: the real kube-scheduler asks the extender, and binds what it passes."""
+
+from datetime import datetime
+
+import pytest
+
+from tests.operator.gangs.troupes import GANG, ROLE, ROLES, Troupe
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+PARTS = {"scheduler": 1, "server": 1, "worker": 1}
+"""What the thesis's jobs consist of."""
+SLOT = {"cpu": "1"}
+FOUR = {"cpu": "4"}
+
+
+def seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
+def interleaved(troupe: Troupe, scheduler: str, roles: list[str]) -> list[str]:
+    """Create pods of two jobs in turn, so that neither is ahead."""
+    return [
+        troupe.create(troupe.make_member(gang, role, roles=PARTS, scheduler=scheduler))
+        for role in roles
+        for gang in ("a", "b")
+    ]
+
+
+def test_two_jobs_that_each_got_half_wait_for_ever_under_plain_kube_scheduler(troupe: Troupe):
+    troupe.add_nodes({f"slot{number}": SLOT for number in range(4)})
+    first = interleaved(troupe, "default-scheduler", ["scheduler", "server"])
+    troupe.wait_bound(first)
+    last = interleaved(troupe, "default-scheduler", ["worker"])
+    for name in last:
+        troupe.wait_told("FailedScheduling", "Insufficient cpu", name)
+    # Neither can begin, and neither gives back what it has: the deadlock of the thesis.
+    assert set(troupe.bound()) == set(first)
+    # And what it means is told, to those who asked for a gang and did not get one.
+    troupe.wait_told("GangInvalid", "set spec.schedulerName: dljob-scheduler", last[0])
+
+
+def test_with_the_plugin_both_finish_one_after_the_other(troupe: Troupe):
+    troupe.add_nodes({f"slot{number}": SLOT for number in range(4)})
+    interleaved(troupe, "dljob-scheduler", ["scheduler", "server"])
+    troupe.wait_told("FailedScheduling", "waits for pods that are missing: 1 of role worker")
+    assert troupe.bound() == {}, "half of a gang gets nothing"
+    interleaved(troupe, "dljob-scheduler", ["worker"])
+    ours = [f"a-{role}-0" for role in PARTS]
+    theirs = [f"b-{role}-0" for role in PARTS]
+    troupe.wait_bound(ours)
+    troupe.wait_told("GangWaiting", "its 3 pods do not all fit on what is free")
+    troupe.wait_told("FailedScheduling", "gang b waits", "b-server-0")
+    assert set(troupe.bound()) == set(ours), "though there is a slot left"
+    troupe.finish(ours)
+    troupe.wait_bound(theirs)
+    troupe.finish(theirs)
+    assert troupe.plugin.metric('dljob_gang_answers_total{answer="admitted"}') >= 6
+
+
+def test_pods_without_the_label_are_scheduled_as_ever(troupe: Troupe):
+    troupe.add_nodes({"one": FOUR, "two": FOUR})
+    troupe.create_gang("huge", {"worker": 2}, cpu="3")
+    troupe.wait_bound(["huge-worker-0", "huge-worker-1"])
+    troupe.create_gang("next", {"worker": 2}, cpu="3")
+    names = [troupe.create(troupe.make_pod(f"plain-{number}")) for number in range(2)]
+    troupe.wait(lambda: set(names) <= set(troupe.bound()))
+
+
+def test_nodes_are_chosen_by_algorithm_3(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR, "y": FOUR, "z": FOUR})
+    other = troupe.create_gang("other", {"worker": 1})
+    (taken,) = troupe.wait_bound(other).values()
+    team = troupe.create_gang("team", {"server": 1, "worker": 3})
+    troupe.wait(lambda: set(team) <= set(troupe.bound()))
+    home = {troupe.bound()[name] for name in team}
+    assert len(home) == 1, "a server and its workers are together"
+    assert home != {taken}, "and with nobody of another job"
+    large = troupe.create_gang("large", {"worker": 6})
+    troupe.wait(lambda: set(large) <= set(troupe.bound()))
+    places = [troupe.bound()[name] for name in large]
+    (rest,) = {"x", "y", "z"} - home - {taken}
+    assert (places.count(rest), places.count(taken)) == (4, 2), "beside others only when it has to"
+
+
+def test_a_gang_that_can_never_fit_says_so_at_once_and_holds_up_nobody(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR, "y": FOUR})
+    pods = troupe.create_gang("big", {"worker": 3}, cpu="3")
+    told = troupe.wait_told("GangNeverFits", "gang big can never fit", pods[0])
+    assert "ask for fewer or smaller pods, or add nodes" in told["message"]
+    created = troupe.pods()[pods[-1]]["metadata"]["creationTimestamp"]
+    assert seconds(told["firstTimestamp"]) - seconds(created) < 5.0
+    vast = troupe.create_gang("vast", {"worker": 1}, cpu="5")
+    # kube-scheduler itself passes no node for this one, and so never asks about it.
+    told = troupe.wait_told("GangNeverFits", "pod vast-worker-0 asks for 5 cpu", vast[0])
+    assert "has at most 4 cpu" in told["message"]
+    assert told["type"] == "Warning"
+    small = troupe.create_gang("small", {"worker": 2})
+    troupe.wait_bound(small)
+
+
+def test_a_younger_gang_goes_on_when_the_older_one_is_deleted(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR})
+    runs = troupe.create_gang("runs", {"worker": 2})
+    troupe.wait_bound(runs)
+    older = troupe.create_gang("older", {"worker": 3})
+    troupe.wait_told("GangWaiting", "there is no room for older-worker-2")
+    younger = troupe.create_gang("younger", {"worker": 2})
+    troupe.wait_told("FailedScheduling", "an older one, gang older, goes first", younger[1])
+    assert set(troupe.bound()) == set(runs)
+    # That pods go which never had a node is nothing for which kube-scheduler would try others again.
+    for name in older:
+        troupe.delete(name)
+    troupe.wait(lambda: set(younger) <= set(troupe.bound()))
+    condition = next(
+        each
+        for each in troupe.pods()[younger[0]]["status"]["conditions"]
+        if each["type"] == "dljob.io/GangReserved"
+    )
+    assert (condition["status"], condition["reason"]) == ("True", "Reserved")
+
+
+def test_a_gang_that_loses_a_pod_before_it_begins_gives_its_room_back(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR})
+    troupe.plugin.scheduler.stop()
+    first = troupe.create_gang("first", {"worker": 4})
+    troupe.plugin.wait_for("dljob_gang_pods_held", 4.0)
+    second = troupe.create_gang("second", {"worker": 3})
+    troupe.wait_told("GangWaiting", "its 3 pods do not all fit", second[0])
+    troupe.delete(first[0])
+    troupe.plugin.wait_for("dljob_gang_pods_held", 3.0)
+    troupe.plugin.scheduler.start()
+    troupe.wait_bound(second)
+    troupe.wait_told("GangIncomplete", "1 of role worker", first[1])
+
+
+def test_an_extender_that_is_killed_in_the_middle_forgets_nothing_that_matters(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR, "y": FOUR})
+    plugin = troupe.plugin
+    plugin.scheduler.stop()
+    first = troupe.create_gang("first", {"ps": 1, "worker": 5})
+    plugin.wait_for("dljob_gang_pods_held", 6.0)
+    for name in first[:3]:
+        target = {"apiVersion": "v1", "kind": "Node", "name": troupe.node("x")}
+        troupe.api.post(f"{troupe.path(name)}/binding", binding(name, target))
+    plugin.wait_for("dljob_gang_pods_held", 3.0)
+    plugin.extender.kill()
+    second = troupe.create_gang("second", {"worker": 4})
+    plugin.scheduler.start()
+    # Nobody answers: pods of gangs wait, and are tried again.
+    troupe.wait_told("FailedScheduling", "connection refused", second[0])
+    assert set(troupe.bound()) == set(first[:3])
+    plugin.extender.start()
+    troupe.wait_bound(first)
+    troupe.wait_told("GangWaiting", "its 4 pods do not all fit", second[0])
+    troupe.finish(first)
+    troupe.wait_bound(second)
+
+
+def binding(name: str, target: dict[str, str]) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+
+
+@pytest.mark.parametrize(
+    ("labels", "roles", "words"),
+    [
+        ({GANG: "g", ROLE: "worker"}, None, "add the annotation dljob.io/gang-roles"),
+        ({GANG: "g", ROLE: "worker"}, "worker: 4", "is no JSON object"),
+        ({GANG: "g", ROLE: "worker"}, '{"worker": 0}', "give a whole number of at least 1"),
+        ({GANG: "g", ROLE: "chief"}, '{"worker": 2}', "use one of worker, or add the role there"),
+        ({GANG: "g"}, '{"worker": 2}', "add the label dljob.io/gang-role with one of: worker"),
+    ],
+)
+def test_what_is_wrong_with_a_pod_is_told_with_the_remedy(
+    troupe: Troupe, labels: dict[str, str], roles: str | None, words: str
+):
+    troupe.add_nodes({"x": FOUR})
+    pod = troupe.make_pod("wrong")
+    pod["metadata"]["labels"] = labels
+    pod["metadata"]["annotations"] = {ROLES: roles} if roles is not None else {}
+    troupe.create(pod)
+    told = troupe.wait_told("GangInvalid", words, "wrong")
+    assert told["type"] == "Warning"
+    # Whoever describes the pod sees it twice, and it is not scheduled.
+    troupe.wait_told("FailedScheduling", words, "wrong")
+    assert troupe.bound() == {}
+
+
+def test_pods_that_contradict_each_other_are_told_so(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR})
+    troupe.create(troupe.make_member("g", "worker", 0, roles={"worker": 1}))
+    troupe.wait_bound(["g-worker-0"])
+    troupe.create(troupe.make_member("g", "worker", 1, roles={"worker": 2}))
+    troupe.wait_told("GangInvalid", "give all of them the same annotation", "g-worker-1")
+
+
+def test_what_only_kube_scheduler_knows_is_learnt_from_it(troupe: Troupe):
+    troupe.add_nodes({"x": FOUR, "y": FOUR})
+    apart = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchLabels": {GANG: "g"}},
+                }
+            ]
+        }
+    }
+    names = []
+    for number in range(2):
+        pod = troupe.make_member("g", "worker", number, roles={"worker": 2})
+        pod["spec"]["affinity"] = apart
+        names.append(troupe.create(pod))
+    # Both would fit on one node, where they are planned first.
+    assert sorted(troupe.wait_bound(names).values()) == ["x", "y"]
