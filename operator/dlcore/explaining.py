@@ -95,6 +95,9 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
         told += f" at {state.speed:.3g} iterations/s"
     if not isfinite(total) or total <= 0.0:
         return f"{told}; nobody can say yet how many iterations it needs"
+    if state.iterations_done > total:
+        done = f"it has done {state.iterations_done:,.0f} iterations and goes on"
+        return f"{told}; {done}, where {total:,.0f} were expected"
     told += f"; {_percent(state.iterations_at(now) / total)} is done"
     left = _predictor(snapshot).remaining_span(state, now)
     return (

@@ -432,6 +432,14 @@ def test_nothing_is_all_done_while_it_trains():
     assert told.endswith("; 99.9 % is done, and less than 1 s is left")
 
 
+def test_who_goes_on_beyond_its_end_is_not_said_to_be_nearly_there():
+    state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_done=1880.0)
+    assert sentence_for_training(snapshot(state), state) == (
+        "trains on 1 GPU on n1 at 1 iterations/s; it has done 1,880 iterations and goes on, where"
+        " 600 were expected"
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high", "told"),
     [
