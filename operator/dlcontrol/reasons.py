@@ -95,7 +95,9 @@ class Outlook:
         told = explaining.sentence_for_training(self._snapshot, state)
         stalled = _find(entry, ConditionType.PROGRESSING)
         if stalled is not None and not stalled.status:
-            told += f". It stands still: {stalled.message}"
+            since = entry.status.iterated_at
+            still = f"no iteration for {duration(self._scene.now - since)}" if since else ""
+            told += f". It stands still: {still or stalled.message}"
         return f"{told}. Lately: {entry.status.message}"
 
     def _obstacle(self, entry: Entry, placement: Placement) -> str:

@@ -85,9 +85,11 @@ def test_a_job_that_trains():
 
 
 def test_a_job_that_stands_still():
-    stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 700 s")
-    still = replace(TRAINS, status=TRAINS.status.with_condition(stalled, NOW))
-    assert "It stands still: no iteration for 700 s. Lately" in tell(scene(still, seats=RUNS))
+    # When the condition was set it was less.
+    stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 300 s")
+    status = replace(TRAINS.status, iterated_at=NOW - 720.0).with_condition(stalled, NOW)
+    told = tell(scene(replace(TRAINS, status=status), seats=RUNS))
+    assert "It stands still: no iteration for about 12 min. Lately" in told
 
 
 def test_a_job_that_waits_for_gpus_is_told_who_has_them():
