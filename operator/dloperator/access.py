@@ -6,31 +6,52 @@ that fetch them, certificates); the requests themselves are :mod:`dloperator.api
 """
 
 import ssl
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from typing import Final
 
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException
+
+RENEWAL_S: Final = 10.0
 
 
 class NoAccess(Exception):
     """Nobody says where the API server is, or the one who says it cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
 class Access:
     """Where the API server is, and how we prove who we are."""
 
-    configuration: Configuration
+    def __init__(
+        self, configuration: Configuration, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.configuration = configuration
+        self._clock = clock
+        self._token: str | None = None
+        self._token_until = float("-inf")
 
     @property
     def address(self) -> str:
         return str(self.configuration.host).rstrip("/")
 
     def headers(self) -> dict[str, str]:
-        """What a request proves itself with; asked for each, because tokens are renewed."""
-        token = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        return {"Authorization": token} if token else {}
+        """
+        What a request proves itself with; to be asked for each, because tokens are renewed.
+
+        That is looked at now and then only: with some kinds of access it takes longer than a request.
+        """
+        if self._clock() >= self._token_until:
+            self._token = self.configuration.get_api_key_with_prefix(
+                "BearerToken", alias="authorization"
+            )
+            self._token_until = self._clock() + RENEWAL_S
+        return {"Authorization": self._token} if self._token else {}
+
+    def renew(self) -> None:
+        """Look for a new token at the next request, because this one was not accepted."""
+        self._token_until = float("-inf")
 
     def context(self) -> ssl.SSLContext | bool:
         """Whom to trust, and the certificate to show, if there is one."""

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 
-NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
+UNAUTHORIZED, NOT_FOUND, CONFLICT, TOO_MANY = 401, 404, 409, 429
 FIRST_ERROR = 400
 PAGE = 500
 SECONDS = 30.0
@@ -235,6 +235,8 @@ class ApiServer:
             await asyncio.sleep(min(pause, LONGEST_PAUSE_S))
         else:
             status, answer, _ = await self._send(method, url, data, form)
+        if status == UNAUTHORIZED:
+            self._access.renew()
         if status >= FIRST_ERROR:
             raise _rejected(status, answer)
         return _parse(answer)

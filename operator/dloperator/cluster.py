@@ -30,6 +30,7 @@ from dloperator.certificates import Certificates
 from dloperator.jobs import (
     Circumstances,
     Jobs,
+    Specs,
     epoch_of,
     job_id,
     name_of,
@@ -81,6 +82,7 @@ class Cluster:
         teller: Teller,
         *,
         term: Term,
+        specs: Specs,
         templates: Templates,
         settings: ClusterSettings,
     ) -> None:
@@ -92,7 +94,7 @@ class Cluster:
         self._term = term
         self._settings = settings
         self._templates = templates
-        self._jobs = Jobs()
+        self._jobs = Jobs(specs)
         self._entries: dict[JobId, Entry] = {}
         self._remaining: dict[JobId, Span | None] = {}
         """In what time jobs are expected to end, as it was told last."""

@@ -14,6 +14,7 @@ from dlcore import jobfile
 from dlcore.podrules import TRAINER
 from dloperator import names, podmaking
 from dloperator.apiserver import ApiServer, Conflict
+from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.resources import PODS
 
@@ -25,8 +26,9 @@ Json = Mapping[str, Any]
 class Companions:
     """One for the life of a leader; to be asked after each change."""
 
-    def __init__(self, api: ApiServer, mirrors: Mirrors) -> None:
+    def __init__(self, api: ApiServer, mirrors: Mirrors, specs: Specs) -> None:
         self._api = api
+        self._specs = specs
         self._mirrors = mirrors
         self._deleted: set[str] = set()
         """The uids of pods that we had deleted."""
@@ -48,7 +50,7 @@ class Companions:
         for name, document in self._mirrors.jobs.objects.items():
             if document["spec"].get("auxiliaries") and (document.get("status") or {}).get("pods"):
                 try:
-                    job = jobfile.parse(document, require_template=True)
+                    job = self._specs.parse(document)
                 except jobfile.JobFileError:
                     continue  # Whoever reads the job says so.
                 for pod in podmaking.make_auxiliaries(dict(document), job.roles):

@@ -95,6 +95,34 @@ def template_condition(document: Json, verdict: str | None) -> Json | None:
     }
 
 
+class Specs:
+    """Reads each spec once, whoever asks for it: that takes longer than all else about a job."""
+
+    def __init__(self) -> None:
+        self._read: dict[Name, tuple[tuple[str, int], Job | jobfile.JobFileError]] = {}
+
+    def parse(self, document: Json) -> Job:
+        """Read a job; raises :class:`~dlcore.jobfile.JobFileError` if it cannot be read."""
+        name, metadata = Name.of(document), document["metadata"]
+        of = (metadata["uid"], metadata["generation"])
+        known = self._read.get(name)
+        if known is None or known[0] != of:
+            known = self._read[name] = (of, _parse(document))
+        if isinstance(known[1], jobfile.JobFileError):
+            raise known[1]
+        return known[1]
+
+    def forget(self, name: Name) -> None:
+        self._read.pop(name, None)
+
+
+def _parse(document: Json) -> Job | jobfile.JobFileError:
+    try:
+        return jobfile.parse(document, require_template=True)
+    except jobfile.JobFileError as error:
+        return error
+
+
 @dataclass(slots=True)
 class _Known:
     uid: str
@@ -108,13 +136,15 @@ class _Known:
 class Jobs:
     """Remembers what the documents were read as."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Specs) -> None:
+        self._specs = specs
         self._known: dict[Name, _Known] = {}
         self._arrivals: dict[int, int] = {}
         """How many jobs have arrived in a second."""
 
     def forget(self, name: Name) -> None:
         self._known.pop(name, None)
+        self._specs.forget(name)
 
     def status(self, name: Name) -> Status | None:
         """What is recorded about a job, as far as is known."""
@@ -137,7 +167,7 @@ class Jobs:
             self._known[name] = known
         if known.generation != metadata["generation"]:
             known.generation = metadata["generation"]
-            known.entry = _with_spec(known.entry, document)
+            known.entry = self._with_spec(known.entry, document)
             known.unreadable = known.entry.problem
         written = document.get("status") or {}
         if written != known.written:
@@ -163,26 +193,24 @@ class Jobs:
             status=Status(submitted_at=created),
         )
 
+    def _with_spec(self, entry: Entry, document: Json) -> Entry:
+        """
+        Read a new spec. One that cannot be read leaves the job as it was last, and is told.
 
-def _with_spec(entry: Entry, document: Json) -> Entry:
-    """
-    Read a new spec. One that cannot be read leaves the job as it was last, and is told.
-
-    The API server checks all that a schema can say, so that such a job was let in by an older schema.
-    """
-    job, problem = entry.job, ""
-    try:
-        parsed = jobfile.parse(document, require_template=True)
-        job = replace(parsed, submitted_at=entry.job.submitted_at)
-    except jobfile.JobFileError as error:
-        problem = "; ".join(str(each) for each in error.problems)
-    return replace(
-        entry,
-        job=job,
-        problem=problem,
-        document=document,
-        spec_generation=document["metadata"]["generation"],
-    )
+        The API server checks all that a schema can say, so that such a job was let in by an older one.
+        """
+        job, problem = entry.job, ""
+        try:
+            job = replace(self._specs.parse(document), submitted_at=entry.job.submitted_at)
+        except jobfile.JobFileError as error:
+            problem = "; ".join(str(each) for each in error.problems)
+        return replace(
+            entry,
+            job=job,
+            problem=problem,
+            document=document,
+            spec_generation=document["metadata"]["generation"],
+        )
 
 
 def _read_status(entry: Entry, written: Json) -> Status:

@@ -23,7 +23,7 @@ from dloperator.apiserver import ApiServer, Rejected, Unreachable
 from dloperator.certificates import Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
-from dloperator.jobs import name_of
+from dloperator.jobs import Specs, name_of
 from dloperator.mirror import Mirrors
 from dloperator.publishing import Publisher, Publishing
 from dloperator.telling import Teller
@@ -73,8 +73,9 @@ class Leading:
         self._certificates = certificates
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._teller = Teller(api, instance=candidate.identity)
-        self._templates = Templates(api, work.cluster.pods, self._wake_soon)
-        self._tidier = Tidier(api, self._mirrors)
+        specs = Specs()
+        self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
+        self._tidier = Tidier(api, self._mirrors, specs)
         epoch = self._election.epoch
         self._memory = Remembrance(
             _open_notebook(work), Lessons(sample_seconds=work.sample_seconds), epoch=epoch
@@ -90,6 +91,7 @@ class Leading:
             certificates,
             self._teller,
             term=Term(epoch, lambda: self._election.is_leading),
+            specs=specs,
             templates=self._templates,
             settings=work.cluster,
         )

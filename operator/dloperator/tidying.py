@@ -17,6 +17,7 @@ from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.companions import Companions
+from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import has_ended
 from dloperator.resources import PODS
@@ -33,10 +34,10 @@ REST_SHARE = 10.0
 class Tidier:
     """One for the life of a leader; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, mirrors: Mirrors) -> None:
+    def __init__(self, api: ApiServer, mirrors: Mirrors, specs: Specs) -> None:
         self._api = api
         self._mirrors = mirrors
-        self._companions = Companions(api, mirrors)
+        self._companions = Companions(api, mirrors, specs)
         self._woken = asyncio.Event()
         self._deleted: set[str] = set()
         """The uids of pods that we had deleted."""

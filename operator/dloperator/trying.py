@@ -18,6 +18,7 @@ from dlcore import jobfile
 from dlcore.model import NodeName
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
+from dloperator.jobs import Specs
 from dloperator.mirror import Name
 from dloperator.podmaking import PodSettings
 from dloperator.resources import PODS
@@ -42,8 +43,11 @@ class _Trial:
 class Templates:
     """Remembers what was found out; one for the life of an operator."""
 
-    def __init__(self, api: ApiServer, settings: PodSettings, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, api: ApiServer, specs: Specs, settings: PodSettings, wake: Callable[[], None]
+    ) -> None:
         self._api = api
+        self._specs = specs
         self._settings = settings
         self._wake = wake
         self._trials: dict[Name, _Trial] = {}
@@ -84,7 +88,7 @@ class Templates:
             self._find(name, trial, "")
             return
         try:
-            job = jobfile.parse(document, require_template=True)
+            job = self._specs.parse(document)
         except jobfile.JobFileError:
             # Whoever reads the job says so himself.
             self._find(name, trial, "")

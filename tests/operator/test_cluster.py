@@ -12,6 +12,7 @@ from dloperator import access, names
 from dloperator.apiserver import ApiServer, Conflict, Unreachable
 from dloperator.certificates import Authority, Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
+from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
 from dloperator.resources import DLJOBS, NODES, PODS
@@ -40,14 +41,16 @@ class Side:
         self.mirrors = Mirrors()
         self.woken = asyncio.Event()
         self.leads = True
+        specs = Specs()
         settings = ClusterSettings(pods=PodSettings(virtual_gpus=True))
-        self.templates = Templates(self.api, settings.pods, self.woken.set)
+        self.templates = Templates(self.api, specs, settings.pods, self.woken.set)
         self.cluster = Cluster(
             self.api,
             self.mirrors,
             Certificates(self.api, Authority.new(), chance=random.Random(1)),
             Teller(self.api, instance="test"),
             term=Term(epoch, lambda: self.leads),
+            specs=specs,
             templates=self.templates,
             settings=settings,
         )
