@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dlcontrol.scene import Seat
 from dlwire.messages import Phase, Process, State
 
-_NOT_STARTED = frozenset(
+NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
 """Why processes could not be started at all; the message says what was not found."""
@@ -24,7 +24,7 @@ def describe_failure(failed: Sequence[Seat]) -> str:
     """Say it in half a sentence: what could not be started, or how the first rank ended."""
     for state in _states(failed):
         for problem in state.problems:
-            if problem.name in _NOT_STARTED:
+            if problem.name in NOT_STARTED:
                 return problem.message
     for process in _processes(failed):
         if process.signal is not None:

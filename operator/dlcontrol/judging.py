@@ -30,6 +30,7 @@ from dlcontrol.progressing import (
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
 from dlcontrol.starts import Latest
+from dlcontrol.troubles import tell_of_troubles
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
@@ -158,6 +159,7 @@ class _Judge:
             self.status = count_change(self.status, self.started, learnt.resumption)
         self._follow_progress()
         self._note_stall()
+        self._note_troubles()
 
     def _happenings(self) -> Sequence[Callable[[], bool]]:
         return (
@@ -456,10 +458,21 @@ class _Judge:
         self.status = follow_progress(self.status, self.job, self.started, self.now, self.forecast)
 
     def _note_stall(self) -> None:
-        before, self.status = self.status, tell_of_stall(self.status, self.started, self.now)
-        told = self.status.condition(ConditionType.PROGRESSING)
-        if self.status is not before and told is not None:
-            self.news.append(News(told.reason, told.message, warning=not told.status))
+        self._tell_if_new(
+            tell_of_stall(self.status, self.started, self.now), ConditionType.PROGRESSING, well=True
+        )
+
+    def _note_troubles(self) -> None:
+        self._tell_if_new(
+            tell_of_troubles(self.status, self.seats, self.now), ConditionType.TROUBLED, well=False
+        )
+
+    def _tell_if_new(self, status: Status, kind: ConditionType, *, well: bool) -> None:
+        """Take this over; if that changes the condition, tell, and warn if it is not well."""
+        before, self.status = self.status, status
+        told = status.condition(kind)
+        if status is not before and told is not None:
+            self.news.append(News(told.reason, told.message, warning=told.status is not well))
 
     @property
     def _trains(self) -> bool:

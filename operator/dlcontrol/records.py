@@ -37,6 +37,8 @@ class ConditionType(StrEnum):
     """All its pods are up, and their SideCars ready."""
     PROGRESSING = "Progressing"
     """Its iterations advance; false when they stand still."""
+    TROUBLED = "Troubled"
+    """Its SideCars complain of something; the reason names all of it."""
     SET_ASIDE = "SetAside"
     """It cannot be dealt with at the moment, for a reason of its own."""
     FINISHED = "Finished"

@@ -484,6 +484,32 @@ def test_why_a_pod_is_not_up_is_a_condition():
     assert condition.message == "no such image"
 
 
+# --- what SideCars complain of --------------------------------------------------------------
+
+
+def test_what_a_sidecar_complains_of_is_told_once_with_its_remedy():
+    full = Problem("DiskFull", "/logs has no room", "make room where the output is written")
+    said = verdict(alone(replace(running(run(3, 0)), problems=(full,))))
+    (news,) = (each for each in said.news if each.reason == "DiskFull")
+    assert (news.warning, news.message) == (True, f"{full.message}; {full.remedy}")
+    told = said.status.condition(ConditionType.TROUBLED)
+    assert told is not None
+    assert (told.status, told.reason) == (True, "DiskFull")
+
+    again = replace(full, message="/logs has no room, which takes other words now")
+    same = alone(replace(running(run(3, 0)), problems=(again,)), conditions=said.status.conditions)
+    assert "DiskFull" not in reasons(verdict(same))
+
+    over = alone(running(run(3, 0)), conditions=said.status.conditions)
+    assert "Solved" in reasons(verdict(over))
+
+
+def test_what_was_complained_of_stays_told_when_the_pod_is_gone():
+    failed = Condition(ConditionType.TROUBLED, True, "CheckpointFailed", "it has no handler")
+    said = judged(cast("a", phase=Phase.SUSPENDED, suspend=True, conditions=(failed,)))
+    assert said.condition(ConditionType.TROUBLED) == failed
+
+
 # --- suspension, progress -------------------------------------------------------------------
 
 

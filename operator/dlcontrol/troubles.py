@@ -1,0 +1,36 @@
+"""What the SideCars of a job complain of, put before its user: as a condition, with the remedies."""
+
+from collections.abc import Iterable
+
+from dlcontrol.endings import NOT_STARTED
+from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.scene import Seat
+
+TOLD_OTHERWISE = NOT_STARTED | {"TrainingStalled"}
+"""What is told as the reason of a crash, and by the condition for progress."""
+
+MOST = 4
+"""So many at once are named; a reason and a message have to be short."""
+
+
+def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Status:
+    """Say what they complain of when that is something else than before, and when it is over."""
+    states = [seat.state for seat in seats if seat.state is not None]
+    told = status.condition(ConditionType.TROUBLED)
+    found = {
+        problem.name: f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+        for state in states
+        for problem in state.problems
+        if problem.name not in TOLD_OTHERWISE
+    }
+    if not states or (not found and told is None):
+        return status  # Nobody complains, or what was said last is all that is known.
+    # The wording may change at each look, and is no news.
+    reason = ",".join(sorted(found)[:MOST]) or "Solved"
+    if told is not None and told.reason == reason:
+        return status
+    message = ". ".join(found[name] for name in sorted(found)[:MOST])
+    message = message or "nothing of it is seen any longer"
+    return status.with_condition(
+        Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
+    )
