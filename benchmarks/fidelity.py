@@ -3,17 +3,21 @@ How true the simulator is: the same job files in ``dljob simulate`` and on this 
 controllers, SideCars and processes.
 
 Twelve jobs share eight GPUs on two virtual nodes. They replay speeds (examples/replay) and compute
-nothing, but all else is real. First each type of job is measured for itself, as ``dljob profiles
-measure`` does it; these profiles are what simulator and controller know, and the costs in them are
-those that the simulator charges. Then every policy plays the jobs by both mechanisms.
+nothing: they wait out their steps, the loading of a model and its saving, and pods wait until they have
+taken as long as ``POD_TIMES`` says. All else is real. First each type of job is measured for itself, as
+``dljob profiles measure`` does it; these profiles are what simulator and controller know, and the
+costs in them are those that the simulator charges. Then each policy plays the jobs by both mechanisms.
 
 Rows are ``policy, mechanism, measure, simulated, measured, error``. A job is complete with its last
-iteration, by the simulator's definition; when that was in fact says the time of its last checkpoint.
-``ending_s`` is how much later it has ended for its user: when it has saved itself and its processes are
-gone. ``lost_share`` is the time that jobs did not train because
-their GPUs were being changed, over the time from their first GPUs to their end. ``kube-default`` never
-changes the GPUs of a job, so it shows what is left where there are no reshapes. Without options
-``adaptive`` alone is played, in about six minutes; ``--full`` plays all three policies.
+iteration, by the simulator's definition; when that was in fact is told by the time of its last
+checkpoint. ``ending_s`` is how much later it has ended for its user: when it has saved itself and its
+processes are gone. ``lost_share`` is the time that jobs did not train because their GPUs were being
+changed, over the time from their first GPUs to their end. ``kube-default`` never changes the GPUs of a
+job, so it shows what is left where there are no reshapes.
+
+The order in which near things happen decides which choice a policy makes: where the two worlds part
+in that, single jobs differ by much, and their averages by a few percent. Without options ``adaptive``
+alone is played, in about six minutes; ``--full`` plays all three policies in about fifteen.
 """
 
 import asyncio
@@ -78,7 +82,7 @@ POD_TIMES = PodTimes(start=2.0, end=0.5)
 depends besides on what else the machine does."""
 DIALING, POLL_S = DialSettings(progress_seconds=0.25), 0.5
 """Progress is told more often than usual, because all else happens more often than usual, too."""
-JOBS, EVERY_S, SHORTEST_S, LONGEST_S = 12, 7.4, 50.0, 60.0
+JOBS, EVERY_S, SHORTEST_S, LONGEST_S = 12, 7.0, 47.0, 57.0
 """Alike in length and coming evenly, so that GPUs change hands often; seconds with one GPU."""
 SAMPLE_S, SAMPLES = 2.0, 2
 LIMIT = 0.05
@@ -266,7 +270,7 @@ def compare(
 
 
 @click.command(help=__doc__)
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the jobs that are drawn.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Of the jobs that are drawn.")
 @click.option("--policy", "names", multiple=True, type=click.Choice(POLICIES))
 @click.option("--full", is_flag=True, help="All policies.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
