@@ -30,7 +30,7 @@ def may_run(wants: Wants, machine: Machine) -> bool:
 def at_best(machine: Machine) -> Machine:
     """Return the node as it would be if nothing were wrong with it."""
     lasting = tuple(taint for taint in machine.taints if not taint.key.startswith(TEMPORARY))
-    return replace(machine, taints=lasting)
+    return replace(machine, taints=lasting) if lasting != machine.taints else machine
 
 
 def _is_wanted(terms: tuple[Term, ...] | None, machine: Machine) -> bool:

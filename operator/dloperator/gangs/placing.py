@@ -14,7 +14,7 @@ taken back, as often as :data:`EFFORT` allows, so that a gang which fits is near
 Pure: the same arguments give the same nodes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,11 +23,12 @@ from dloperator.gangs.matching import may_run
 from dloperator.gangs.members import Machine, Member, Wants
 
 HIGHEST: Final = 100
-EFFORT: Final = 200_000
-"""So many looks at a node are taken, at least, before a gang is said not to fit."""
+EFFORT: Final = 100_000
+"""So many looks at nodes are taken before the search is given up, besides those of the first way."""
 
 Pair = tuple[str, str]
 """The uid of a pod, and a node."""
+Nodes = tuple[str, ...]
 
 
 class Placing(NamedTuple):
@@ -73,29 +74,38 @@ class Ground:
 
 def place(members: Sequence[Member], ground: Ground) -> Placing:
     """Find a node for each of these pods of one gang."""
-    eligible = {member.uid: _eligible(member, ground) for member in members}
+    eligible = _find_eligible(members, ground)
     for member in members:
         if not eligible[member.uid]:
             return Placing(None, short_of=member.name.name)
     if short := _too_many(members, eligible, ground):
         return Placing(None, short_of=short)
-    return _Search(sorted(members, key=lambda each: _order(each, ground)), eligible, ground).run()
+    return _Search(_largest_first(members, ground), eligible, ground).run()
 
 
-def _eligible(member: Member, ground: Ground) -> list[str]:
-    """Name the nodes on which a pod fits alone."""
-    asked = dict(member.wants.amounts)
-    return [
-        name
-        for name, machine in ground.machines.items()
-        if fits(asked, ground.free.get(name, {}))
-        and may_run(member.wants, machine)
-        and (member.uid, name) not in ground.barred
-    ]
+def _find_eligible(members: Sequence[Member], ground: Ground) -> dict[str, Nodes]:
+    """Name for each pod the nodes on which it fits alone; pods that are alike share the answer."""
+    known: dict[Wants, Nodes] = {}
+    result: dict[str, Nodes] = {}
+    barred_pods = {uid for uid, _ in ground.barred}
+    for member in members:
+        wants = member.wants
+        if wants not in known:
+            asked = dict(wants.amounts)
+            known[wants] = tuple(
+                name
+                for name, machine in sorted(ground.machines.items())
+                if fits(asked, ground.free.get(name, {})) and may_run(wants, machine)
+            )
+        nodes = known[wants]
+        if member.uid in barred_pods:
+            nodes = tuple(node for node in nodes if (member.uid, node) not in ground.barred)
+        result[member.uid] = nodes
+    return result
 
 
 def _too_many(
-    members: Sequence[Member], eligible: Mapping[str, list[str]], ground: Ground
+    members: Sequence[Member], eligible: Mapping[str, Nodes], ground: Ground
 ) -> str | None:
     """Find pods that are alike and more than all nodes together can take of their kind."""
     alike: dict[Wants, list[Member]] = {}
@@ -114,23 +124,27 @@ def _times(asked: Amounts, there: Amounts) -> int:
     return min(there[name] // amount for name, amount in asked.items())
 
 
-def _order(member: Member, ground: Ground) -> tuple[float, str, str]:
+def _largest_first(members: Sequence[Member], ground: Ground) -> list[Member]:
     """Put large pods before small ones, because those find room everywhere."""
     largest: dict[str, int] = {}
     for machine in ground.machines.values():
         for name, amount in machine.allocatable.items():
             largest[name] = max(largest.get(name, 0), amount)
-    share = max(amount / largest[name] for name, amount in member.wants.amounts)
-    return (-share, member.role, member.name.name)
+
+    def order(member: Member) -> tuple[float, str, str]:
+        share = max(amount / largest[name] for name, amount in member.wants.amounts)
+        return (-share, member.role, member.name.name)
+
+    return sorted(members, key=order)
 
 
-def _takers(eligible: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
-    """Tell for each node which of the pods it could take."""
-    result: dict[str, set[str]] = {}
-    for uid, nodes in eligible.items():
+def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
+    """Tell for each node which kinds of pods it could take, by numbers."""
+    result: dict[str, tuple[int, ...]] = {}
+    for number, nodes in enumerate(dict.fromkeys(eligible.values())):
         for node in nodes:
-            result.setdefault(node, set()).add(uid)
-    return {node: frozenset(uids) for node, uids in result.items()}
+            result[node] = (*result.get(node, ()), number)
+    return result
 
 
 class _Choice(NamedTuple):
@@ -144,7 +158,7 @@ class _Search:
     """One walk through the choices: the best first, one back where it does not go on."""
 
     def __init__(
-        self, members: Sequence[Member], eligible: Mapping[str, list[str]], ground: Ground
+        self, members: Sequence[Member], eligible: Mapping[str, Nodes], ground: Ground
     ) -> None:
         self._members = members
         self._asked = [dict(member.wants.amounts) for member in members]
@@ -156,8 +170,14 @@ class _Search:
             for name, tenants in ground.tenants.items()
         }
         self._takers = _takers(eligible)
-        looks = sum(len(nodes) for nodes in eligible.values())
-        self._effort = max(EFFORT, 2 * looks)
+        self._scores = {
+            node: score(ground.tenants.get(node, ()), ground.own) for node in self._takers
+        }
+        self._numbers: dict[object, int] = {}
+        """Of what differs between nodes: their kinds."""
+        self._kinds = {node: self._kind(node) for node in self._takers}
+        # The first way is gone to its end, however long it is.
+        self._effort = EFFORT + len(members) * (len(members) + len(self._takers))
 
     def run(self) -> Placing:
         choices: list[_Choice] = []
@@ -194,26 +214,37 @@ class _Search:
         asked = {name: sign * amount for name, amount in self._asked[index].items()}
         self._free[node] = less(self._free[node], asked)
         self._ours[node] = self._ours.get(node, 0) + sign
+        self._kinds[node] = self._kind(node)
+
+    def _kind(self, node: str) -> int:
+        """Number what a node is like now: of those that are alike only one needs to be tried."""
+        likeness = (
+            frozenset(self._free[node].items()),
+            frozenset(self._ground.machines[node].allocatable.items()),
+            self._takers[node],
+            self._scores[node],
+            bool(self._ours.get(node)),
+        )
+        return self._numbers.setdefault(likeness, len(self._numbers))
 
     def _candidates(self, index: int) -> Iterator[str]:
-        """Name the nodes for a pod, the best first, and of equal ones only the first."""
+        """Name the nodes for a pod, the best first, and of those that are alike only the first."""
         asked, uid = self._asked[index], self._members[index].uid
-        self._effort -= len(self._eligible[uid])
-        nodes = [node for node in self._eligible[uid] if fits(asked, self._free[node])]
-        scores = {node: self._score(node) for node in nodes}
+        unlike: dict[int, str] = {}
+        for node in self._eligible[uid]:
+            unlike.setdefault(self._kinds[node], node)
+        self._effort -= len(unlike)
+        nodes = [node for node in unlike.values() if fits(asked, self._free[node])]
         # Where its gang is already there is nothing to be looked ahead for.
-        joins = any(self._ours.get(node) and scores[node] == HIGHEST for node in nodes)
-        ahead = {} if joins else self._look_ahead(index, nodes)
+        joins = any(self._ours.get(node) and self._scores[node] == HIGHEST for node in nodes)
+        ahead = {} if joins else {node: self._look_ahead(index, node) for node in nodes}
 
         def preference(node: str) -> tuple[int, bool, int, float, str]:
             own = bool(self._ours.get(node))
-            filled = self._left(node, asked)
-            return (-scores[node], not own, -ahead.get(node, 0), filled, node)
+            left = self._left(node, asked)
+            return (-self._scores[node], not own, -ahead.get(node, 0), left, node)
 
-        return iter(self._distinct(sorted(nodes, key=preference)))
-
-    def _score(self, node: str) -> int:
-        return score(self._ground.tenants.get(node, ()), self._ground.own)
+        return iter(sorted(nodes, key=preference))
 
     def _left(self, node: str, asked: Amounts) -> float:
         """Return how much of a node would be left, of what is asked for."""
@@ -221,36 +252,12 @@ class _Search:
         free = self._free[node]
         return sum((free[name] - amount) / allocatable[name] for name, amount in asked.items())
 
-    def _look_ahead(self, index: int, nodes: Iterable[str]) -> dict[str, int]:
-        """Count for each node how many of the pods to come it could take."""
-        known: dict[frozenset[tuple[str, int]], int] = {}
-        result: dict[str, int] = {}
-        for node in nodes:
-            kind = frozenset(self._free[node].items())
-            if kind not in known:
-                known[kind] = self._count_ahead(index, self._free[node])
-            result[node] = known[kind]
-        return result
-
-    def _count_ahead(self, index: int, free: Amounts) -> int:
-        count = 0
+    def _look_ahead(self, index: int, node: str) -> int:
+        """Count how many of the pods to come a node could take."""
+        free, count = self._free[node], 0
         for asked in self._asked[index:]:
             if fits(asked, free):
                 free = less(free, asked)
                 count += 1
         self._effort -= len(self._asked) - index
         return count
-
-    def _distinct(self, nodes: Iterable[str]) -> Iterator[str]:
-        """Leave out nodes that differ in nothing but their names: what failed on one fails on all."""
-        seen: set[object] = set()
-        for node in nodes:
-            kind = (
-                frozenset(self._free[node].items()),
-                self._takers[node],
-                self._score(node),
-                self._ours.get(node, 0),
-            )
-            if kind not in seen:
-                seen.add(kind)
-                yield node

@@ -1,0 +1,175 @@
+"""Algorithm 3 of the thesis, for one node and for a whole gang; and that what fits is found to fit."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dloperator.gangs.amounts import fits, total
+from dloperator.gangs.members import (
+    Machine,
+    Member,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+    tenant_of,
+)
+from dloperator.gangs.placing import HIGHEST, Ground, place, score
+from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
+
+OURS = tenant_of(make_member("ours", 0).gang)
+THEIRS = tenant_of(make_member("theirs", 0).gang)
+
+
+def ground(machines: list[Machine], there: list[Member] | None = None, **changes: object) -> Ground:
+    world = make_world(machines, there or [])
+    made = Ground(world.machines, world.free, world.tenants, OURS)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tenants", "own", "points"),
+    [
+        ([], OURS, HIGHEST),
+        ([OURS], OURS, HIGHEST),
+        ([THEIRS], OURS, 0),
+        ([OURS, THEIRS], OURS, 0),
+        ([OURS, THEIRS], "", HIGHEST),
+    ],
+)
+def test_a_node_is_scored_by_whose_pods_are_on_it(tenants: list[str], own: str, points: int):
+    assert score(tenants, own) == points
+
+
+def test_a_pod_goes_to_the_node_of_its_own_job_as_in_the_thesis():
+    # "if there are two nodes, x and y, each providing resources to pod p1 and p2 from different jobs
+    # j1 and j2 […]. If a new pod, p3 of j1, is being scheduled, p3 will be hosted on x rather than y"
+    machines = [make_machine("y", cpu=4), make_machine("x", cpu=4)]
+    there = [make_member("ours", 1, node="x"), make_member("theirs", 2, node="y")]
+    assert place([make_member("ours", 3)], ground(machines, there)).nodes == {"ours-worker-3": "x"}
+
+
+def test_a_gang_is_together_and_by_itself():
+    machines = [make_machine(name, cpu=4) for name in "abc"]
+    there = [make_member("theirs", 0, node="a")]
+    team = [make_member("ours", 0, role="ps"), *make_gang("ours", 3)]
+    nodes = place(team, ground(machines, there)).nodes
+    assert nodes is not None
+    assert set(nodes.values()) == {"b"}
+
+
+def test_it_is_beside_others_only_where_there_is_no_other_room():
+    machines = [make_machine("a", cpu=4), make_machine("b", cpu=2)]
+    there = [make_member("theirs", 0, node="a")]
+    nodes = place(make_gang("ours", 4), ground(machines, there)).nodes
+    assert nodes is not None
+    assert sorted(nodes.values()) == ["a", "a", "b", "b"]
+
+
+def test_it_is_on_as_few_nodes_as_can_be_and_leaves_large_ones_to_others():
+    machines = [make_machine("a", cpu=2), make_machine("b", cpu=16), make_machine("c", cpu=4)]
+    nodes = place(make_gang("ours", 4), ground(machines)).nodes
+    assert nodes is not None
+    assert set(nodes.values()) == {"c"}
+
+
+def test_what_fits_only_in_one_way_is_found():
+    # Two and three on the one, three and two on the other: who begins with the large ones side by
+    # side, or fills a node at once, is stuck.
+    machines = [make_machine("a", cpu=6, gpu=1), make_machine("b", cpu=6, gpu=2)]
+    team = [
+        make_member("ours", 0, cpu=4, gpu=1),
+        make_member("ours", 1, cpu=2),
+        make_member("ours", 2, cpu=3, gpu=1),
+        make_member("ours", 3, cpu=3, gpu=1),
+    ]
+    nodes = place(team, ground(machines)).nodes
+    assert nodes == {
+        "ours-worker-0": "a",
+        "ours-worker-1": "a",
+        "ours-worker-2": "b",
+        "ours-worker-3": "b",
+    }
+
+
+def test_a_node_that_is_barred_is_not_chosen():
+    machines = [make_machine(name, cpu=4) for name in "ab"]
+    barred = frozenset({("ours-worker-0", "a"), ("ours-worker-1", "a")})
+    assert place(make_gang("ours", 2), ground(machines, barred=barred)).nodes == {
+        "ours-worker-0": "b",
+        "ours-worker-1": "b",
+    }
+
+
+def test_taints_and_affinity_are_heeded():
+    tainted = replace(make_machine("a", cpu=9), taints=(Taint("gpu", "yes", "NoSchedule"),))
+    soft = replace(make_machine("b", cpu=1), taints=(Taint("x", "", "PreferNoSchedule"),))
+    named = replace(make_machine("c", cpu=1), labels={"zone": "7"})
+    pod = make_member("ours", 0)
+    spot = Term((Requirement("zone", "Gt", ("6",)),))
+    tolerant = replace(pod.wants, tolerations=(Toleration("gpu", "Equal", "yes", ""),))
+    picky = replace(pod.wants, terms=(spot,))
+    for wants, node in ((pod.wants, "b"), (tolerant, "a"), (picky, "c")):
+        only = [tainted, soft] if node != "c" else [tainted, soft, named]
+        if node == "a":
+            only = [tainted]
+        found = place([replace(pod, wants=wants)], ground(only))
+        assert found.nodes == {pod.uid: node}
+
+
+def test_a_hundred_pods_on_five_hundred_nodes_are_placed_and_refused():
+    machines = [make_machine(f"n{number:03}", cpu=8, gpu=8) for number in range(500)]
+    team = make_gang("ours", 100, gpu=4)
+    nodes = place(team, ground(machines)).nodes
+    assert nodes is not None
+    assert len(set(nodes.values())) == 50
+    refused = place(make_gang("ours", 1001, gpu=4), ground(machines))
+    assert (refused.nodes, refused.is_proven) == (None, True)
+
+
+amounts = st.fixed_dictionaries({"cpu": st.integers(0, 4), "gpu": st.integers(0, 2)})
+
+
+@st.composite
+def small_cases(draw: st.DrawFn) -> tuple[list[Machine], list[Member]]:
+    sizes = draw(st.lists(amounts, min_size=1, max_size=3))
+    machines = [make_machine(f"n{i}", pods=3, **size) for i, size in enumerate(sizes)]
+    wishes = draw(st.lists(amounts, min_size=1, max_size=4))
+    members = [
+        make_member("ours", number, **dict[str, Any]({name: n for name, n in asked.items() if n}))
+        for number, asked in enumerate(wishes)
+    ]
+    return machines, members
+
+
+def is_possible(machines: list[Machine], members: list[Member]) -> bool:
+    """Try all ways there are."""
+    for choice in product(machines, repeat=len(members)):
+        taken = {
+            each.name: [m for m, at in zip(members, choice, strict=True) if at is each]
+            for each in machines
+        }
+        if all(
+            fits(total(dict(m.wants.amounts) for m in taken[each.name]), each.allocatable)
+            for each in machines
+        ):
+            return True
+    return False
+
+
+@given(small_cases())
+def test_a_gang_is_placed_if_and_only_if_it_fits(case: tuple[list[Machine], list[Member]]):
+    machines, members = case
+    found = place(members, ground(machines))
+    assert (found.nodes is not None) == is_possible(machines, members)
+    assert found.is_proven
+    if found.nodes is None:
+        assert found.short_of in {each.name.name for each in members}
+        return
+    for machine in machines:
+        there = [dict(m.wants.amounts) for m in members if found.nodes[m.uid] == machine.name]
+        assert fits(total(there), machine.allocatable)
