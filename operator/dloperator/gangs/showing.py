@@ -35,37 +35,41 @@ class Shown:
     def __init__(self, folder: Path, client_authority: Path | None = None) -> None:
         """With an authority of clients, only who shows a certificate of its is answered."""
         self._files = (folder / CERTIFICATE, folder / KEY)
-        self._stamp: object = None
         self._client_authority = client_authority
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._stamp: object = None
         try:
-            self._load()
-            if client_authority is not None:
-                self.context.load_verify_locations(client_authority)
-                self.context.verify_mode = ssl.CERT_REQUIRED
+            self._current = self._load()
+            self.context = self._load()
         except OSError as error:
             needed = f"{folder} has to hold {CERTIFICATE} and {KEY}"
             raise NoCertificate(f"no usable certificate ({error}); {needed}") from error
         # Called for each new connection, before anything is shown.
         self.context.sni_callback = self._look
 
-    def _look(self, *_: object) -> None:
+    def _look(self, connection: ssl.SSLObject, *_: object) -> None:
         try:
             if self._stamps() != self._stamp:
-                self._load()
+                self._current = self._load()
                 log.info("shows the new certificate in %s", self._files[0].parent)
         except OSError as error:
             # They may be half written. The old ones serve until these are whole.
             log.warning("cannot use the certificate in %s: %s", self._files[0].parent, error)
+        connection.context = self._current
 
-    def _load(self) -> None:
+    def _load(self) -> ssl.SSLContext:
         stamp = self._stamps()
-        self.context.load_cert_chain(*self._files)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(*self._files)
+        if self._client_authority is not None:
+            context.load_verify_locations(self._client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
         self._stamp = stamp
+        return context
 
     def _stamps(self) -> object:
-        found = [file.stat() for file in self._files]
+        more = [self._client_authority] if self._client_authority is not None else []
+        found = [file.stat() for file in (*self._files, *more)]
         return [(each.st_ino, each.st_mtime_ns, each.st_size) for each in found]
 
 

@@ -1,0 +1,202 @@
+"""What kube-scheduler is answered, in its own words; what is told to people, and when pods are woken."""
+
+from typing import Any
+
+import pytest
+
+from dloperator.gangs.answering import Answering
+from dloperator.gangs.book import Book
+from dloperator.gangs.decider import Decider, Since
+from dloperator.gangs.deciding import Rules, Standing, Verdict
+from dloperator.gangs.members import GangName, Held, Wrong
+from dloperator.gangs.metrics import GangMetrics
+from dloperator.gangs.telling import Story
+from dloperator.gangs.waking import Agenda, Word
+from dloperator.mirror import Name
+from tests.operator.gangs.casts import SPACE, make_member
+from tests.operator.gangs.test_gang_reading import MINE, node, pod
+
+
+class Desk:
+    """An extender without its watches."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.complaint = ""
+        self.heard: list[tuple[str, bool]] = []
+        self.book = Book(MINE)
+        self.decider = Decider(self.book, Rules(), clock=lambda: self.now)
+        self.metrics = GangMetrics(self.decider)
+        self.answering = Answering(
+            self.decider,
+            self.metrics,
+            is_ready=lambda: self.complaint,
+            heard=lambda uid, admitted: self.heard.append((uid, admitted)),
+        )
+        for version, name in enumerate("ab"):
+            self.book.nodes.show(node(name, version=version))
+
+    def filter(self, document: dict[str, Any], *nodes: str) -> dict[str, Any]:
+        return self.answering.filter({"Pod": document, "NodeNames": list(nodes or ("a", "b"))})
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(desk: Desk):
+    first = desk.filter(pod("one", version=10))
+    why = "gang g waits for pods that are missing: 1 of role worker"
+    assert first["NodeNames"] == []
+    assert first["FailedAndUnresolvableNodes"] == {"a": why, "b": why}
+    second = desk.filter(pod("two", version=11))
+    assert second["NodeNames"] == ["a"]
+    assert second["FailedAndUnresolvableNodes"] == {"b": "node a is kept for the pod"}
+    # Asked again and again, the answer stays the same.
+    assert desk.filter(pod("one", version=10))["NodeNames"] == ["a"]
+    assert desk.filter(pod("two", version=11)) == second
+    assert desk.heard == [
+        ("uid-one", False),
+        ("uid-two", True),
+        ("uid-one", True),
+        ("uid-two", True),
+    ]
+    assert b'dljob_gang_answers_total{answer="admitted"} 3.0' in desk.metrics.text()
+
+
+def test_whole_nodes_are_answered_with_whole_nodes(desk: Desk):
+    items = [node("a"), node("b")]
+    plain = pod("plain", version=9)
+    del plain["metadata"]["labels"]
+    answer = desk.answering.filter({"Pod": plain, "Nodes": {"items": items}, "NodeNames": None})
+    assert answer["Nodes"] == {"items": items}
+    desk.filter(pod("one", version=10))
+    answer = desk.answering.filter({"Pod": pod("two", version=11), "Nodes": {"items": items}})
+    assert answer["Nodes"] == {"items": items[:1]}
+
+
+def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk: Desk):
+    desk.complaint = "has not seen yet what there is"
+    answer = desk.filter(pod("one", version=10))
+    assert answer == {"Error": "the gang scheduler is not ready: has not seen yet what there is"}
+    plain = pod("plain", version=9)
+    plain["metadata"]["labels"] = {}
+    assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"
+
+
+def test_a_node_that_kube_scheduler_does_not_pass_is_not_insisted_on(desk: Desk):
+    desk.filter(pod("one", version=10))
+    assert desk.filter(pod("two", version=11), "b")["NodeNames"] == ["b"]
+
+
+def test_that_it_looks_at_the_nominated_node_only_says_nothing_of_the_others(desk: Desk):
+    desk.filter(pod("one", version=10))
+    nominated = pod("two", version=11)
+    nominated["status"]["nominatedNodeName"] = "b"
+    answer = desk.filter(nominated, "b")
+    assert answer["NodeNames"] == []
+    assert "room is kept for the pod on node a" in answer["FailedAndUnresolvableNodes"]["b"]
+    assert desk.filter(nominated)["NodeNames"] == ["a"]
+
+
+def test_nodes_are_scored_by_algorithm_3_on_the_scale_of_extenders(desk: Desk):
+    theirs = pod("x", version=12, nodeName="a")
+    theirs["metadata"]["labels"]["dljob.io/gang"] = "theirs"
+    desk.book.pods.show(theirs)
+    question = {"Pod": pod("one", version=13), "NodeNames": ["a", "b"]}
+    assert desk.answering.prioritize(question) == [
+        {"Host": "a", "Score": 0},
+        {"Host": "b", "Score": 10},
+    ]
+    plain = pod("plain", version=14)
+    plain["metadata"]["labels"] = {}
+    scores = desk.answering.prioritize({"Pod": plain, "NodeNames": ["a", "b"]})
+    assert [each["Score"] for each in scores] == [10, 10]
+
+
+def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
+    desk.filter(pod("one", version=10))
+    looks = desk.decider.looks
+    desk.filter(pod("one", version=10))
+    desk.decider.look()
+    assert desk.decider.looks == looks
+    desk.filter(pod("two", version=11))
+    assert desk.decider.looks == looks + 1
+    desk.now = 60.0
+    desk.decider.look()
+    assert desk.decider.looks == looks + 2, "the time of what is held is over"
+    assert not desk.decider.held
+
+
+# --- what is told ---------------------------------------------------------------------------
+
+GANG = GangName(SPACE, "g")
+MEMBERS = {each.name: each for each in (make_member("g", 0), make_member("g", 1))}
+
+
+def tell(
+    story: Story, verdict: Verdict, *, since: float, now: float
+) -> list[tuple[str, str, bool]]:
+    words = story.continue_with({GANG: Since(verdict, since)}, MEMBERS, now)
+    return [(each.pod.name, each.reason, each.is_warning) for each in words]
+
+
+def test_that_a_gang_waits_is_told_when_it_has_done_so_for_a_while_and_once():
+    story = Story()
+    waits = Verdict(Standing.WAITING, "waits")
+    assert tell(story, waits, since=10.0, now=11.0) == []
+    assert story.due == 12.0
+    told = tell(story, waits, since=10.0, now=12.0)
+    assert told == [("g-worker-0", "GangWaiting", False), ("g-worker-1", "GangWaiting", False)]
+    assert tell(story, waits, since=10.0, now=50.0) == []
+    reserved = Verdict(Standing.RESERVED, "on a, b")
+    assert [reason for _, reason, _ in tell(story, reserved, since=60.0, now=60.0)] == [
+        "GangReserved",
+        "GangReserved",
+    ]
+    assert tell(story, Verdict(Standing.RESERVED, "on b"), since=61.0, now=61.0) == []
+
+
+def test_what_somebody_must_put_right_is_told_at_once_and_nobody_is_told_of_what_goes_well():
+    story = Story()
+    assert tell(story, Verdict(Standing.RESERVED, "on a"), since=0.0, now=0.0) == []
+    never = Verdict(Standing.IMPOSSIBLE, "never")
+    assert tell(story, never, since=1.0, now=1.0) == [
+        ("g-worker-0", "GangNeverFits", True),
+        ("g-worker-1", "GangNeverFits", True),
+    ]
+    wrong = {Name(SPACE, "p"): Wrong("uid", Name(SPACE, "p"), "no role")}
+    assert [each.message for each in story.tell_wrong(wrong)] == ["no role"]
+    assert list(story.tell_wrong(wrong)) == []
+    assert list(story.tell_wrong({})) == []
+    assert [each.message for each in story.tell_wrong(wrong)] == ["no role"]
+
+
+# --- who is woken ---------------------------------------------------------------------------
+
+
+def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
+    agenda = Agenda()
+    name = Name(SPACE, "p")
+    held = Held("uid", GANG, "a", {}, 60.0)
+    assert agenda.words([(name, held)], {"uid"}, 0.0) == []
+    assert agenda.due() == 0.5
+    assert agenda.words([(name, held)], {"uid"}, 0.5) == [Word(name, "uid", "a")]
+    assert agenda.words([(name, held)], {"uid"}, 1.0) == []
+    agenda.admitted("uid", 4.0)
+    assert agenda.words([(name, held)], {"uid"}, 6.0) == [], "it is being bound"
+    assert agenda.words([(name, held)], {"uid"}, 9.0) == [Word(name, "uid", "a")]
+    assert agenda.words([], {"uid"}, 10.0) == [Word(name, "uid", "")], "the room is given back"
+    assert agenda.words([], {"uid"}, 11.0) == []
+
+
+def test_who_was_never_told_of_its_room_or_has_gone_is_told_nothing():
+    agenda = Agenda()
+    name = Name(SPACE, "p")
+    held = Held("uid", GANG, "a", {}, 60.0)
+    agenda.words([(name, held)], {"uid"}, 0.0)
+    assert agenda.words([], {"uid"}, 1.0) == []
+    agenda.words([(name, held)], {"uid"}, 2.0)
+    assert agenda.words([(name, held)], {"uid"}, 3.0)
+    assert agenda.words([], set(), 4.0) == []

@@ -1,0 +1,231 @@
+"""What documents of pods and nodes mean for gangs, and how amounts are counted."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dloperator.gangs.amounts import NoAmount, read_amount, requests_of, show
+from dloperator.gangs.book import Book, trimmed
+from dloperator.gangs.members import Member, Stage, Wrong, tenant_of
+from dloperator.gangs.reading import read_machine, read_member, read_occupant
+from dloperator.mirror import Name
+
+MINE = "dljob-scheduler"
+
+
+def pod(
+    name: str = "p", *, version: int = 1, phase: str = "Pending", **spec: Any
+) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"dljob.io/gang": "g", "dljob.io/gang-role": "worker"},
+            "annotations": {"dljob.io/gang-roles": json.dumps({"worker": 2})},
+            "managedFields": [{"manager": "somebody"}],
+        },
+        "spec": {"schedulerName": MINE, "containers": [container], **spec},
+        "status": {"phase": phase, "podIP": "10.0.0.1"},
+    }
+
+
+def node(name: str = "n", *, version: int = 1, **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "resourceVersion": str(version), "labels": {"a": "b"}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "2"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "thousandths"),
+    [
+        ("1", 1000),
+        (8, 8000),
+        (0.5, 500),
+        ("500m", 500),
+        ("1.5", 1500),
+        ("100n", 1),
+        ("1500u", 2),
+        ("1k", 1_000_000),
+        ("4Gi", 4 * 1024**3 * 1000),
+        ("1e3", 1_000_000),
+        ("1E3", 1_000_000),
+        ("1E", 10**18 * 1000),
+        ("12Ei", 12 * 1024**6 * 1000),
+    ],
+)
+def test_amounts_are_read_exactly(text: str | float, thousandths: int):
+    assert read_amount(text) == thousandths
+
+
+@pytest.mark.parametrize("text", ["", "four", "4 Gi b", "1mm", "Ki", "nan", "inf", "1K"])
+def test_what_is_no_amount_is_refused(text: str):
+    with pytest.raises(NoAmount):
+        read_amount(text)
+
+
+def asks(**amounts: str) -> dict[str, Any]:
+    return {"resources": {"requests": amounts}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({"containers": [asks(cpu="1"), asks(cpu="2")]}, 3000),
+        ({"containers": [asks(cpu="1")], "initContainers": [asks(cpu="5"), asks(cpu="2")]}, 5000),
+        # What is always restarted stays, beside containers and beside those that are started later.
+        (
+            {
+                "containers": [asks(cpu="1")],
+                "initContainers": [{**asks(cpu="2"), "restartPolicy": "Always"}, asks(cpu="4")],
+            },
+            6000,
+        ),
+        (
+            {
+                "containers": [asks(cpu="3")],
+                "initContainers": [asks(cpu="4"), {**asks(cpu="2"), "restartPolicy": "Always"}],
+            },
+            5000,
+        ),
+        ({"containers": [asks(cpu="1")], "overhead": {"cpu": "250m"}}, 1250),
+        ({"containers": [asks(cpu="1")], "resources": {"requests": {"cpu": "7"}}}, 7000),
+    ],
+)
+def test_a_pod_asks_for_what_kube_scheduler_counts(spec: dict[str, Any], cpu: int):
+    assert requests_of(spec) == {"cpu": cpu, "pods": 1000}
+
+
+def test_amounts_are_told_as_people_write_them():
+    assert show("cpu", 1500) == "1.5 cpu"
+    assert show("memory", read_amount("3500Mi")) == "3.4Gi memory"
+    assert show("nvidia.com/gpu", 8000) == "8 nvidia.com/gpu"
+
+
+def test_a_member_is_read_with_what_it_needs():
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "z", "operator": "In", "values": ["1"]}]}
+                ]
+            }
+        }
+    }
+    member = read_member(
+        pod(affinity=affinity, priority=7, tolerations=[{"operator": "Exists"}]), MINE
+    )
+    assert isinstance(member, Member)
+    assert (member.role, member.roles, member.priority) == ("worker", (("worker", 2),), 7)
+    assert member.stage is Stage.PENDING
+    assert member.wants.terms is not None
+    assert dict(member.wants.amounts)["cpu"] == 500
+
+
+@pytest.mark.parametrize(
+    ("document", "stage"),
+    [
+        (pod(nodeName="n", phase="Running"), Stage.BOUND),
+        (pod(nodeName="n", phase="Succeeded"), Stage.SUCCEEDED),
+        # Where it is already nobody asks any more who has put it there.
+        (pod(nodeName="n", schedulerName="default-scheduler"), Stage.BOUND),
+    ],
+)
+def test_where_in_its_life_a_member_is(document: dict[str, Any], stage: Stage):
+    member = read_member(document, MINE)
+    assert isinstance(member, Member)
+    assert member.stage is stage
+
+
+def test_who_has_failed_or_is_held_back_or_going_does_not_count():
+    going = pod()
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    for document in (pod(phase="Failed"), pod(schedulingGates=[{"name": "x"}]), going):
+        assert read_member(document, MINE) is None
+
+
+@pytest.mark.parametrize(
+    "roles", ["[]", "{}", '{"worker": true}', '{"worker": 1.5}', '{"worker": 99999}']
+)
+def test_roles_that_mean_nothing_are_refused(roles: str):
+    document = pod()
+    document["metadata"]["annotations"]["dljob.io/gang-roles"] = roles
+    wrong = read_member(document, MINE)
+    assert isinstance(wrong, Wrong)
+    assert "dljob.io/gang-roles" in wrong.message
+
+
+def test_a_node_that_is_cordoned_or_not_ready_repels():
+    assert read_machine(node()).taints == ()
+    cordoned = read_machine(node(unschedulable=True))
+    assert [taint.key for taint in cordoned.taints] == ["node.kubernetes.io/unschedulable"]
+    silent = node()
+    silent["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    assert [taint.key for taint in read_machine(silent).taints] == ["node.kubernetes.io/not-ready"]
+
+
+def test_of_a_pod_only_what_is_needed_is_kept():
+    whole = pod(nodeName="n", volumes=[{"name": "v"}])
+    kept = trimmed(whole)
+    assert read_member(kept, MINE) == read_member(whole, MINE)
+    assert read_occupant(kept) == read_occupant(whole)
+    assert "managedFields" not in kept["metadata"]
+    assert "volumes" not in kept["spec"]
+
+
+# --- the book -------------------------------------------------------------------------------
+
+
+def test_the_book_adds_up_what_comes_and_goes():
+    changes: list[int] = []
+    book = Book(MINE, changed=lambda: changes.append(1))
+    book.nodes.show(node())
+    book.pods.show(pod("one", nodeName="n", version=2))
+    book.pods.show(pod("two", version=3))
+    plain = pod("plain", nodeName="n", version=4)
+    del plain["metadata"]["labels"]
+    book.pods.show(plain)
+    world = book.world()
+    assert world is book.world()
+    assert world.free["n"]["cpu"] == 3000
+    assert world.free["n"]["pods"] == 8000
+    (members,) = world.gangs.values()
+    assert [each.name.name for each in members] == ["one", "two"]
+    assert world.tenants["n"] == {tenant_of(members[0].gang)}
+    count = len(changes)
+    # A heartbeat is no news, and neither is what is written into a pod's status.
+    book.nodes.show(node(version=5))
+    book.pods.show(pod("two", version=6))
+    assert len(changes) == count
+    book.pods.show(pod("one", nodeName="n", phase="Succeeded", version=7))
+    book.pods.show_end(plain)
+    assert book.world().free["n"]["cpu"] == 4000
+    assert book.world().tenants["n"] == frozenset()
+    book.nodes.show_end(node(version=8))
+    assert not book.world().machines
+
+
+def test_what_cannot_be_read_is_left_out_and_not_the_rest():
+    book = Book(MINE)
+    book.nodes.show(node())
+    broken = node("broken", version=2)
+    broken["status"]["allocatable"]["cpu"] = "many"
+    book.nodes.show(broken)
+    wrong = pod("wrong", version=3)
+    del wrong["metadata"]["annotations"]
+    book.pods.show(wrong)
+    assert set(book.world().machines) == {"n"}
+    assert set(book.wrong) == {Name("ns", "wrong")}
+    book.pods.show_end(wrong)
+    assert not book.wrong

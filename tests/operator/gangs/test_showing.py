@@ -1,0 +1,155 @@
+"""Who asks is shown a certificate that is good, also when it has been renewed while we run."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from cryptography import x509
+
+from dloperator.gangs import showing
+from dloperator.gangs.__main__ import main
+from dloperator.gangs.answering import Answering
+from dloperator.gangs.showing import NoCertificate, Shown, provide
+from tests.operator.gangs.test_answering import Desk
+from tests.servers.authority import Authority
+
+LOCAL = "127.0.0.1"
+
+
+@asynccontextmanager
+async def served(context: ssl.SSLContext, answering: Answering):
+    runner = web.AppRunner(answering.application())
+    await runner.setup()
+    await web.TCPSite(runner, LOCAL, 0, ssl_context=context).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def fingerprint(port: int, authority: bytes) -> bytes:
+    """Connect as kube-scheduler does, and return which certificate was shown."""
+    context = ssl.create_default_context(cadata=authority.decode())
+    _, writer = await asyncio.open_connection(LOCAL, port, ssl=context, server_hostname="localhost")
+    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return shown
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path):
+    authority = Authority()
+    authority.issue_server("localhost").write(tmp_path, "tls")
+
+    async def story() -> None:
+        async with served(Shown(tmp_path).context, Desk().answering) as port:
+            first = await fingerprint(port, authority.certificate)
+            assert await fingerprint(port, authority.certificate) == first
+            # Half written, the old one serves on.
+            (tmp_path / "tls.crt").write_text("-----BEGIN")
+            assert await fingerprint(port, authority.certificate) == first
+            authority.issue_server("localhost").write(tmp_path, "tls")
+            assert await fingerprint(port, authority.certificate) != first
+
+    asyncio.run(story())
+
+
+def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: Path):
+    authority = Authority()
+    authority.issue_server("localhost").write(tmp_path, "tls")
+    authority.issue_client("scheduler").write(tmp_path, "client")
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+
+    async def ask(port: int, context: ssl.SSLContext) -> bytes:
+        reader, writer = await asyncio.open_connection(
+            LOCAL, port, ssl=context, server_hostname="localhost"
+        )
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        try:
+            return await reader.readline()
+        finally:
+            writer.close()
+
+    async def story() -> None:
+        context = Shown(tmp_path, tmp_path / "ca.crt").context
+        async with served(context, Desk().answering) as port:
+            known = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+            # How a connection looks that the other side has refused depends on the moment.
+            try:
+                answer = await ask(port, known)
+            except (ssl.SSLError, ConnectionError):
+                answer = b""
+            assert answer == b""
+            known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+            assert b"400" in await ask(port, known), "what is no question is refused"
+
+    asyncio.run(story())
+
+
+def test_its_own_certificates_are_made_once_and_renewed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    provide(tmp_path)
+    authority = (tmp_path / "ca.crt").read_bytes()
+    first = (tmp_path / "tls.crt").read_bytes()
+    provide(tmp_path)
+    assert (tmp_path / "tls.crt").read_bytes() == first
+    assert (tmp_path / "tls.key").stat().st_mode & 0o077 == 0
+    lasts = x509.load_pem_x509_certificate(first).not_valid_after_utc - datetime.now(UTC)
+    assert lasts > 2 * showing.RENEW_BEFORE
+    monkeypatch.setattr(showing, "RENEW_BEFORE", 3 * showing.RENEW_BEFORE)
+    provide(tmp_path)
+    assert (tmp_path / "tls.crt").read_bytes() != first
+    assert (tmp_path / "ca.crt").read_bytes() == authority, "kube-scheduler has read it already"
+
+    async def story() -> None:
+        async with served(Shown(tmp_path).context, Desk().answering) as port:
+            await fingerprint(port, authority)
+
+    asyncio.run(story())
+
+
+def test_without_a_certificate_it_says_what_is_needed(tmp_path: Path):
+    with pytest.raises(NoCertificate, match=r"has to hold tls\.crt and tls\.key"):
+        Shown(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen=8443"], "write one like 127.0.0.1:8443"),
+        (["--listen=0.0.0.0:8443"], "name a folder with --tls"),
+        (["--make-tls"], "--tls FOLDER"),
+        (["--hold-seconds=0"], "--hold-seconds"),
+        (["--overtaking=always"], "'never', 'harmless'"),
+        (["--kubeconfig=/nowhere"], "no cluster"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: list[str], words: str):
+    result = CliRunner().invoke(main, options)
+    assert result.exit_code != 0
+    assert words in result.output
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as taken:
+        taken.bind((LOCAL, 0))
+        taken.listen()
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+            "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+            "users: [{name: c, user: {}}]\n"
+            "contexts: [{name: c, context: {cluster: c, user: c}}]\n"
+        )
+        port = taken.getsockname()[1]
+        options = [f"--kubeconfig={kubeconfig}", f"--listen={LOCAL}:{port}", "--health=127.0.0.1:0"]
+        result = CliRunner().invoke(main, options)
+    assert result.exit_code == 1
+    assert "address already in use" in result.output
