@@ -90,6 +90,8 @@ class _Decided:
     at: float = float("-inf")
     wake_at: float | None = None
     policy_state: object = None
+    is_unfinished: bool = False
+    """Whether there was more to be done than is done at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ class Controller:
                 self._next_look = self._clock() + self._options.pace.look_seconds
             else:
                 self._be_content()
-            self._rest = self._options.pace.rest_share * (time.thread_time() - began)
+            pace = self._options.pace
+            rest = pace.rest_share * (time.thread_time() - began)
+            self._rest = min(rest, pace.longest_rest_seconds)
             await self._wait()
 
     def _is_new(self, error: Exception) -> bool:
@@ -303,7 +307,7 @@ class Controller:
             return False
         if scene.now >= last.at + self._options.pace.period_seconds:
             return True
-        if last.wake_at is not None and scene.now >= last.wake_at:
+        if last.is_unfinished or (last.wake_at is not None and scene.now >= last.wake_at):
             return True
         return self._basis(scene) != last.basis
 
@@ -352,12 +356,23 @@ class Controller:
             else:
                 self._last.wake_at = plan.wake_at
                 self._last.policy_state = plan.policy_state
+                plan = self._bite_off(plan)
                 return _Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
+
+    def _bite_off(self, plan: Plan) -> Plan:
+        """Take as much of a plan as is taken at a time; the rest is decided anew right after it."""
+        most = self._options.pace.most_steps
+        bite = plan.first(most, urgent=telling.HOPELESS_CODES) if most else plan
+        self._last.is_unfinished = bite is not plan
+        if self._last.is_unfinished:
+            self._woken.set()
+        return bite
 
     def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, error: Exception) -> _Decision:
         """Say to those that wait why they do; those that have GPUs go on with them."""
         self._last.wake_at = None
+        self._last.is_unfinished = False
         why = f"{type(error).__name__}: {error}"
         message = f"waits: the policy {self._options.policy.name} cannot decide ({why})"
         condition = Condition(

@@ -20,3 +20,8 @@ class Pace:
     rest_share: float = 3.0
     """After each look it rests for so many times as long as the look took of a core; with 3 it never
     takes more than a quarter of one."""
+    longest_rest_seconds: float = 0.5
+    """But no longer than that, because a look may also take long for what it waits for."""
+    most_steps: int = 0
+    """Of a decision, so many steps at most are taken before it is looked anew; 0 sets no limit. Where
+    each step costs a write to a server, a newcomer so need not wait for thousands of others."""

@@ -14,9 +14,8 @@ from dlcontrol.scene import Scene
 from dlcore.model import CauseCode, JobId
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
-HOPELESS = frozenset(
-    {CauseCode.TOO_LARGE.value, CauseCode.CHECKPOINT_ELSEWHERE.value, "PolicyFailed"}
-)
+HOPELESS_CODES = frozenset({CauseCode.TOO_LARGE, CauseCode.CHECKPOINT_ELSEWHERE})
+HOPELESS = frozenset({*(code.value for code in HOPELESS_CODES), "PolicyFailed"})
 """Reasons to wait that do not pass by themselves; somebody has to do something."""
 
 _NAMES: Mapping[type[Step], str] = {

@@ -7,8 +7,8 @@ GPUs are released before they are given and that a newcomer is initialised befor
 stopped. What those two need to know – who waits for whom – is in the steps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dlcore.model import (
@@ -90,6 +90,21 @@ class Plan:
     wake_at: float | None = None
     """When the policy wants to be asked again at the latest."""
     policy_state: object = None
+
+    def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
+        """
+        Take the first steps only, which are sound without the others.
+
+        Steps that make a job wait for an urgent reason hang on nothing, and are always taken.
+        """
+        if len(self.steps) <= most:
+            return self
+        waits: list[Step] = []
+        others: list[Step] = []
+        for step in self.steps:
+            is_urgent = isinstance(step, Wait) and step.cause.code in urgent
+            (waits if is_urgent else others).append(step)
+        return self if len(others) <= most else replace(self, steps=(*waits, *others[:most]))
 
 
 class Wanted(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from dlcontrol.pacing import Pace
 from dlcontrol.settings import Settings, SettingsError, load_tree
 from dlcore.problems import Problem
 from dloperator.electing import LeaseSettings
@@ -25,6 +26,8 @@ class OperatorSettings(Settings):
     """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    pace: Pace = field(default_factory=lambda: Pace(most_steps=64))
+    """How often the loop looks and decides."""
     pods: PodSettings = field(default_factory=PodSettings)
     """What pods need besides what their job says."""
     pool: Pool = field(default_factory=Pool)

@@ -159,8 +159,42 @@ class Watches:
         mirror.show(document)
 
 
+class _NoDifferences(kopf.DiffBaseStorage):
+    """For who reads every event whole: kopf need not copy each object to find what is new in it."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """There is nothing to store."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """For handlers that only remember, and so are never retried."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """There is nothing to store."""
+
+    def purge(self, **_: Any) -> None:
+        """There is nothing to purge."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is ever touched."""
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
 def _settings(followed: Sequence[Followed]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
     settings.posting.enabled = False
     settings.peering.standalone = True
     # What to follow is known, so nobody needs to watch which resources there are.

@@ -114,6 +114,32 @@ def test_a_hundred_submissions_are_one_decision():
     asyncio.run(play())
 
 
+def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_first():
+    async def play() -> None:
+        bites = replace(PATIENT, most_steps=3)
+        with running(pace=bites) as (controller, world, gauge):
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            names = [f"job-{number}" for number in range(8)]
+            for name in names:
+                world.submit(make_job(name, options=(1,)))
+            world.submit(make_job("giant", options=(64,)))
+            controller.wake()
+            await until(gauge.decided)
+            entries = world.entries
+            assert entries[JobId("giant")].status.cause == Cause(CauseCode.TOO_LARGE, None, 64)
+            told = [name for name in names if entries[JobId(name)].status.cause is not None]
+            assert told == names[:3]
+            for _ in range(2):
+                await until(gauge.decided)
+            task.cancel()
+            entries = world.entries
+            phases = [entries[JobId(name)].status.phase for name in names]
+            assert (phases.count(Phase.INITIALIZED), phases.count(Phase.QUEUED)) == (4, 4)
+
+    asyncio.run(play())
+
+
 def test_a_change_that_comes_alone_is_not_waited_with():
     async def play() -> None:
         slow = replace(PATIENT, settle_seconds=1000.0)
@@ -156,7 +182,7 @@ def test_the_loop_rests_longer_than_it_works():
     """Whatever the amount of news, others on the event loop have their turn."""
 
     async def play() -> None:
-        busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9)
+        busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9, longest_rest_seconds=1e9)
         with running(pace=busy) as (controller, _, gauge):
             task = asyncio.create_task(controller.run())
             await until(gauge.decided)
