@@ -32,8 +32,8 @@ from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
 from dlcore.fitting import Forecast
-from dlcore.model import JobId, Mechanism, Snapshot
-from dlcore.planning import Plan
+from dlcore.model import CauseCode, JobId, Mechanism, Snapshot
+from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs, JobType, Profile
 
 log = logging.getLogger(__name__)
@@ -364,7 +364,7 @@ class Controller:
         """Take as much of a plan as is taken at a time; the rest is decided anew right after it."""
         most = self._options.pace.most_steps
         bite = plan.first(most, urgent=telling.HOPELESS_CODES) if most else plan
-        self._last.is_unfinished = bite is not plan
+        self._last.is_unfinished = bite is not plan or any(map(_displaces, bite.steps))
         if self._last.is_unfinished:
             self._woken.set()
         return bite
@@ -449,3 +449,11 @@ class Controller:
             if entry.status.retry_at > scene.now
         ]
         return min(times)
+
+
+_DISPLACED = {CauseCode.NODE_LOST, CauseCode.SPEC_CHANGED, CauseCode.TWO_MASTERS}
+
+
+def _displaces(step: Step) -> bool:
+    """Whether a job loses everything that may be placed anew, which only another decision can."""
+    return isinstance(step, Stop) and step.cause.code in _DISPLACED

@@ -16,7 +16,7 @@ from dlcontrol.records import ConditionType
 from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
-from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase
+from dlcore.model import Cause, CauseCode, Checkpoint, JobId, NodeName, Phase
 from dlcore.planning import Start
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
@@ -523,6 +523,24 @@ def test_a_speed_that_others_have_learnt_is_decided_with_at_once():
             government.memory.known = {kind: Profile(kind, speeds)}
             government.world.run(3.0)
             assert len(policy.seen) - seen == shapes - 1
+
+
+def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of_it():
+    with governed(n0=4, n1=4) as government:
+        job = submit(government, "job", checkpoint=Checkpoint(shared=True))
+        government.begin()
+        world = government.world
+        world.run(20.0)
+        assert has_begun(government, job)
+        (lost,) = status(government, job).placement.nodes
+        decisions = government.gauge.decisions
+        # Its pod lives on, as when the node is called by another name.
+        del world.nodes[lost]
+        world.run(2.5)
+        assert government.options.pace.period_seconds > 2.5
+        assert status(government, job).placement is not None
+        assert lost not in status(government, job).placement.nodes
+        assert government.gauge.decisions - decisions <= 4
 
 
 @dataclass
