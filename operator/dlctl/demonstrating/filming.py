@@ -40,6 +40,7 @@ class Film:
     def finish(self, path: Path, end: Iterable[RenderableType]) -> None:
         """Add how it ended, and write all of it."""
         for part in end:
+            self._console.print()
             self._console.print(part)
         svg = self._console.export_svg(title="dljob demo", theme=MONOKAI)
         writing.write_text(path, _FONTS.sub("", svg))
