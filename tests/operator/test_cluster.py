@@ -11,7 +11,7 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dloperator import access, names
 from dloperator.apiserver import ApiServer, Conflict, Unreachable
 from dloperator.certificates import Authority, Certificates
-from dloperator.cluster import Cluster, ClusterSettings, Term
+from dloperator.cluster import Cluster, ClusterSettings, Term, differences
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
@@ -283,3 +283,18 @@ def test_nodes_come_with_their_gpus(stage):
     asyncio.run(story())
     for name in ("elsewhere", "empty"):
         stage.api.delete(f"/api/v1/nodes/{name}", gracePeriodSeconds=0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({}, {"a": 1}, {"a": 1}),
+        ({"a": 1}, {}, {"a": None}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a": {"c": 3}}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, {"a": {"c": None}}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": [1]}),
+        ({"a": [1]}, {"a": [1]}, {}),
+    ],
+)
+def test_what_is_written_is_what_differs(old, new, changes):
+    assert differences(old, new) == changes

@@ -87,8 +87,11 @@ def provide(folder: Path) -> None:
     else:
         authority = Authority.new()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(kept, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+        # Whole or not at all, since whoever is killed meanwhile begins again here.
+        begun = kept.with_suffix(".new")
+        with open(begun, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
             json.dump(authority.data(), opened)
+        begun.replace(kept)
     write_own(authority, folder, SHOWN_AS)
     # kube-scheduler may run as another user, and reads whom to trust.
     (folder / AUTHORITY).chmod(0o644)
