@@ -8,6 +8,7 @@ import click
 
 from dlctl.backends import Backend, LogLine, LogQuery
 from dlctl.choosing import name_argument, with_backend
+from dlctl.jobviews import JobView
 from dlctl.messages import say
 
 
@@ -36,7 +37,8 @@ def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int 
             printer.flush()
     printer.flush()
     if not printer.nodes and not follow:
-        say(f"{name} has written nothing yet; -f waits for it")
+        is_over = JobView.of(backend.get_job(name)).is_final
+        say(f"{name} has written nothing{'' if is_over else ' yet; -f waits for it'}")
 
 
 class _Printer:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcore.model import JobId, Phase
+from dlcore.model import CauseCode, JobId, Phase
 from dlctl import following
 from dlctl.backends import Away
 from dllocal.rotating import LogLimits, turn_over
@@ -61,6 +61,9 @@ def test_a_job_that_has_written_nothing_is_told_so(played):
     result = run_apart("logs", "a", "--state", played.up.root)
     assert (result.status, result.stdout) == (0, "")
     assert result.stderr == "a has written nothing yet; -f waits for it\n"
+    played.do("take", "a", CauseCode.BEHIND, phase=Phase.FAILED)
+    over = run_apart("logs", "a", "--state", played.up.root)
+    assert over.stderr == "a has written nothing\n"
 
 
 def follow(played, *words):
