@@ -116,7 +116,8 @@ def _too_many(
         nodes = {node for member in group for node in eligible[member.uid]}
         room = sum(_times(asked, ground.free[node]) for node in nodes)
         if room < len(group):
-            return group[room].name.name
+            # By name, so that people are not told something new when a pod is made anew.
+            return sorted(each.name.name for each in group)[room]
     return None
 
 
