@@ -213,3 +213,30 @@ def test_what_only_kube_scheduler_knows_is_learnt_from_it(troupe: Troupe):
         names.append(troupe.create(pod))
     # Both would fit on one node, where they are planned first.
     assert sorted(troupe.wait_bound(names).values()) == ["x", "y"]
+
+
+def test_many_gangs_go_through_few_slots_each_as_a_whole_and_in_order(troupe: Troupe):
+    troupe.add_nodes({"x": {"cpu": "3"}, "y": {"cpu": "3"}})
+    gangs = [f"g{number}" for number in range(6)]
+    roles = {"ps": 1, "worker": 2}
+    # The first pods say who is older, and the others come in no order at all.
+    for gang in gangs:
+        troupe.create(troupe.make_member(gang, "ps", roles=roles))
+    for gang in gangs:
+        for number in (1, 0):
+            troupe.create(troupe.make_member(gang, "worker", number, roles=roles))
+    finished: list[str] = []
+
+    def play() -> bool:
+        bound = troupe.bound()
+        for gang in gangs:
+            members = [name for name in bound if name.startswith(gang)]
+            if len(members) == 3:
+                assert len({bound[name] for name in members}) == 1
+                # There is room for two, which may be bound in any order.
+                assert len(set(gangs[: gangs.index(gang)]) - set(finished)) <= 1
+                troupe.finish(members)
+                finished.append(gang)
+        return len(finished) == len(gangs)
+
+    troupe.wait(play)
