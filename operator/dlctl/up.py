@@ -28,7 +28,7 @@ from dlctl.choosing import STATE_HELP
 from dlctl.messages import say
 from dllocal import devices
 from dllocal.events import Events
-from dllocal.folders import StateError, default_root
+from dllocal.folders import Folders, StateError, default_root
 from dllocal.running import Running, Setup
 from dllocal.settings import LocalSettings
 from dlsim import yamlfiles
@@ -103,7 +103,9 @@ def command(
     """
     root = state or default_root(os.environ)
     loaded = load_settings(config, given)
-    setup = build_setup(root, loaded, find_nodes(gpus, cluster), virtual=bool(gpus or cluster))
+    setup = build_setup(
+        root, loaded, find_nodes(root, gpus, cluster), virtual=bool(gpus or cluster)
+    )
     try:
         with _logging(root / "dljob.log"):
             asyncio.run(_run(setup))
@@ -135,7 +137,7 @@ _PATHS = {"metrics": "serving.metrics"}
 
 
 def find_nodes(
-    gpus: tuple[Machines, ...] | None, cluster: tuple[Machines, ...] | None
+    root: Path, gpus: tuple[Machines, ...] | None, cluster: tuple[Machines, ...] | None
 ) -> Callable[[], tuple[Node, ...]]:
     """Say who tells which GPUs there are."""
     if gpus is not None and cluster is not None:
@@ -143,12 +145,23 @@ def find_nodes(
     if cluster is not None:
         nodes = build_packed(cluster)
         return lambda: nodes
+    name = machine_name(root)
     if gpus is not None:
-        node = devices.virtual_node(sum(each.nodes * each.gpus for each in gpus))
+        node = devices.virtual_node(sum(each.nodes * each.gpus for each in gpus), name)
         return lambda: (node,)
     try:
-        return devices.find_gpus()
+        return devices.find_gpus(name)
     except devices.NoGpus as error:
+        raise click.ClickException(str(error)) from error
+
+
+def machine_name(root: Path) -> str:
+    """Find what this machine is called here."""
+    folders = Folders(root)
+    try:
+        folders.make()
+        return folders.machine_name()
+    except StateError as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -19,13 +19,17 @@ class NoGpus(Exception):
     """There is nothing to schedule on: what was found, and what to do."""
 
 
-def virtual_node(gpus: int) -> Node:
+def virtual_node(gpus: int, name: str) -> Node:
     """Pretend that this machine has so many GPUs."""
-    return Node.of(socket.gethostname(), gpus)
+    return Node.of(name, gpus)
 
 
-def find_gpus() -> Callable[[], tuple[Node, ...]]:
-    """Return who tells the GPUs of this machine; raises :class:`NoGpus` if there is none."""
+def find_gpus(name: str = "") -> Callable[[], tuple[Node, ...]]:
+    """
+    Return who tells the GPUs of this machine; raises :class:`NoGpus` if there is none.
+
+    It is called by its host name if no other is given.
+    """
     try:
         import pynvml  # noqa: PLC0415 - its import fails where there is no driver at all
 
@@ -38,8 +42,8 @@ def find_gpus() -> Callable[[], tuple[Node, ...]]:
         ) from error
     if count == 0:
         raise NoGpus("this machine has no NVIDIA GPU; say --gpus N for virtual ones")
-    name = NodeName(socket.gethostname())
-    node = Node(name, tuple(_gpu(pynvml, i) for i in range(count)), _type(pynvml))
+    node_name = NodeName(name or socket.gethostname())
+    node = Node(node_name, tuple(_gpu(pynvml, i) for i in range(count)), _type(pynvml))
     return lambda: (node,)
 
 

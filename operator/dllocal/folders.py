@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,6 +76,23 @@ class Folders:
                     f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
                 ) from error
             _insist_on_privacy(folder)
+
+    def machine_name(self) -> str:
+        """
+        Name this machine as at the first start here, whatever it is called by now.
+
+        Jobs hold GPUs by this name. Under another one the same GPUs would look free.
+        """
+        path = self.root / "machine"
+        try:
+            if not path.exists():
+                path.write_text(f"{socket.gethostname()}\n")
+            return path.read_text().strip()
+        except OSError as error:
+            raise StateError(
+                f"{path}: cannot be used ({error.strerror}); make room or mend the folder, or name"
+                " another one with --state"
+            ) from error
 
     def remove(self) -> None:
         """Remove everything; whoever does it has seen to it that nobody lives here any more."""

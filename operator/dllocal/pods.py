@@ -113,6 +113,11 @@ class Pods:
         self._watch.after(self._soonest)
         return pods
 
+    def lives(self, job: JobId, booking: Booking) -> bool:
+        """Whether a SideCar of this pod lives, whoever has started it."""
+        key = PodKey(job, booking.node)
+        return self._was_launched(key, booking) and self._is_alive(key, booking)
+
     def launch(self, entry: Entry, booking: Booking) -> None:
         """Start the SideCar of this pod, unless that was done before."""
         key = PodKey(entry.job.id, booking.node)

@@ -33,7 +33,7 @@ from dlcore.model import Node
 from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
 from dllocal.events import Events
-from dllocal.folders import Folders
+from dllocal.folders import Folders, StateError
 from dllocal.machine import Machine
 from dllocal.pods import AT_ONCE, POLL_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
@@ -98,6 +98,7 @@ class Running:
             times=setup.pod_times,
             poll_seconds=setup.poll_seconds,
         )
+        self._insist_on_nodes(setup.nodes())
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
             self._open_notebook(),
@@ -119,6 +120,29 @@ class Running:
         )
         self.server = Server(self._backstage(), metrics=setup.metrics)
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
+        """
+        Refuse to begin beside pods on nodes that there are not this time.
+
+        They may hold the very GPUs that would look free under other names.
+        """
+        there = {node.name for node in nodes}
+        strays = sorted(
+            f"{job} on {booking.node}"
+            for job, entry in self.registry.entries.items()
+            for booking in entry.status.pods
+            if booking.node not in there and self.pods.lives(job, booking)
+        )
+        if strays:
+            self._watch.close()
+            self.registry.close()
+            os.close(self._lock)
+            raise StateError(
+                f"{self.folders.root}: jobs train on nodes that this start does not have"
+                f" ({', '.join(strays[:5])}); start it with the --gpus or --cluster of before, and"
+                " cancel or suspend them first if it is to be another"
+            )
 
     async def run(self, *, hears_signals: bool = True) -> None:
         """

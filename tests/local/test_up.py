@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from dllocal.folders import Folders
 from tests.ctl.running import Command, run_apart
 from tests.local.ups import find_processes, going, replay
 
@@ -105,6 +106,33 @@ def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
             assert job["status"].get("restarts", 0) == 0
             assert second("cancel", "--wait", "long").status == 0
             assert second.end() == 0
+
+
+@real
+def test_who_begins_with_other_nodes_beside_jobs_that_train_is_refused(root):
+    state = root / "state"
+    with going(state, "--cluster", "2x1") as first:
+        first.submit(replay("long", root, iterations=100_000, faster=20.0))
+        first.until_phase("long", "Running")
+        assert first.end(signal.SIGTERM) == 0
+        refused = run_apart("up", "--gpus", 2, "--state", state)
+        assert refused.status == 1
+        assert "jobs train on nodes that this start does not have (long on node-" in refused.stderr
+        assert "start it with the --gpus or --cluster of before" in refused.stderr
+        with going(state, "--cluster", "2x1") as again:
+            assert again("cancel", "--wait", "long").status == 0
+            assert again.end() == 0
+        with going(state, "--gpus", 2) as other:
+            assert other.end() == 0
+
+
+def test_a_machine_keeps_its_name_though_it_is_called_by_another(root, monkeypatch):
+    folders = Folders(root / "state")
+    folders.make()
+    monkeypatch.setattr("socket.gethostname", lambda: "before")
+    assert folders.machine_name() == "before"
+    monkeypatch.setattr("socket.gethostname", lambda: "after")
+    assert folders.machine_name() == "before"
 
 
 def count_steps(state):
