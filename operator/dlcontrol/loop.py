@@ -15,14 +15,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ParamSpec, Protocol
+from typing import ParamSpec
 
 from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.asides import Asides
+from dlcontrol.audience import Gauge, Memory
 from dlcontrol.coordinating import Unbook
+from dlcontrol.health import Health
 from dlcontrol.judging import News, Rules, Verdict
-from dlcontrol.learning import Resumption
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
 from dlcontrol.recording import Records
@@ -31,55 +32,13 @@ from dlcontrol.scene import Scene, Seat
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.fitting import Forecast
-from dlcore.model import CauseCode, JobId, Mechanism, Snapshot
+from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
 from dlcore.planning import Plan, Step, Stop
-from dlcore.profiles import Costs, JobType, Profile
+from dlcore.profiles import Costs
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-
-
-class Memory(Protocol):
-    """What outlives a job: profiles and the history. Never waits, whatever becomes of the store."""
-
-    def profiles(self) -> Mapping[JobType, Profile]:
-        """All that is known of types of jobs; another object whenever something was learnt."""
-
-    def forecasts(self) -> Mapping[JobId, Forecast]:
-        """How many iterations jobs with a target are expected to need."""
-
-    def resumptions(self) -> Mapping[JobId, Resumption]:
-        """Which jobs have taken the first step of their latest start, and what it has cost them."""
-
-    def look(self, scene: Scene) -> None:
-        """Learn from what the SideCars say."""
-
-    def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
-        """Keep a decision for the history."""
-
-    def note_news(self, job: JobId, news: News, now: float) -> None:
-        """Keep what happened to a job for the history."""
-
-    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        """Keep for how long a change has kept a job from training."""
-
-
-class Gauge(Protocol):
-    """Whoever counts and times, for the metrics."""
-
-    def cycle(self, seconds: float, *, decided: bool) -> None:
-        """A cycle of the loop took so long."""
-
-    def show(self, scene: Scene) -> None:
-        """The world is like this now."""
-
-    def broken_law(self, error: BrokenLaw) -> None:
-        """A plan was refused."""
-
-    def reshaped(self, seconds: float, mechanism: str) -> None:
-        """A change of GPUs kept a job from training for so long."""
 
 
 @dataclass(slots=True)
@@ -138,6 +97,7 @@ class Controller:
         self._clock = clock
         self._hands = Hands(platform, dialer, epoch)
         self._asides = Asides()
+        self._health = Health()
         self._records = Records(platform)
         self._woken = asyncio.Event()
         self._burst = False
@@ -156,6 +116,10 @@ class Controller:
         """Look at once; with ``burst`` others are expected to follow, and are waited for."""
         self._burst = self._burst or burst
         self._woken.set()
+
+    def forgive(self, gpu: GpuRef) -> bool:
+        """Somebody says that this GPU is well again; tells whether it was known as broken."""
+        return self._health.forgive(gpu)
 
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
@@ -213,6 +177,8 @@ class Controller:
 
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
+        broken = self._health.look(before)
+        before = self._health.mark(before)
         self._remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(
@@ -222,7 +188,9 @@ class Controller:
 
         # 2. What shall be.
         decision = self._decide(scene) if self._is_due(scene) else None
-        news = [(job, each) for job, verdict in verdicts.items() for each in verdict.news]
+        happened = [(job, each) for job, verdict in verdicts.items() for each in verdict.news]
+        happened += self._health.news(before, broken)
+        news = list(happened)
         if decision is not None:
             news += telling.news_of_decision(scene, decision.statuses, decision.plan)
             scene = scene.with_statuses(decision.statuses)
@@ -238,8 +206,10 @@ class Controller:
         await self._records.keep(scene)
         await self._hands.carry_out(commands, scene, self._asides)
 
-        # 4. Who is told of it.
-        self._note_verdicts(before, verdicts)
+        # 4. Who is told of it. What was decided is kept with its plan.
+        self._note_costs(before, verdicts)
+        for job, each in happened:
+            self._remember(self._memory.note_news, job, each, self._clock())
         await self._tell(news)
         if decision is not None and decision.plan is not None and decision.snapshot is not None:
             self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
@@ -400,16 +370,14 @@ class Controller:
 
     # --- afterwards
 
-    def _note_verdicts(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
-        """Keep what has happened; what was decided is kept with its plan."""
+    def _note_costs(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
+        """Keep for how long changes that are over now have kept jobs from training."""
         for job, verdict in verdicts.items():
             status, old = verdict.status, before.entries[job].status
             paused = status.reshape_seconds - old.reshape_seconds
             if paused > 0:
                 self._gauge.reshaped(paused, self._options.mechanism.value)
                 self._remember(self._memory.note_cost, job, old.generation, paused)
-            for news in verdict.news:
-                self._remember(self._memory.note_news, job, news, self._clock())
 
     async def _tell(self, all_news: Iterable[tuple[JobId, News]]) -> None:
         told: dict[JobId, list[News]] = {}

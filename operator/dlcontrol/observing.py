@@ -71,7 +71,7 @@ def take_snapshot(
     unavailable = kept | find_unproven(scene)
     return Snapshot(
         now=scene.now,
-        cluster=Cluster(_without(node, unavailable) for node in scene.nodes.values()),
+        cluster=Cluster(marked(node, unavailable) for node in scene.nodes.values()),
         running=tuple(sorted(running, key=lambda state: state.order)),
         pending=Queue.of(pending),
         profiles=profiles,
@@ -184,16 +184,16 @@ def _answers(scene: Scene, seat: Seat) -> bool:
     return seat.contact.reachable or scene.now - seat.contact.since < SILENT_S
 
 
-def _without(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
+def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
     """Mark what cannot be given away; the same object comes back where nothing is."""
-    marked = {}
+    taken_out = {}
     for gpu in node.gpus:
         because = unavailable.get(GpuRef(node.name, gpu.index), "")
         if because and not gpu.unavailable_because:
-            marked[gpu.index] = replace(gpu, unavailable_because=because)
-    if not marked:
+            taken_out[gpu.index] = replace(gpu, unavailable_because=because)
+    if not taken_out:
         return node
-    return replace(node, gpus=tuple(marked.get(gpu.index, gpu) for gpu in node.gpus))
+    return replace(node, gpus=tuple(taken_out.get(gpu.index, gpu) for gpu in node.gpus))
 
 
 # --- from a plan to statuses --------------------------------------------------------------

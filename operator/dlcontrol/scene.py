@@ -15,8 +15,8 @@ from functools import cached_property
 from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
+from dlwire.messages import Gpu, Run, State, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Run, State, Stop, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +295,15 @@ class Scene:
         return frozenset(
             ref for ref in (*decided, *entry.status.leftover) if ref.node == seat.key.node
         )
+
+    def find_gpu(self, node: NodeName, seen: Gpu) -> GpuRef | None:
+        """Which GPU of the node it is that a SideCar there speaks of."""
+        for gpu in self.nodes[node].gpus if node in self.nodes else ():
+            # A container may number them otherwise, so that only what has no name goes by number.
+            is_named = bool(gpu.uuid and seen.uuid)
+            if gpu.uuid == seen.uuid if is_named else gpu.index == seen.index:
+                return GpuRef(node, gpu.index)
+        return None
 
     def _number(self, node: NodeName, name: str) -> int | None:
         """The number of a GPU that a SideCar names by index or UUID."""

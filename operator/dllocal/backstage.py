@@ -12,7 +12,7 @@ from dlcontrol.scene import Scene
 from dlcontrol.settings import Setting
 from dlcontrol.tables import HistoryEntry
 from dlcore.contract import Policy
-from dlcore.model import JobId, Snapshot
+from dlcore.model import GpuRef, JobId, Snapshot
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.registry import Registry
@@ -37,6 +37,8 @@ class Backstage:
     """What a decision would be made from."""
     wake: Callable[[], None]
     """A user has changed something."""
+    forgive: Callable[[GpuRef], bool]
+    """A user says that a GPU is well again; tells whether it was known as broken."""
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
     """The latest entries about a job, newest first; raises :class:`~dlcontrol.store.StoreError`."""
     settings: Callable[[], Iterable[Setting]]

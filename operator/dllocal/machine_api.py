@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from dlcontrol import inventory
-from dlcore.model import JobId, NodeName
+from dlcore.model import GpuRef, JobId, NodeName
 from dllocal import showing
 from dllocal.backstage import Backstage, Present
 from dllocal.jobs_api import read_body, read_number, read_seconds
@@ -83,9 +83,10 @@ class MachineApi:
         return web.json_response({"node": node, "gpu": gpu, "reason": reason})
 
     async def uncordon(self, request: web.Request) -> web.Response:
-        """Take that back."""
+        """Take that back, and no longer hold against the GPU what was reported of it so far."""
         node, gpu = self._find(request)
-        was = (node, gpu) in self._stage.registry.cordons()
+        was_broken = self._stage.forgive(GpuRef(node, gpu))
+        was = was_broken or (node, gpu) in self._stage.registry.cordons()
         self._stage.registry.cordon(node, gpu, "")
         self._stage.wake()
         return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})

@@ -209,6 +209,7 @@ class Running:
             scene=lambda: self.controller.scene,
             snapshot=self.controller.snapshot,
             wake=lambda: self.controller.wake(burst=True),
+            forgive=self.controller.forgive,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
             settings=lambda: self.setup.settings,
             metrics=self.metrics.text,

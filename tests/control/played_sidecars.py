@@ -29,7 +29,7 @@ from dlsidecar.events import (
     Told,
 )
 from dlsidecar.machine import Limits, Machine, react
-from dlwire.messages import Problem, Process, Progress, Refused, Run, State, Target
+from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target
 
 
 @dataclass(eq=False)
@@ -119,6 +119,8 @@ class Container:
         self.version = 1
         self.processes: Processes | None = None
         self.is_alive = True
+        self.gpus: tuple[Gpu, ...] = ()
+        """What it reports of GPUs."""
         self._timer: object = None
 
     @property
@@ -158,7 +160,14 @@ class Container:
             processes=self._describe(),
             progress=self._world.progress_of(processes) if processes and trains else Progress(),
             problems=machine.problems,
+            gpus=self.gpus,
         )
+
+    def report(self, *gpus: Gpu) -> None:
+        """Report this of GPUs from now on."""
+        self.gpus = gpus
+        self.version += 1
+        self._world.has_changed(self)
 
     def _describe(self) -> tuple[Process, ...]:
         if self.processes is None:

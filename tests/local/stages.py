@@ -26,6 +26,7 @@ from dlcore.model import (
     Cause,
     CauseCode,
     Gpu,
+    GpuRef,
     JobId,
     Node,
     NodeName,
@@ -78,6 +79,7 @@ class Stage:
             for name, size in sizes.items()
         )
         self.wakes = 0
+        self.broken: set[GpuRef] = set()
         self.history: list[HistoryEntry] = []
         self.store_is_away = False
         self.has_looked = True
@@ -95,6 +97,7 @@ class Stage:
             scene=self.scene,
             snapshot=self.snapshot,
             wake=self._wake,
+            forgive=self._forgive,
             history=self._read_history,
             settings=load({"seed": 3}, file="settings.yaml").described,
             metrics=lambda: b"dljob_jobs 1\n",
@@ -128,6 +131,11 @@ class Stage:
 
     def _wake(self) -> None:
         self.wakes += 1
+
+    def _forgive(self, gpu: GpuRef) -> bool:
+        was_broken = gpu in self.broken
+        self.broken.discard(gpu)
+        return was_broken
 
     def _read_history(self, job: JobId, limit: int) -> Sequence[HistoryEntry]:
         if self.store_is_away:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.tables import HistoryEntry
-from dlcore.model import CauseCode, JobId, Phase
+from dlcore.model import CauseCode, GpuRef, JobId, NodeName, Phase
 from dllocal import refusals
 from dllocal.folders import StateError
 from dllocal.registry import Registry
@@ -401,6 +401,12 @@ def test_a_cordon_is_kept_and_taken_back(ask, up):
     assert ask("DELETE", "/v1/nodes/n1/gpus/2/cordon").json["wasCordoned"] is False
     assert gpus(ask)[2]["state"] == "free"
     assert up.do(lambda stage: stage.wakes) == 3
+
+
+def test_a_gpu_that_broke_is_given_back_by_hand_although_nobody_cordoned_it(ask, up):
+    up.do(lambda stage: stage.broken.add(GpuRef(NodeName("n1"), 2)))
+    assert ask("DELETE", "/v1/nodes/n1/gpus/2/cordon").json["wasCordoned"] is True
+    assert up.do(lambda stage: stage.broken) == set()
 
 
 @pytest.mark.parametrize(

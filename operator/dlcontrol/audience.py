@@ -1,0 +1,57 @@
+"""
+Whom the loop tells what it sees and decides, and asks what they know. It waits for none of them.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dlcontrol.judging import News
+from dlcontrol.learning import Resumption
+from dlcontrol.records import Status
+from dlcontrol.scene import Scene
+from dlcore.checking import BrokenLaw
+from dlcore.fitting import Forecast
+from dlcore.model import JobId, Snapshot
+from dlcore.planning import Plan
+from dlcore.profiles import JobType, Profile
+
+
+class Memory(Protocol):
+    """What outlives a job: profiles and the history. Never waits, whatever becomes of the store."""
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """All that is known of types of jobs; another object whenever something was learnt."""
+
+    def forecasts(self) -> Mapping[JobId, Forecast]:
+        """How many iterations jobs with a target are expected to need."""
+
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+
+    def look(self, scene: Scene) -> None:
+        """Learn from what the SideCars say."""
+
+    def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
+        """Keep a decision for the history."""
+
+    def note_news(self, job: JobId, news: News, now: float) -> None:
+        """Keep what happened to a job for the history."""
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        """Keep for how long a change has kept a job from training."""
+
+
+class Gauge(Protocol):
+    """Whoever counts and times, for the metrics."""
+
+    def cycle(self, seconds: float, *, decided: bool) -> None:
+        """A cycle of the loop took so long."""
+
+    def show(self, scene: Scene) -> None:
+        """The world is like this now."""
+
+    def broken_law(self, error: BrokenLaw) -> None:
+        """A plan was refused."""
+
+    def reshaped(self, seconds: float, mechanism: str) -> None:
+        """A change of GPUs kept a job from training for so long."""

@@ -1,0 +1,150 @@
+"""GPUs with broken hardware: who reports them, who is told, and that nobody new is given one."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.health import Health
+from dlcore import policies
+from dlcore.model import Gpu, GpuRef, NodeName
+from dlwire.messages import Gpu as Seen
+from tests.builders import make_job
+from tests.control.governing import Government
+from tests.control.played import World
+from tests.control.scenes import cast, make_scene, run, running
+
+N0 = NodeName("n0")
+BROKEN = GpuRef(N0, 1)
+FELL_OFF = "it reported Xid 79 (fallen off the bus)"
+
+
+def reporting(*seen: Seen, holds=(0,), incarnation="x"):
+    """A job whose SideCar reports this."""
+    told = running(run(3, *holds, incarnation=incarnation), incarnation=incarnation)
+    state = replace(told, gpus=seen)
+    return make_scene(cast("a", {"n0": holds}, seats={"n0": state}))
+
+
+def broken(health, scene):
+    health.look(scene)
+    gpus = health.mark(scene).nodes[N0].gpus
+    return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (Seen(1, xid_errors=(79,)), FELL_OFF),
+        (Seen(1, xid_errors=(13, 48, 31)), "it reported Xid 48 (double-bit ECC error)"),
+        (Seen(1, ecc_errors=1), "it reported 1 uncorrected memory error"),
+        (
+            Seen(1, xid_errors=(95, 79), ecc_errors=3),
+            f"{FELL_OFF}, Xid 95 (uncontained ECC error) and 3 uncorrected memory errors",
+        ),
+    ],
+)
+def test_a_gpu_whose_hardware_is_at_fault_is_taken_out(seen, why):
+    assert broken(Health(), reporting(Seen(0), seen)) == {1: why}
+
+
+@pytest.mark.parametrize("seen", [Seen(1), Seen(1, xid_errors=(13, 31, 43), busy_unassigned=True)])
+def test_what_a_program_has_done_wrong_is_not_held_against_the_gpu(seen):
+    assert broken(Health(), reporting(seen)) == {}
+
+
+def test_a_gpu_is_known_by_its_uuid_where_the_node_tells_them():
+    scene = reporting(Seen(0, uuid="GPU-b", xid_errors=(79,)), Seen(1, uuid="GPU-z", ecc_errors=1))
+    node = replace(scene.nodes[N0], gpus=(Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
+    assert broken(Health(), replace(scene, nodes={N0: node})) == {1: FELL_OFF}
+
+
+def test_it_is_remembered_when_nobody_reports_it_any_longer():
+    health = Health()
+    assert health.look(reporting(Seen(1, xid_errors=(79,)))) == (BROKEN,)
+    assert broken(health, make_scene()) == {1: FELL_OFF}
+
+
+def test_it_is_told_once(caplog):
+    health, scene = Health(), reporting(Seen(1, xid_errors=(79,)))
+    with caplog.at_level(logging.WARNING):
+        assert [health.look(scene) for _ in range(3)] == [(BROKEN,), (), ()]
+    assert caplog.messages == [f"GPU n0/1 is given to nobody any more: {FELL_OFF}"]
+
+
+def test_who_has_it_is_told_and_nobody_else():
+    health = Health()
+    scene = reporting(Seen(1, xid_errors=(79,)), Seen(2, ecc_errors=1), holds=(0, 1))
+    ((job, news),) = health.news(scene, health.look(scene))
+    assert (job, news.reason, news.warning) == ("a", "GpuBroken", True)
+    assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, nobody is given it"
+
+
+# --- given back by hand ---------------------------------------------------------------------
+
+
+def test_what_was_forgiven_counts_no_more_and_what_comes_after_does():
+    health, scene = Health(), reporting(Seen(1, xid_errors=(79,), ecc_errors=2))
+    health.look(scene)
+    assert health.forgive(BROKEN)
+    assert not health.forgive(BROKEN)
+    assert broken(health, scene) == {}
+    later = reporting(Seen(1, xid_errors=(79, 119), ecc_errors=2))
+    assert broken(health, later) == {1: "it reported Xid 119 (GSP does not answer)"}
+
+
+def test_the_same_error_seen_by_a_later_sidecar_is_a_new_one():
+    health, seen = Health(), Seen(1, xid_errors=(79,))
+    health.look(reporting(seen))
+    health.forgive(BROKEN)
+    assert broken(health, reporting(seen, incarnation="y")) == {1: FELL_OFF}
+
+
+def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
+    health, scene = Health(), reporting(Seen(1, xid_errors=(79,)))
+    health.look(scene)
+    out = replace(scene, nodes={N0: replace(scene.nodes[N0], schedulable=False)})
+    away = replace(scene, nodes={})
+    for each in (out, away):
+        assert health.look(each) == ()
+    assert broken(health, scene) == {}
+
+
+# --- in the loop ----------------------------------------------------------------------------
+
+
+def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
+    world = World("health", {"n0": 2})
+    government = Government(world, policies.make("fifo"))
+    try:
+        first = make_job("first", options=(1,))
+        world.submit(first, iterations=10_000)
+        government.begin()
+        world.run(20.0)
+        placement, pod = world.entries[first.id].status.placement, world.pod_of(first.id, N0)
+        assert placement is not None
+        assert pod is not None
+        assert pod.container is not None
+        (ref,) = placement.refs()
+        pod.container.report(Seen(ref.number, xid_errors=(79,)))
+        world.run(10.0)
+        world.cancel(first.id)
+        government.wake()
+        world.run(60.0)
+        assert first.id not in world.entries
+        for name in ("second", "third"):
+            world.submit(make_job(name, options=(1,)), iterations=10_000)
+        government.wake()
+        world.run(60.0)
+        given = [entry.status.placement for entry in world.entries.values()]
+        assert [each.refs() for each in given if each] == [(GpuRef(N0, 1 - ref.number),)]
+        message = f"GPU {ref}: {FELL_OFF}; once it is free, nobody is given it"
+        told = [each for each in government.leader.platform.told if each[1] == "GpuBroken"]
+        assert told == [(first.id, "GpuBroken", message)]
+        assert "GpuBroken" in [news.reason for _, news in government.memory.news]
+        assert government.leader.controller.forgive(ref)
+        government.wake()
+        world.run(60.0)
+        assert all(entry.status.placement for entry in world.entries.values())
+    finally:
+        government.close()
