@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from dlcore.model import Mechanism
-from tests.chaos.testimony import read_all
+from tests.chaos.testimony import count_changes, read_all
 from tests.chaos.worlds import Trouble, in_trouble
 from tests.servers import binaries
 
@@ -79,7 +79,7 @@ def _run(trouble: Trouble) -> Counter[str]:
         f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces,"
         f" profiles {'in a file' if trouble.server is None else 'on a server'}:"
         f" {world.story.deaths.total()} deaths, {len(world.story.iterations)} jobs,"
-        f" {starts} starts, besides {json.dumps(world.story.others)}"
+        f" {starts} starts, {count_changes(lives)} changes of GPUs, besides {json.dumps(world.story.others)}"
     )
     shutil.rmtree(root)
     return world.story.deaths

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from dlcore.model import Mechanism
+from tests.chaos.testimony import count_changes, read_all
 from tests.chaos.worlds import Trouble, in_trouble
+
+LEAST_CHANGES = 4
+"""How often jobs come to other GPUs at least, while controllers die or after that."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -21,16 +25,18 @@ def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_name
     root = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     trouble = Trouble(
         seed=5,
-        kills=12,
-        jobs=4,
+        kills=40,
+        jobs=6,
         mechanism=mechanism,
         has_namespaces=has_namespaces,
-        least_seconds=3.0,
-        most_seconds=8.0,
+        least_seconds=8.0,
+        most_seconds=20.0,
     )
     with in_trouble(root, trouble) as world:
         world.run()
         world.verify()
         assert world.story.deaths.total() >= trouble.kills
+        changes = count_changes(read_all(world.witness))
+        assert changes >= LEAST_CHANGES, f"little was at stake: {changes} changes"
     # Only if all was well, since what is in there tells what was not.
     shutil.rmtree(root)

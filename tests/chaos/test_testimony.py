@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read
+from tests.chaos.testimony import Disturbance, Expected, count_changes, find_broken_laws, read
 
 
 def forge(
@@ -157,3 +157,15 @@ def test_a_job_is_finished_once():
 def test_what_nobody_asked_for_is_told():
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
     assert law == "b ran, and nobody had asked for it"
+
+
+def test_changes_are_counted_from_start_to_start_and_by_all_containers_of_one():
+    told = [
+        forge(steps=1, ending="ended"),
+        forge(at=10.0, start="2", world=2, resumed=1, steps=1, ending="ended"),
+        forge(at=10.0, start="2", rank=1, world=2, gpus=("m:0",), ending="ended"),
+        forge(at=20.0, start="3", gpus=("n:0", "m:0"), resumed=2, steps=1, ending="ended"),
+        forge(at=30.0, start="4", resumed=3, steps=2),
+    ]
+    lives = [life for each in told if (life := read(each.text)) is not None]
+    assert count_changes(lives) == 2

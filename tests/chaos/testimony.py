@@ -121,6 +121,20 @@ def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
     return broken
 
 
+def count_changes(lives: Iterable[Life]) -> int:
+    """How often the GPUs of a job were others than in its start before, as its leaders tell."""
+    changes = 0
+    before: dict[str, frozenset[str]] = {}
+    starts: dict[tuple[str, str], set[str]] = defaultdict(set)
+    ordered = sorted(lives, key=lambda life: life.begin)
+    for life in ordered:
+        starts[life.job, life.start].update(life.gpus)
+    for job, gpus in ((job, frozenset(gpus)) for (job, _), gpus in starts.items()):
+        changes += before.get(job, gpus) != gpus
+        before[job] = gpus
+    return changes
+
+
 def _two_masters(ordered: Iterable[Life]) -> Iterator[str]:
     holders: dict[str, Life] = {}
     for life in ordered:

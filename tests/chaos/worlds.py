@@ -57,8 +57,8 @@ class Trouble:
     """Jobs at a time; while controllers die, another one comes for each that ends."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     has_namespaces: bool = True
-    least_seconds: float = 4.0
-    most_seconds: float = 16.0
+    least_seconds: float = 15.0
+    most_seconds: float = 45.0
     """How long a job takes on one GPU."""
     server: Path | None = None
     """A server of the MongoDB protocol, for the store; else that is a file."""
@@ -231,7 +231,7 @@ class World:
         if len(active) + len(self._unsent) < self.trouble.jobs:
             self._unsent.append(self._new_job())
         running = [job for job, phase in self._jobs.items() if phase == "Running"]
-        if running and self._chance.random() < 0.01:
+        if running and self._chance.random() < 0.001:
             self._give_up(self._chance.choice(running))
 
     def _new_job(self) -> dict[str, Any]:
