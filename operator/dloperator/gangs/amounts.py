@@ -85,7 +85,10 @@ def total(parts: Iterable[Amounts]) -> dict[str, int]:
 
 def less(amounts: Amounts, taken: Amounts) -> dict[str, int]:
     """Take amounts away; what is not there becomes a debt."""
-    return total((amounts, {name: -amount for name, amount in taken.items()}))
+    result = dict(amounts)
+    for name, amount in taken.items():
+        result[name] = result.get(name, 0) - amount
+    return result
 
 
 def lacking(asked: Amounts, there: Amounts) -> list[str]:

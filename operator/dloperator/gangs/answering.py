@@ -19,7 +19,7 @@ from dloperator.gangs.members import tenant_of
 from dloperator.gangs.metrics import GangMetrics
 from dloperator.gangs.placing import HIGHEST, score
 from dloperator.gangs.reading import gang_of, is_of_a_gang
-from dloperator.mirror import Name
+from dloperator.mirror import Name, version_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,8 @@ class Answering:
 def _read(body: bytes) -> Json:
     try:
         question = json.loads(body)
-        Name.of(question["Pod"])
+        version_of(question["Pod"])
+        _ = question["Pod"]["metadata"]["namespace"], question["Pod"]["metadata"]["uid"]
         _node_names(question)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NotUnderstood(

@@ -137,6 +137,7 @@ def give_back(world: World, state: State, now: float, rules: Rules) -> State:
     }
     held: dict[str, Held] = {}
     free: dict[str, Amounts] = dict(world.free)
+    barred = _barred(refusals, now)
     for gang, members in sorted(world.gangs.items()):
         ours = {
             each.uid: state.held[each.uid]
@@ -147,7 +148,7 @@ def give_back(world: World, state: State, now: float, rules: Rules) -> State:
             # One that has begun holds room that nobody else can use, and so goes on at once.
             if not any(each.stage is Stage.BOUND for each in members):
                 rests[gang] = now + rules.rest_seconds
-        elif not _is_torn(members, ours, world, _barred(refusals, now)) and _is_there(ours, free):
+        elif not _is_torn(members, ours, world, barred) and _is_there(ours, free):
             held |= ours
             for each in ours.values():
                 free[each.node] = less(free[each.node], each.amounts)
@@ -195,30 +196,43 @@ def note_refusals(
         for pair, refusal in state.refusals.items()
         if pair[0] != member.uid or pair[1] not in let_in
     }
-    asked = dict(member.wants.amounts)
-    others = [held for uid, held in state.held.items() if uid != member.uid]
-    free = total_free(world, others)
-    for name, machine in world.machines.items():
+    for name in _unexpected(world, state, member, let_in):
         known = refusals.get((member.uid, name))
-        is_over = known is None or known.until <= now
-        if (
-            name not in let_in
-            and is_over
-            and may_run(member.wants, machine)
-            and fits(asked, free.get(name, {}))
-        ):
+        if known is None or known.until <= now:
             times = known.times + 1 if known is not None else 0
             lasts = min(rules.refusal_seconds * 2**times, LONGEST_REFUSAL_S)
             refusals[member.uid, name] = Refusal(now + lasts, times)
     return replace(state, refusals=refusals)
 
 
+def _unexpected(world: World, state: State, member: Member, let_in: set[str]) -> list[str]:
+    """Name the nodes that were not passed though a pod could run there, as far as we know."""
+    asked = dict(member.wants.amounts)
+    open_to = [
+        name
+        for name, machine in world.machines.items()
+        if name not in let_in
+        and fits(asked, world.free.get(name, {}))
+        and may_run(member.wants, machine)
+    ]
+    others = [
+        held for uid, held in state.held.items() if uid != member.uid and held.node in open_to
+    ]
+    free = total_free(world, others)
+    return [name for name in open_to if fits(asked, free[name])]
+
+
 def total_free(world: World, held: Iterable[Held]) -> dict[str, Amounts]:
     """Return what is neither used nor held."""
     free: dict[str, Amounts] = dict(world.free)
+    touched: dict[str, dict[str, int]] = {}
     for each in held:
-        free[each.node] = less(free.get(each.node, {}), each.amounts)
-    return free
+        there = touched.get(each.node)
+        if there is None:
+            touched[each.node] = there = dict(free.get(each.node, {}))
+        for name, amount in each.amounts.items():
+            there[name] = there.get(name, 0) - amount
+    return free | touched
 
 
 # --- what a gang is -------------------------------------------------------------------------

@@ -20,6 +20,9 @@ class GangMetrics:
             ["answer"],
             registry=self._registry,
         )
+        for answer in ("admitted", "refused"):
+            # So that what has not happened yet is seen to be nought.
+            self._answers.labels(answer)
         self._gangs = Gauge(
             "dljob_gangs", "Gangs by how it stands with them", ["standing"], registry=self._registry
         )

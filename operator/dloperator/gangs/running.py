@@ -85,7 +85,7 @@ class Gangs:
         self._metrics = GangMetrics(self._decider)
         self._story = Story()
         self._agenda = Agenda()
-        self._teller = Teller(self._api, instance=instance, component=COMPONENT)
+        self._teller = Teller(self._api, instance=instance, component=COMPONENT, per_second=200.0)
         self._waker = Waker(self._api)
         followed = (
             Followed(PODS, self._book.pods, keep=trimmed),
@@ -186,7 +186,8 @@ class Gangs:
         book, now = self._book, self._clock()
         words = list(self._story.continue_with(self._decider.standings, book.members, now))
         words += self._story.tell_wrong(book.wrong)
-        for word in words:
+        # What somebody has to put right does not wait behind what is only to be known.
+        for word in sorted(words, key=lambda each: not each.is_warning):
             pod = book.pods.get(word.pod)
             if pod is not None:
                 self._teller.tell(pod, word.reason, word.message, warning=word.is_warning)

@@ -14,6 +14,8 @@ from dloperator.gangs.members import GangName, Member, Stage, Wrong
 from dloperator.mirror import Name
 
 PATIENCE_S: Final = 2.0
+MOST_TOLD: Final = 8
+"""So many pods of a gang are told; kube-scheduler tells all those that it has asked about."""
 WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
 WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
 
@@ -65,10 +67,11 @@ class Story:
         )
         if standing is Standing.RESERVED and before is not None and before[0] == standing:
             return
-        for member in sorted(members, key=lambda each: each.name):
+        chosen = sorted(members, key=lambda each: each.name)[:MOST_TOLD]
+        for member in chosen:
             if member.uid not in heard:
                 yield Word(member.name, standing.value, message, standing in WARNINGS)
-        self._told[gang] = (standing, message, heard | {each.uid for each in members})
+        self._told[gang] = (standing, message, heard | {each.uid for each in chosen})
 
     def tell_wrong(self, wrong: Mapping[Name, Wrong]) -> Iterator[Word]:
         """Tell what is wrong with pods themselves."""
