@@ -133,7 +133,14 @@ class Remembrance:
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
         kind = news.reason[:1].lower() + news.reason[1:]
-        entry = HistoryEntry(job=job, at=now, kind=kind, sentence=news.message, epoch=self._epoch)
+        entry = HistoryEntry(
+            job=job,
+            at=now,
+            kind=kind,
+            sentence=news.message,
+            epoch=self._epoch,
+            warning=news.warning,
+        )
         self.notebook.record((entry,))
 
     def _show(self, scene: Scene) -> None:

@@ -151,6 +151,7 @@ STEPS: Sequence[Sequence[str]] = (
         FROM jobs
         """,
     ),
+    ("ALTER TABLE history ADD COLUMN warning INTEGER NOT NULL DEFAULT 0",),
 )
 """The statements that bring a file from each version of the schema to the next."""
 

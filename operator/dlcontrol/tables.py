@@ -62,6 +62,8 @@ class HistoryEntry:
     """Its place among the entries of the same instant."""
     cost_seconds: float | None = None
     """For how long the job did not train because of it, when that is known."""
+    warning: bool = False
+    """Whether people were warned of it."""
     id: str = field(default_factory=_new_id)
 
     @classmethod
@@ -221,6 +223,8 @@ def _read(name: str, value: Any) -> Any:
         return tuple(value)
     if name == "phase":
         return Phase(value)
+    if name == "warning":
+        return bool(value)  # SQL knows numbers only.
     return GpuState(value) if name == "state" else value
 
 

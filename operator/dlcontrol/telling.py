@@ -25,6 +25,15 @@ _NAMES: Mapping[type[Step], str] = {
     Stop: "Stopping",
 }
 
+_NAMES_BY_KIND = {kind.__name__.lower(): name for kind, name in _NAMES.items()} | {
+    Wait.__name__.lower(): "Waiting"
+}
+
+
+def event_name(kind: str) -> str:
+    """Say under which name people were told what the history keeps as of this kind."""
+    return _NAMES_BY_KIND.get(kind, kind[:1].upper() + kind[1:])
+
 
 def news_of_decision(
     before: Scene, statuses: Mapping[JobId, Status], plan: Plan | None

@@ -1,7 +1,7 @@
 """
 What happened lately, for whoever asks or watches: the Events of one machine.
 
-Bounded and in memory; what shall be known for longer is in the history of the store.
+Bounded and in memory. What happened before this process began is told from the history of the store.
 """
 
 import asyncio

@@ -7,6 +7,7 @@ import asyncio
 from aiohttp import web
 
 from dlcontrol import inventory
+from dlcontrol.store import StoreError
 from dlcore.model import GpuRef, JobId, NodeName
 from dllocal import showing
 from dllocal.backstage import Backstage, Present
@@ -14,6 +15,7 @@ from dllocal.jobs_api import read_body, read_number, read_seconds
 from dllocal.refusals import Refused
 
 LONGEST_REASON = 500
+MOST_EARLIER = 100
 
 
 class MachineApi:
@@ -62,7 +64,19 @@ class MachineApi:
         except TimeoutError:
             pass
         items = [showing.event_document(event) for event in events.since(since, name)]
+        if name is not None and not since and not seconds:
+            items = [*await self._tell_earlier(name), *items]
         return web.json_response({"items": items})
+
+    async def _tell_earlier(self, job: JobId) -> list[showing.Json]:
+        """List what happened to a job before this controller began."""
+        try:
+            entries = await asyncio.to_thread(self._stage.history, job, MOST_EARLIER)
+        except StoreError:
+            return []  # The job has its newer events all the same.
+        epoch = self._stage.registry.epoch
+        earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
+        return [showing.earlier_event_document(entry) for entry in earlier]
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
         """List every GPU: who has it since when, or why nobody may."""

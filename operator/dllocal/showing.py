@@ -10,6 +10,7 @@ from dlcontrol.platforms import Entry
 from dlcontrol.previewing import Effect
 from dlcontrol.settings import Setting
 from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
+from dlcontrol.telling import event_name
 from dlcore.jobschema import API_VERSION, KIND
 from dlcore.model import Placement
 from dlcore.planning import Step
@@ -85,6 +86,18 @@ def event_document(event: Happened) -> Json:
         "type": "Warning" if event.warning else "Normal",
         "reason": event.reason,
         "message": event.message,
+    }
+
+
+def earlier_event_document(entry: HistoryEntry) -> Json:
+    """Show something that happened under a former controller, of which only the history knows."""
+    return {
+        "number": 0,
+        "at": write_time(entry.at),
+        "job": entry.job,
+        "type": "Warning" if entry.warning else "Normal",
+        "reason": event_name(entry.kind),
+        "message": entry.sentence,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.judging import News
 from dlcontrol.learning import Lessons
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_store
@@ -179,3 +180,10 @@ def test_an_observation_of_no_type_at_all_is_refused(memory):
     seen = SpeedSeen(ONE.shape, 1.0, 10.0, 1.0)
     with pytest.raises(ValueError, match="without a model"):
         memory.notebook.observe(JobType(""), [seen])
+
+
+def test_what_people_were_warned_of_is_kept_as_a_warning(memory: Remembrance):
+    memory.note_news(JOB, News("Crashed", "exited with status 7", warning=True), 1.0)
+    memory.note_news(JOB, News("Running", "trains on n0[0]"), 2.0)
+    told = [(entry.kind, entry.warning) for entry in memory.notebook.history(JOB)]
+    assert told == [("running", False), ("crashed", True)]

@@ -442,6 +442,32 @@ def test_events_are_told_from_where_one_was_and_waited_for(ask, up):
     assert news["reason"] == "Finished"
 
 
+def test_what_happened_to_a_job_before_this_controller_began_is_told_from_the_history(ask, up):
+    epoch, began = up.stage.registry.epoch, 1.7e9
+
+    def happened(at, kind, **rest):
+        rest = {"job": JobId("a"), "sentence": "so it was", **rest}
+        return HistoryEntry(at=began + at, kind=kind, **rest)
+
+    entries = [
+        happened(1.0, "start", epoch=epoch - 1),
+        happened(2.0, "crashed", epoch=epoch - 1, warning=True),
+        happened(2.0, "crashed", epoch=epoch - 1, job=JobId("b")),
+        happened(3.0, "running", epoch=epoch),
+    ]
+    up.do(lambda stage: stage.history.extend(entries))
+    up.do(lambda stage: stage.events.add(JobId("a"), "Running", "so it is"))
+    told = ask.get("/v1/events?job=a")["items"]
+    assert [(event["reason"], event["type"]) for event in told] == [
+        ("Scheduled", "Normal"),
+        ("Crashed", "Warning"),
+        ("Running", "Normal"),
+    ]
+    assert len(ask.get(f"/v1/events?job=a&since={told[-1]['number']}")["items"]) == 0
+    up.do(lambda stage: setattr(stage, "store_is_away", True))
+    assert [event["reason"] for event in ask.get("/v1/events?job=a")["items"]] == ["Running"]
+
+
 def test_the_history_is_read_from_the_store_oldest_first(ask, up):
     ask.submit(job_document("a"))
     entries = [

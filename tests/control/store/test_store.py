@@ -218,6 +218,7 @@ def test_the_history_is_read_as_it_was_recorded(place: Place):
         sentence="goes from 2 to 4 GPUs: „schneller“ 'so'",
         cause="FasterWithMore",
         for_job=JobId("other"),
+        warning=True,
         old=Placement.of({NodeName("n1"): [0, 1]}),
         new=Placement.of({NodeName("n1"): [0], NodeName("n2"): [3]}, "V100"),
         epoch=3,
