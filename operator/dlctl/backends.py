@@ -93,7 +93,7 @@ class Backend(Protocol):
         """List the jobs whose labels are selected."""
 
     def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
-        """Yield what changes after this version, as it does, without end."""
+        """Yield what changes after this version, as it does, whether it is away for a while or not."""
 
     def get_job(self, name: str) -> Json:
         """Show a job."""

@@ -153,7 +153,9 @@ class _Watch:
         for item in news.items:
             if not names or full_name(item) in names:
                 self._tell(item)
-        for name in news.removed:
+        there = {full_name(item) for item in news.items}
+        unheard_of = [name for name in self._printed if news.complete and name not in there]
+        for name in (*news.removed, *unheard_of):
             self._tell_removed(name)
 
     def _tell(self, item: Json) -> None:

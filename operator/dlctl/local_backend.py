@@ -6,11 +6,13 @@ is to see a job's GPUs runs here, in the surroundings that it tells.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlctl.backends import (
+    Away,
     BackendError,
     Created,
     JobList,
@@ -26,6 +28,9 @@ from dlctl.socket_client import SocketClient
 
 WATCH_S = 25.0
 """A question for news is asked again after so long, so that nobody waits on a dead connection."""
+
+RETRY_S = 1.0
+"""Where nobody answers any longer, it is asked again so often."""
 
 WORKING_DIRECTORY = "dljob.io/working-directory"
 
@@ -47,7 +52,12 @@ class LocalBackend:
     def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
         while True:
             query = {"selector": selector, "watch": version, "seconds": WATCH_S}
-            news = _job_list(self._get("jobs", query=query, seconds=WATCH_S))
+            try:
+                news = _job_list(self._get("jobs", query=query, seconds=WATCH_S))
+            except Away:
+                # The next one goes on with the same jobs, and tells all of them anew.
+                time.sleep(RETRY_S)
+                continue
             version = news.version
             yield news
 

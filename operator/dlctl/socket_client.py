@@ -22,6 +22,10 @@ PATIENCE_S = 30.0
 BLOCK = 1 << 18
 
 
+class _Cut(ConnectionError):
+    """Who was asked ended before all of the answer was there."""
+
+
 class SocketClient:
     """Asks the server at one socket."""
 
@@ -57,6 +61,11 @@ class SocketClient:
             raise Away(
                 f"dljob up does not answer at {self.path} for {PATIENCE_S:.0f} s;"
                 " look at its log, or start it again"
+            ) from error
+        except (_Cut, ConnectionResetError) as error:
+            raise Away(
+                f"dljob up at {self.path} ended while it answered; see whether it runs again,"
+                " and ask anew"
             ) from error
         except OSError as error:
             problem = error.strerror or str(error) or type(error).__name__
@@ -97,10 +106,12 @@ def _read(answer: bytes) -> dict[str, Any]:
     first, *fields = head.split(b"\r\n")
     words = first.split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise ConnectionError("it was cut, or is not HTTP" if answer else "it was cut")
+        if not answer:
+            raise _Cut
+        raise Away("what answers is no dljob up (it does not speak HTTP)")
     lengths = [field.split(b":", 1)[1] for field in fields if _is_length(field)]
     if lengths and int(lengths[0]) != len(content):
-        raise ConnectionError("it was cut")
+        raise _Cut
     return _judge(int(words[1]), content)
 
 

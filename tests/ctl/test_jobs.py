@@ -17,7 +17,7 @@ from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
 from dlctl.local_backend import LocalBackend
 from tests.ctl.running import Live, Result, run_apart
-from tests.local.stages import job_document
+from tests.local.stages import job_document, staged
 
 
 def table(text):
@@ -112,6 +112,11 @@ def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_lis
     assert played("get", "-o", "json").data["items"] == []
 
 
+def row_about(name, live):
+    """Read on to the next row about this job."""
+    return next(row for row in iter(lambda: live.line().split(), None) if row[0] == name)
+
+
 def test_who_watches_gets_a_row_for_each_change(busy):
     with Live("get", "-w", "--state", busy.up.root) as live:
         rows = [live.line().split() for _ in range(3)]
@@ -126,11 +131,18 @@ def test_who_watches_gets_a_row_for_each_change(busy):
         assert live.line().split()[:4] == ["runs", "Running", "2", "75%"]
         busy.up.do(lambda stage: stage.registry.forget(JobId("waits")))
         assert live.line().split()[:2] == ["waits", "Removed"]
-        # The controller ends, and so does the watching, with the reason.
+        # The controller ends, and the watching goes on with the next one.
+        busy.submit("goes")
+        assert row_about("goes", live)[:2] == ["goes", "Submitted"]
         busy.up.stop()
-        end = live.rest()
-        assert (end.status, end.stdout) == (1, "")
-        assert "dljob up" in end.stderr
+        with staged(busy.up.root, n1=4) as next_one:
+            next_one.do(lambda stage: stage.registry.forget(JobId("goes")))
+            assert row_about("goes", live)[:2] == ["goes", "Removed"]
+            next_one.do(lambda stage: stage.record("runs", iteration=800))
+            while row_about("runs", live)[:4] != ["runs", "Running", "2", "80%"]:
+                pass  # When it is expected to be done may be told anew before.
+            live.interrupt()
+            assert live.rest().status == 130
 
 
 def test_watching_ends_with_ctrl_c_and_without_a_word(busy):

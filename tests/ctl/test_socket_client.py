@@ -43,16 +43,19 @@ ANSWERS = {
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
         "what answers is no dljob up (status 200, and no JSON)",
     ),
-    "nothing": (b"", "failed (it was cut); see whether it runs yet, and as which user"),
+    "nothing": (b"", "ended while it answered; see whether it runs again, and ask anew"),
     "half of an answer": (
         b'HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n{"items": []}',
-        "failed (it was cut); see whether it runs yet, and as which user",
+        "ended while it answered; see whether it runs again, and ask anew",
     ),
     "half of a head": (
         b"HTTP/1.1 200 OK\r\nContent-Len",
         "what answers is no dljob up (status 200, and no JSON)",
     ),
-    "another tongue": (b"SSH-2.0-OpenSSH\r\n", "failed (it was cut, or is not HTTP); see whether"),
+    "another tongue": (
+        b"SSH-2.0-OpenSSH\r\n",
+        "what answers is no dljob up (it does not speak HTTP)",
+    ),
 }
 
 
