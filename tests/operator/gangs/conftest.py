@@ -1,4 +1,4 @@
-"""One scheduler with its extender for the tests of gangs, and a stage for each of them."""
+"""A scheduler with its extender for the tests of gangs, and a stage for each of them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.operator.gangs.troupes import Plugin, playing, plugged
 from tests.servers.controlplane import ControlPlane
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def plugin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory):
     with plugged(control_plane, tmp_path_factory.mktemp("gangs")) as plugin:
         yield plugin
