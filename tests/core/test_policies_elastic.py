@@ -120,6 +120,36 @@ def test_what_a_victim_gave_up_on_one_node_it_does_not_offer_on_another():
     assert steps["second"].after == ("longest",)
 
 
+def test_a_job_on_several_nodes_makes_room_as_well():
+    everywhere = {"n1": range(4), "n2": range(4)}
+    old = make_state("old", options=(1, 2, 4, 8), holds=everywhere, iterations_total=50_000.0)
+    new = make_state("new", options=(1, 2, 4), iterations_total=5_000.0)
+    steps = decide(make_snapshot(make_cluster(n1=4, n2=4), old, new, costs=IN_PLACE))
+    assert (count(steps["old"]), count(steps["new"])) == (4, 4)
+    assert isinstance(steps["new"], Start)
+    assert steps["new"].after == ("old",)
+
+
+def test_a_job_on_several_nodes_withdraws_to_one_where_it_cannot_give_a_part_of_one():
+    everywhere = {"n1": range(4), "n2": range(4)}
+    old = make_state("old", options=(2, 8), holds=everywhere, iterations_total=50_000.0)
+    new = make_state("new", options=(1, 4))
+    steps = decide(make_snapshot(make_cluster(n1=4, n2=4), old, new, costs=IN_PLACE))
+    assert (count(steps["old"]), count(steps["new"])) == (2, 4)
+    assert isinstance(steps["old"], Change)
+    assert isinstance(steps["new"], Start)
+    assert steps["old"].new.nodes != steps["new"].placement.nodes
+
+
+def test_a_job_on_several_nodes_that_can_do_with_nothing_less_keeps_them():
+    everywhere = {"n1": range(4), "n2": range(4)}
+    old = make_state("old", options=(5, 8), holds=everywhere, iterations_total=50_000.0)
+    new = make_state("new", options=(4,))
+    steps = decide(make_snapshot(make_cluster(n1=4, n2=4), old, new, costs=IN_PLACE))
+    assert "old" not in steps
+    assert isinstance(steps["new"], Wait)
+
+
 def test_nobody_is_stopped_for_a_newcomer():
     olds = [make_state(f"old-{n}", options=(1,), holds={"n1": (n,)}) for n in range(2)]
     steps = decide(make_snapshot(make_cluster(n1=2), *olds, make_state("new", options=(1,))))

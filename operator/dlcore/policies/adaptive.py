@@ -90,7 +90,7 @@ class Adaptive:
 
 
 def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> None:
-    if ledger.spare.total == 0:
+    if ledger.spare_gpus == 0:
         return  # Usual where thousands wait: nobody has more than the least he can run on.
     offers = Offers(ledger)
     makespan = max((holding.remaining for holding in ledger.holdings.values()), default=0.0)
@@ -107,11 +107,11 @@ def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> None:
 
 def _iter_by_priority(pending: Queue[JobState], ledger: Ledger) -> Iterator[JobState]:
     """The newcomers in order, but for those that need more than could be given to anybody."""
-    most = ledger.spare.total
+    most = ledger.spare_gpus
     blocks = (block for block in pending.blocks if block.ask(fewest_needed) <= most)
     states = [state for block in blocks for state in block if state.least <= most]
     for state in sorted(states, key=lambda s: (-s.job.priority, s.order)):
-        if state.least <= ledger.spare.total:
+        if state.least <= ledger.spare_gpus:
             yield state
 
 

@@ -109,8 +109,22 @@ class Offer(NamedTuple):
     def left(self) -> dict[NodeName, int]:
         """Where the job would be afterwards."""
         gives = self.holding.gpus - self.keeps
+        if gives > self.holding.nodes[self.node]:
+            home = find_home(self.holding.nodes, self.keeps, self.node)
+            assert home is not None
+            return {home: self.keeps}
         nodes = {**self.holding.nodes, self.node: self.holding.nodes[self.node] - gives}
         return {node: count for node, count in nodes.items() if count > 0}
+
+
+def find_home(nodes: Mapping[NodeName, int], keeps: int, leaves: NodeName) -> NodeName | None:
+    """
+    Find the node to which a job on several can withdraw with what it keeps, when it leaves one.
+
+    It gives up everything else, because it has too little there to give on that node alone.
+    """
+    fits = [(count, node) for node, count in nodes.items() if node != leaves and count >= keeps]
+    return min(fits)[1] if fits else None
 
 
 class Ledger:
@@ -129,6 +143,8 @@ class Ledger:
                 holding = Holding(state, nodes, state.placement.gpu_type, view)
                 self.holdings[state.job.id] = holding
         self._spare: Room | None = None
+        self._spread: dict[JobId, int] = {}
+        """How many GPUs jobs on several nodes could give up at once, which each do on one node."""
 
     def add(self, state: JobState, nodes: Mapping[NodeName, int], cause: Cause) -> Holding:
         """Let a pending job have these GPUs, which must be free."""
@@ -138,6 +154,7 @@ class Ledger:
         self.holdings[state.job.id] = holding
         if self._spare is not None:
             self._spare.take(self._least(holding))
+            self._note_spread(holding)
         return holding
 
     def change(self, holding: Holding, nodes: Mapping[NodeName, int], cause: Cause) -> None:
@@ -151,6 +168,7 @@ class Ledger:
             holding.cause = cause
         if self._spare is not None:
             self._spare.take(self._least(holding))
+            self._note_spread(holding)
 
     @property
     def spare(self) -> Room:
@@ -159,7 +177,30 @@ class Ledger:
             self._spare = Room(self.cluster)
             for holding in self.holdings.values():
                 self._spare.take(self._least(holding))
+                self._note_spread(holding)
         return self._spare
+
+    @property
+    def spare_gpus(self) -> int:
+        """
+        How many GPUs there would be at most if everybody gave up what he could.
+
+        More than there is room for in :attr:`spare`, because on which of its nodes a job on several
+        would give GPUs up is open.
+        """
+        return self.spare.total + sum(self._spread.values())
+
+    def _note_spread(self, holding: Holding) -> None:
+        if len(holding.nodes) > 1:
+            # On one of its nodes, or on all but the one to which it withdraws.
+            most = max(holding.nodes.values())
+            options = holding.state.job.gpus.options
+            parts = (each for each in options if holding.gpus - most <= each < holding.gpus)
+            withdraws = (each for each in options if each <= most)
+            least = min((*parts, *withdraws), default=holding.gpus)
+            self._spread[holding.state.id] = holding.gpus - least
+        else:
+            self._spread.pop(holding.state.id, None)
 
     def _least(self, holding: Holding) -> dict[NodeName, int]:
         if len(holding.nodes) > 1:
@@ -265,10 +306,11 @@ class Offers:
 
     def _frees(self, offer: Offer) -> int:
         """How many GPUs somebody else could have of those that are given up."""
-        gives, holding, node = offer.holding.gpus - offer.keeps, offer.holding, offer.node
+        holding, node = offer.holding, offer.node
+        here, count = holding.nodes[node], self._ledger.count_good
+        gives = min(holding.gpus - offer.keeps, here)
         if self._ledger.cluster.flawless:
             return gives
-        here, count = holding.nodes[node], self._ledger.count_good
         return count(holding, {node: here})[node] - count(holding, {node: here - gives})[node]
 
     def _offer(self, node: NodeName) -> None:
@@ -286,8 +328,8 @@ class Offers:
                 if keeps >= holding.gpus:
                     break
                 gives = holding.gpus - keeps
-                if gives <= here:
-                    nodes = len(holding.nodes) - (gives == here)
+                if gives <= here or find_home(holding.nodes, keeps, node) is not None:
+                    nodes = len(holding.nodes) - (gives == here) if gives <= here else 1
                     shape = Shape(keeps, nodes, holding.gpu_type)
                     after = holding.remaining_with(shape)
                     yield Offer(
