@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,9 @@ import yaml
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
+from dlctl import local_backend
+from dlctl.backends import JobList
+from dlctl.jobviews import full_name
 from dlctl.local_backend import LocalBackend
 from tests.ctl.running import Live, Result, run_apart
 from tests.local.stages import job_document, staged
@@ -112,11 +116,6 @@ def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_lis
     assert played("get", "-o", "json").data["items"] == []
 
 
-def row_about(name, live):
-    """Read on to the next row about this job."""
-    return next(row for row in iter(lambda: live.line().split(), None) if row[0] == name)
-
-
 def test_who_watches_gets_a_row_for_each_change(busy):
     with Live("get", "-w", "--state", busy.up.root) as live:
         rows = [live.line().split() for _ in range(3)]
@@ -131,18 +130,30 @@ def test_who_watches_gets_a_row_for_each_change(busy):
         assert live.line().split()[:4] == ["runs", "Running", "2", "75%"]
         busy.up.do(lambda stage: stage.registry.forget(JobId("waits")))
         assert live.line().split()[:2] == ["waits", "Removed"]
-        # The controller ends, and the watching goes on with the next one.
-        busy.submit("goes")
-        assert row_about("goes", live)[:2] == ["goes", "Submitted"]
-        busy.up.stop()
-        with staged(busy.up.root, n1=4) as next_one:
-            next_one.do(lambda stage: stage.registry.forget(JobId("goes")))
-            assert row_about("goes", live)[:2] == ["goes", "Removed"]
-            next_one.do(lambda stage: stage.record("runs", iteration=800))
-            while row_about("runs", live)[:4] != ["runs", "Running", "2", "80%"]:
-                pass  # When it is expected to be done may be told anew before.
-            live.interrupt()
-            assert live.rest().status == 130
+
+
+def test_watching_goes_on_with_the_next_controller(busy, monkeypatch):
+    monkeypatch.setattr(local_backend, "RETRY_S", 0.05)
+    backend = LocalBackend(busy.up.stage.folders.socket)
+    news = backend.watch_jobs("", backend.list_jobs().version)
+    busy.up.stop()
+    with ThreadPoolExecutor() as threads:
+        heard = threads.submit(next, news)
+        with staged(busy.up.root, n1=4):
+            told = heard.result(60.0)
+    assert told.complete
+    assert [item["metadata"]["name"] for item in told.items] == ["runs", "waits"]
+
+
+def test_a_job_that_went_while_nobody_answered_is_told_as_removed(busy, monkeypatch):
+    def watch(backend, selector, version):
+        left = [item for item in backend.list_jobs().items if full_name(item) != "waits"]
+        yield JobList(left, version, complete=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalBackend, "watch_jobs", watch)
+    rows = table(busy("get", "-w").stdout)
+    assert [row["PHASE"] for row in rows if row["NAME"] == "waits"] == ["Queued", "Removed"]
 
 
 def test_watching_ends_with_ctrl_c_and_without_a_word(busy):
