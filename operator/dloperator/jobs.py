@@ -195,15 +195,19 @@ class Jobs:
 
     def _with_spec(self, entry: Entry, document: Json) -> Entry:
         """
-        Read a new spec. One that cannot be read leaves the job as it was last, and is told.
+        Read a new spec. One that cannot be leaves the job as it was last, and is told.
 
-        The API server checks all that a schema can say, so that such a job was let in by an older one.
+        The API server checks all that a schema can say, so that one that cannot be read was let in by
+        an older one; and it does not see every change of what it keeps without knowing it.
         """
         job, problem = entry.job, ""
         try:
-            job = replace(self._specs.parse(document), submitted_at=entry.job.submitted_at)
+            parsed = replace(self._specs.parse(document), submitted_at=entry.job.submitted_at)
         except jobfile.JobFileError as error:
             problem = "; ".join(str(each) for each in error.problems)
+        else:
+            problem = _why_not_now(entry, parsed)
+            job = job if problem else parsed
         return replace(
             entry,
             job=job,
@@ -211,6 +215,13 @@ class Jobs:
             document=document,
             spec_generation=document["metadata"]["generation"],
         )
+
+
+def _why_not_now(entry: Entry, job: Job) -> str:
+    """Say why a spec may not become this one now; empty if it may."""
+    if not entry.document or not (entry.status.pods or entry.status.placement):
+        return ""
+    return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
 
 
 def _read_status(entry: Entry, written: Json) -> Status:

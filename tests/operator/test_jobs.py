@@ -1,0 +1,107 @@
+"""Custom resources as the controller sees them: each read once, and what may not be is told."""
+
+import copy
+
+import pytest
+
+from dlcontrol.records import Status
+from dlcore.model import JobId, NodeName, Placement
+from dloperator.jobs import Circumstances, Jobs, Specs, job_id, name_of, status_document
+from dloperator.mirror import Name
+from tests.operator.manifests import make_manifest
+
+
+def document(**spec):
+    made = make_manifest("job")
+    made["metadata"] |= {
+        "namespace": "lab",
+        "uid": "u-1",
+        "generation": 1,
+        "resourceVersion": "5",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    made["spec"] |= spec
+    return made
+
+
+def with_status(made, status):
+    around = Circumstances(epoch=1, generation=made["metadata"]["generation"])
+    return {**made, "status": status_document(status, around)}
+
+
+def changed(made, **spec):
+    other = copy.deepcopy(made)
+    other["metadata"]["generation"] += 1
+    other["spec"] |= spec
+    return other
+
+
+@pytest.fixture
+def jobs():
+    return Jobs(Specs())
+
+
+HAS_GPUS = Status().decided(Placement.of({NodeName("n"): [0]}), now=100.0)
+
+
+def test_names_and_ids_are_each_others():
+    assert job_id(Name("lab", "job")) == "lab/job"
+    assert name_of(JobId("lab/job")) == Name("lab", "job")
+
+
+def test_what_is_as_it_was_is_the_same_object(jobs):
+    made = with_status(document(), HAS_GPUS)
+    entry = jobs.read(made)
+    later = copy.deepcopy(made)
+    later["metadata"]["resourceVersion"] = "6"
+    assert jobs.read(later) is entry
+
+
+def test_another_job_of_the_same_name_begins_anew(jobs):
+    jobs.read(with_status(document(), HAS_GPUS))
+    other = document()
+    other["metadata"]["uid"] = "u-2"
+    assert jobs.read(other).status.placement is None
+
+
+def test_a_spec_that_cannot_be_read_leaves_the_job_and_is_told(jobs):
+    made = document()
+    job = jobs.read(made).job
+    entry = jobs.read(changed(made, gpus={"options": []}))
+    assert entry.job is job
+    assert "spec.gpus.options" in entry.problem
+    healed = jobs.read(changed(changed(made), priority=3))
+    assert (healed.problem, healed.job.priority) == ("", 3)
+
+
+def test_what_may_not_change_while_it_runs_does_not_and_is_told(jobs):
+    made = with_status(document(), HAS_GPUS)
+    before = jobs.read(made)
+    template = copy.deepcopy(made["spec"]["template"])
+    template["spec"]["containers"][0]["image"] = "another"
+    entry = jobs.read(changed(made, template=template))
+    assert entry.job is before.job
+    assert "spec.template" in entry.problem
+    assert "change it back" in entry.problem
+
+
+def test_what_waits_may_change_at_will(jobs):
+    made = document()
+    jobs.read(made)
+    template = copy.deepcopy(made["spec"]["template"])
+    template["spec"]["containers"][0]["image"] = "another"
+    entry = jobs.read(changed(made, template=template))
+    assert entry.problem == ""
+    assert entry.job.template["spec"]["containers"][0]["image"] == "another"
+
+
+def test_jobs_of_one_second_keep_their_order_of_arrival(jobs):
+    orders = []
+    for name in ("b", "a", "c"):
+        made = document()
+        made["metadata"] |= {"name": name, "uid": name}
+        orders.append(jobs.read(made).order)
+    assert orders == sorted(orders)
+    later = document()
+    later["metadata"] |= {"name": "d", "uid": "d", "creationTimestamp": "2026-01-01T00:00:01Z"}
+    assert jobs.read(later).order > max(orders)
