@@ -224,9 +224,10 @@ class _Judge:
             paused_at=None,
             message=message,
         )
-        self.status = done.with_condition(
-            Condition(ConditionType.FINISHED, status=True, reason=reason, message=message), self.now
-        )
+        for kind, status in ((ConditionType.SCHEDULED, False), (ConditionType.FINISHED, True)):
+            told = Condition(kind, status=status, reason=reason, message=message)
+            done = done.with_condition(told, self.now)
+        self.status = done
         self.news.append(News(reason, message, warning=event is Event.FAILED))
 
     # --- what goes wrong

@@ -18,10 +18,10 @@ COUNT_EVERY_S = 30.0
 """GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
 
 
-def counted(status: Status, now: float, *, is_held: bool) -> Status:
+def counted(status: Status, now: float, *, is_held: bool, every: float = COUNT_EVERY_S) -> Status:
     """Add the GPU-seconds since the last count, when it is time again."""
     since = max(status.counted_at, status.decided_at)
-    if status.placement is None or not is_held or now - since < COUNT_EVERY_S:
+    if status.placement is None or not is_held or now - since < every:
         return status
     service = status.service + status.placement.gpus * (now - since)
     return replace(status, service=service, counted_at=now)

@@ -52,7 +52,9 @@ def _news_of_wait(job: JobId, before: Status, after: Status) -> Iterator[tuple[J
     old, new = (each.condition(ConditionType.SCHEDULED) for each in (before, after))
     if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
         return
-    yield job, News("Waiting", new.message, warning=new.reason in HOPELESS)
+    # The name of the Event says already that it waits.
+    message = new.message.removeprefix("waits: ")
+    yield job, News("Waiting", message, warning=new.reason in HOPELESS)
 
 
 def news_of_asides(before: Scene, statuses: Mapping[JobId, Status]) -> Iterator[tuple[JobId, News]]:

@@ -180,11 +180,15 @@ def _checkpoint(checkpoint: Fields) -> str:
 
 def _limits(spec: Fields) -> str:
     named = {
-        "backoffLimit": "{} new attempts",
+        "backoffLimit": "{} new attempt{s}",
         "activeDeadlineSeconds": "{} s at most",
         "ttlSecondsAfterFinished": "forgotten {} s after its end",
     }
-    return ", ".join(text.format(spec[name]) for name, text in named.items() if name in spec)
+    return ", ".join(
+        text.format(spec[name], s="" if spec[name] == 1 else "s")
+        for name, text in named.items()
+        if name in spec
+    )
 
 
 # --- what it has and does -----------------------------------------------------------------

@@ -8,7 +8,7 @@ here. All of it runs on the controller's event loop, so that nobody else writes 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +168,7 @@ class JobsApi:
     async def create(self, request: web.Request) -> web.Response:
         """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
         submissions = self._check(await read_documents(request))
-        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        notices = self._notices(submissions)
         if "dryRun" in request.query:
             items = [each.document for each in submissions]
             return web.json_response(
@@ -217,7 +217,7 @@ class JobsApi:
         after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
-        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        notices = self._notices(submissions)
         items = [showing.effect_document(effect) for effect in effects]
         return web.json_response({"items": items, "notices": notices})
 
@@ -239,7 +239,8 @@ class JobsApi:
         return showing.job_document(
             self._present.renewed(entry),
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
-            remaining=seen[2].remaining(job) if seen is not None else None,
+            now=self._clock(),
+            outlook=seen[2] if seen is not None else None,
         )
 
     def _check(self, documents: list[Json]) -> list[_Submission]:
@@ -260,6 +261,25 @@ class JobsApi:
         if complaints:
             raise Refused.because_of(complaints)
         return submissions
+
+    def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
+        """Say what has no effect here, and who would overwrite whose checkpoint; each thing once."""
+        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        living = self._registry.entries.values()
+        owners = {
+            trainers.checkpoint_of(entry.job, entry.document): entry.job.id
+            for entry in living
+            if not entry.status.is_final and not entry.problem
+        }
+        for each in submissions:
+            path = trainers.checkpoint_of(each.job, each.document)
+            other = owners.setdefault(path, each.job.id)
+            if path and other != each.job.id:
+                notices.append(
+                    f"{each.job.id} and {other} have one checkpoint.path ({path}) and will overwrite"
+                    " each other's; give each a folder of its own"
+                )
+        return list(dict.fromkeys(notices))
 
     def _taken(self, name: JobId, others: set[JobId]) -> list[Problem]:
         path = "metadata.name"

@@ -8,13 +8,14 @@ from typing import Any
 from dlcontrol.documents import write_status, write_time
 from dlcontrol.platforms import Entry
 from dlcontrol.previewing import Effect
+from dlcontrol.progressing import counted
+from dlcontrol.reasons import Outlook
 from dlcontrol.settings import Setting
 from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
 from dlcontrol.telling import event_name
 from dlcore.jobschema import API_VERSION, KIND
-from dlcore.model import Placement
+from dlcore.model import Phase, Placement
 from dlcore.planning import Step
-from dlcore.predicting import Span
 from dllocal.events import Happened
 
 Json = dict[str, Any]
@@ -23,8 +24,8 @@ RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
 """What of the metadata is ours to write, whatever a user has handed in."""
 
 
-def job_document(entry: Entry, *, version: str, remaining: Span | None) -> Json:
-    """Show a job as its user wrote it, with its status."""
+def job_document(entry: Entry, *, version: str, now: float, outlook: Outlook | None = None) -> Json:
+    """Show a job as its user wrote it, with its status and, where it is known, how it will go on."""
     given = entry.document.get("metadata", {})
     metadata = {
         **{name: value for name, value in given.items() if name not in RENEWED},
@@ -32,7 +33,15 @@ def job_document(entry: Entry, *, version: str, remaining: Span | None) -> Json:
         "generation": entry.spec_generation,
         "resourceVersion": version,
     }
-    status = write_status(entry.status, remaining=remaining)
+    # What it has used since it was counted last is counted here, too.
+    recorded = counted(entry.status, now, is_held=bool(entry.status.pods), every=0.0)
+    remaining = None
+    if outlook is not None and recorded.placement is not None:
+        remaining = outlook.remaining(entry.job.id)
+    status = write_status(recorded, remaining=remaining)
+    if outlook is not None and (entry.cancelled or recorded.phase is Phase.SUSPENDED):
+        # What was said of it was how it came to this.
+        status["message"] = outlook.sentence(entry)
     if entry.cancelled:
         status["cancelled"] = True
     if entry.problem:

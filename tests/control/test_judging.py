@@ -174,6 +174,7 @@ def test_a_job_has_finished_when_all_its_processes_ended_well():
     assert said.status.placement is None
     assert (said.status.exit_code, said.status.finished_at) == (0, NOW)
     assert said.status.condition(ConditionType.FINISHED).reason == "Finished"
+    assert not said.status.condition(ConditionType.SCHEDULED).status
     assert reasons(said) == ["Finished"]
 
 

@@ -368,7 +368,7 @@ def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
         second = submit(government, "second", options=(4,))
         government.world.run(100.0)
         [(reason, message)] = told(government, second)
-        assert (reason, message[:15]) == ("Waiting", "waits: needs 4 ")
+        assert (reason, message[:15]) == ("Waiting", "needs 4 GPUs; n")
         assert government.gauge.decisions > 4
         government.world.cancel(first)
         government.wake()

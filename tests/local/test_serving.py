@@ -178,6 +178,63 @@ def test_what_needs_a_cluster_is_refused_by_name_and_what_has_no_effect_is_told(
     assert notices == ["spec.template.spec.containers[0].image has no effect on one machine"]
 
 
+def test_what_has_no_effect_is_told_once_for_all_jobs(ask):
+    documents = [job_document(name) for name in ("a", "b")]
+    for document in documents:
+        document["spec"]["template"]["spec"]["containers"][0]["image"] = "python:3.11"
+    assert len(ask.submit(*documents)["notices"]) == 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_who_shares_a_checkpoint_folder_is_told_so(ask, up, together):
+    documents = [
+        job_document(name, checkpoint={"signal": "SIGTERM", "path": path})
+        for name, path in (("a", "/jobs/x/y"), ("b", "/jobs/x/../x/y"), ("c", "/jobs/x/z"))
+    ]
+    submitted = [documents] if together else [[document] for document in documents]
+    (notice,) = [notice for each in submitted for notice in ask.submit(*each)["notices"]]
+    assert notice == (
+        "b and a have one checkpoint.path (/jobs/x/y) and will overwrite each other's;"
+        " give each a folder of its own"
+    )
+
+
+def test_who_takes_over_the_folder_of_a_job_that_is_over_is_told_nothing(ask, up):
+    checkpoint = {"signal": "SIGTERM", "path": "/jobs/x"}
+    ask.submit(job_document("a", checkpoint=checkpoint))
+    up.do(lambda stage: stage.record("a", phase=Phase.COMPLETED))
+    assert ask.submit(job_document("b", checkpoint=checkpoint))["notices"] == []
+
+
+# --- what is shown of a job ---------------------------------------------------------------
+
+
+def test_a_job_that_was_taken_its_gpus_is_shown_with_what_it_does_now(ask, up):
+    ask.submit(job_document("a"))
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}, speed=1.0, iterations_total=1000.0))
+    assert ask.get("/v1/jobs/a")["status"]["progress"]["etaSeconds"] > 0
+    stale = "gives back 2 GPUs: it is suspended"
+    up.do(lambda stage: stage.take("a", CauseCode.SUSPENDED, phase=Phase.SUSPENDED, message=stale))
+    status = ask.get("/v1/jobs/a")["status"]
+    assert status["message"] == ask.get("/v1/jobs/a/why")["message"] != stale
+    assert "etaSeconds" not in status["progress"]
+
+
+def test_a_job_that_is_cancelled_is_shown_as_ending(ask, up):
+    ask.submit(job_document("a"))
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}))
+    ask("DELETE", "/v1/jobs/a")
+    (item,) = ask.get("/v1/jobs")["items"]
+    assert item["status"]["message"] == "is cancelled; on n1 its pod is ending"
+
+
+def test_the_gpu_time_of_a_job_is_counted_up_to_now(ask, up):
+    ask.submit(job_document("a"))
+    then = time.time() - 10.0
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}, decided_at=then, counted_at=then))
+    assert 20.0 <= ask.get("/v1/jobs/a")["status"]["progress"]["gpuSeconds"] < 100.0
+
+
 def test_a_dry_run_says_the_same_and_does_nothing(ask, up):
     wrong = job_document("a", gpus={"options": [0]})
     assert ask("POST", "/v1/jobs?dryRun=true", wrong).json == ask("POST", "/v1/jobs", wrong).json
