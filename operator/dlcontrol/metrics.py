@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dlcontrol.inventory import gpu_rows
 from dlcontrol.notebook import NotebookState
 from dlcontrol.platforms import PodPhase
 from dlcontrol.scene import Scene
+from dlcontrol.tables import GpuState
 from dlcore.checking import BrokenLaw
-from dlcore.model import GpuRef, Phase
+from dlcore.model import Cluster, Phase
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
@@ -39,8 +41,8 @@ class Metrics:
         )
         self._jobs = self._gauge("dljob_jobs", "Jobs by phase", "phase")
         self._gpus = self._gauge("dljob_gpus", "GPUs by state", "node", "state")
-        self._holds = self._gauge(
-            "dljob_gpu_held", "1 for each GPU that a job holds", "node", "gpu", "uuid", "job"
+        self._uses = self._gauge(
+            "dljob_gpu_in_use", "1 for each GPU that a job uses", "node", "gpu", "uuid", "job"
         )
         self._progress = self._gauge("dljob_job_iterations", "Iterations done", "job")
         self._speed = self._gauge("dljob_job_iterations_per_second", "Speed of training", "job")
@@ -133,17 +135,14 @@ class Metrics:
             self._jobs.labels(phase.value).set(count)
 
     def _show_gpus(self, scene: Scene) -> None:
-        self._holds.clear()
-        for name, node in scene.nodes.items():
-            states = {"free": 0, "decided": 0, "held": 0, "unavailable": 0}
-            for gpu in node.gpus:
-                ref = GpuRef(name, gpu.index)
-                holder = next(iter(scene.holders.get(ref, ())), None)
-                if holder is not None:
-                    self._holds.labels(name, str(gpu.index), gpu.uuid, holder).set(1)
-                states[_state_of(scene, ref, gpu.unavailable_because)] += 1
-            for state, count in states.items():
-                self._gpus.labels(name, state).set(count)
+        self._uses.clear()
+        counts = {(node, state): 0 for node in scene.nodes for state in GpuState}
+        for row in gpu_rows(scene, Cluster(scene.nodes.values())):
+            counts[row.node, row.state] += 1
+            if row.state is GpuState.IN_USE:
+                self._uses.labels(row.node, str(row.gpu), row.uuid, row.job).set(1)
+        for (node, state), count in counts.items():
+            self._gpus.labels(node, state.value).set(count)
 
     # --- from the client of the SideCars
 
@@ -158,14 +157,6 @@ class Metrics:
     def failed(self) -> None:
         """A request had no answer."""
         self._failures.inc()
-
-
-def _state_of(scene: Scene, ref: GpuRef, unavailable_because: str) -> str:
-    if ref in scene.holders:
-        return "held"
-    if unavailable_because:
-        return "unavailable"
-    return "decided" if ref in scene.claims else "free"
 
 
 def _count_sidecars(scene: Scene) -> dict[str, int]:

@@ -105,10 +105,14 @@ class Pods:
         self._living.clear()
         self._soonest = None
         pods: dict[PodKey, Pod] = {}
+        booked: set[tuple[PodKey, int]] = set()
         for entry in entries:
             for booking in entry.status.pods:
                 key = PodKey(entry.job.id, booking.node)
+                booked.add((key, booking.serial))
                 pods[key] = self._look_at(entry, key, booking)
+        for pod in self._deaths.keys() - booked:
+            del self._deaths[pod]
         self._watch.processes(self._living)
         self._watch.after(self._soonest)
         return pods

@@ -153,6 +153,10 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
             # What will never train again needs no folder to prove that nothing is left of it.
             there.entry = replace(there.entry, cancelled=True)
             await there.until(PodPhase.UP)
+            # How often it died is remembered for as long as it is booked, and no longer.
+            assert list(there.pods._deaths) == [(KEY, BOOKING.serial)]
+            there.pods.look([])
+            assert not there.pods._deaths
 
     live_through(story)
 

@@ -1,0 +1,48 @@
+"""What Prometheus is told of GPUs and jobs, in the words that people are told it in."""
+
+from dataclasses import replace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dlcontrol.metrics import Metrics
+from dlcontrol.tables import GpuState
+from dlcore.model import NodeName, Phase
+from tests.control.scenes import cast, make_scene, ready, run, running
+
+N0 = NodeName("n0")
+
+
+def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric by its labels, in the order of their names."""
+    found = text_string_to_metric_families(metrics.text().decode())
+    return {
+        tuple(value for _, value in sorted(sample.labels.items())): sample.value
+        for family in found
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
+    scene = make_scene(
+        cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))}),
+        cast("b", {"n0": (1,)}, seats={"n0": ready()}, phase=Phase.INITIALIZED),
+        nodes={"n0": 4, "n1": 2},
+    )
+    node = scene.nodes[N0]
+    gpus = (*node.gpus[:3], replace(node.gpus[3], unavailable_because="too hot"))
+    scene = replace(scene, nodes={**scene.nodes, N0: replace(node, gpus=gpus)})
+    metrics = Metrics()
+    metrics.show(scene)
+    assert samples(metrics, "dljob_gpus") == {
+        **{("n0", state.value): 1.0 for state in GpuState},
+        **{("n1", state.value): 2.0 * (state is GpuState.FREE) for state in GpuState},
+    }
+    assert samples(metrics, "dljob_gpu_in_use") == {("0", "a", "n0", ""): 1.0}
+
+
+def test_who_uses_a_gpu_no_longer_is_not_told_to():
+    metrics = Metrics()
+    metrics.show(make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))})))
+    metrics.show(make_scene())
+    assert samples(metrics, "dljob_gpu_in_use") == {}
