@@ -17,13 +17,13 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result, summarize
 
-from dlcontrol.judging import News
 from dlcontrol.learning import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.platforms import Address, Entry, Observation, Pod, PodKey, PodOrder, PodPhase
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import Contact, Scene
+from dlcontrol.verdicts import News
 from dlcore import policies
 from dlcore.fitting import Forecast
 from dlcore.model import (

@@ -5,10 +5,10 @@ Whom the loop tells what it sees and decides, and asks what they know. It waits 
 from collections.abc import Mapping
 from typing import Protocol
 
-from dlcontrol.judging import News
 from dlcontrol.learning import Resumption
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
+from dlcontrol.verdicts import News
 from dlcore.checking import BrokenLaw
 from dlcore.fitting import Forecast
 from dlcore.model import JobId, Snapshot

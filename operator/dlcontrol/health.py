@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dlcontrol.judging import News
 from dlcontrol.observing import marked
 from dlcontrol.scene import Scene
+from dlcontrol.verdicts import News
 from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.problems import listed
 

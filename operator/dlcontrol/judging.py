@@ -12,8 +12,7 @@ those are ready who get its old ones. What happens to an older start counts all 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from dlcontrol.asides import Asides
 from dlcontrol.endings import code_of, describe_failure, ended_well
@@ -30,7 +29,8 @@ from dlcontrol.progressing import (
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
 from dlcontrol.starts import Latest
-from dlcontrol.troubles import tell_of_troubles
+from dlcontrol.troubles import tell_of_pods, tell_of_troubles
+from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
@@ -38,53 +38,9 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """How much is borne with, and for how long. Seconds."""
-
-    retry_seconds: float = 10.0
-    """Before the first new attempt after a crash; each further one waits twice as long."""
-    longest_retry_seconds: float = 300.0
-    """But no attempt waits longer than that."""
-    keep_seconds: float = 20.0
-    """A job that is tried again within that time keeps its GPUs meanwhile."""
-    lost_seconds: float = 60.0
-    """For how long a SideCar may be silent before its pod is ended."""
-    initialize_seconds: float = 900.0
-    """For how long the pods of a job may take to come up before it gives its GPUs back."""
-    steady_seconds: float = 120.0
-    """A job that has run for so long is not said to have had setbacks in a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """Something worth an Event."""
-
-    reason: str
-    message: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a job."""
-
-    status: Status
-    news: tuple[News, ...] = ()
-
-
-class Learnt(NamedTuple):
-    """What was learnt of a job, besides what is seen of it now."""
-
-    forecast: float | None = None
-    """How many iterations it is expected to need, if it has a target."""
-    resumption: Resumption | None = None
-    """The first step of its latest start, once it was taken."""
-
-
 def judge(
     scene: Scene,
-    rules: Rules = Rules(),
+    rules: Rules = USUAL_RULES,
     asides: Asides | None = None,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
@@ -153,7 +109,7 @@ class _Judge:
         for happens in self._happenings():
             if happens():
                 return
-        self._note_pods()
+        self.status = tell_of_pods(self.status, self.all_seats, self.now)
         self._note_running()
         if self.latest.generation == self.status.run_generation:
             self.status = count_change(self.status, self.started, learnt.resumption)
@@ -419,27 +375,6 @@ class _Judge:
         return True
 
     # --- what goes well
-
-    def _note_pods(self) -> None:
-        """Say whether all its pods are up; if not, what the platform says about it."""
-        placement = self.status.placement
-        if placement is None:
-            return
-        seats = [self.scene.seats_of(self.job.id).get(node) for node in placement.nodes]
-        pending = [seat.pod for seat in seats if seat is not None and seat.state is None]
-        pod = next((pod for pod in pending if pod.reason), None)
-        if all(seat is not None and seat.state is not None for seat in seats):
-            condition = Condition(
-                ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
-            )
-        elif pod is not None:
-            message = pod.message or f"its pod on {pod.key.node} is not up: {pod.reason}"
-            condition = Condition(
-                ConditionType.INITIALIZED, status=False, reason=pod.reason, message=message
-            )
-        else:
-            return
-        self.status = self.status.with_condition(condition, self.now)
 
     def _note_running(self) -> None:
         status, placement = self.status, self.status.placement

@@ -23,12 +23,12 @@ from dlcontrol.asides import Asides
 from dlcontrol.audience import Gauge, Memory
 from dlcontrol.coordinating import Unbook
 from dlcontrol.health import Health
-from dlcontrol.judging import News, Rules, Verdict
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
+from dlcontrol.verdicts import News, Rules, Verdict
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy

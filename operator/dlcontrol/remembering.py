@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from dlcontrol import observing
 from dlcontrol.inventory import gpu_rows
-from dlcontrol.judging import News
 from dlcontrol.learning import Lessons, Resumption
 from dlcontrol.learning_pods import PodLessons
 from dlcontrol.notebook import Notebook
@@ -18,6 +17,7 @@ from dlcontrol.platforms import Entry, PodKey
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
 from dlcontrol.tables import HistoryEntry, JobRow
+from dlcontrol.verdicts import News
 from dlcore import explaining
 from dlcore.fitting import Forecast
 from dlcore.model import Cluster, JobId, Snapshot

@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from dlcontrol.addresses import redact
 from dlcontrol.dialing import DialSettings
-from dlcontrol.judging import Rules
 from dlcontrol.pacing import Pace
+from dlcontrol.verdicts import Rules
 from dlcore.model import Mechanism
 from dlcore.problems import Problem, WrongDocument, nearest
 from dlcore.profiles import Costs

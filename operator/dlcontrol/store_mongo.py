@@ -11,13 +11,12 @@ whoever comes second reads anew and tries again. Former revisions are removed, s
 document a type but for instants; the highest revision counts.
 """
 
-import json
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -35,6 +34,15 @@ from pymongo.errors import (
 from pymongo.uri_parser import parse_uri
 
 from dlcontrol.addresses import PASSWORD, USERNAME, MongoAddress
+from dlcontrol.mongo_documents import (
+    Document,
+    by_id,
+    document_of,
+    id_of,
+    key_of,
+    newest_of,
+    record_of,
+)
 from dlcontrol.store import (
     USUAL_BOUNDS,
     Bounds,
@@ -52,18 +60,12 @@ from dlcontrol.tables import (
     JobRow,
     Key,
     R,
-    Record,
-    Row,
     differences,
     read_rows,
-    to_record,
 )
 from dlcore import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType
-from dlwire.kinds import camel
-
-Document = dict[str, Any]
 
 SCHEMA = 1
 """The version of what follows; a server that holds a newer one is left alone."""
@@ -140,14 +142,14 @@ class MongoStore:
 
     def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
         with self._asking() as db:
-            which = {} if types is None else {"key": {"$in": [_key(kind) for kind in types]}}
-            newest = _newest(db.profiles.find(which))
+            which = {} if types is None else {"key": {"$in": [key_of(kind) for kind in types]}}
+            newest = newest_of(db.profiles.find(which))
         stored = {kind: self._read(kind, document) for kind, document in newest.items()}
         return {kind: each for kind, each in stored.items() if each.profile is not None}
 
     def revisions(self) -> Mapping[JobType, int]:
         with self._asking() as db:
-            newest = _newest(db.profiles.find({}, {"key": 1, "revision": 1, "forgotten": 1}))
+            newest = newest_of(db.profiles.find({}, {"key": 1, "revision": 1, "forgotten": 1}))
         return {
             kind: document["revision"]
             for kind, document in newest.items()
@@ -183,18 +185,18 @@ class MongoStore:
         found = self._find(db, kind)
         if not found.has(ticket):
             return None
-        db.profiles.delete_many({"key": _key(kind), "revision": {"$lt": found.revision}})
+        db.profiles.delete_many({"key": key_of(kind), "revision": {"$lt": found.revision}})
         return found
 
     def _find(self, db: Any, kind: JobType) -> Stored:
-        ours = {"key": _key(kind), "revision": {"$gt": 0}}
+        ours = {"key": key_of(kind), "revision": {"$gt": 0}}
         document = db.profiles.find_one(ours, sort=[("revision", -1)])
         return Stored(None) if document is None else self._read(kind, document)
 
     def _add(self, db: Any, kind: JobType, new: Stored) -> bool:
         """Write a revision, unless somebody else has written one of that number."""
         profile = {} if new.profile is None else profilefile.render(new.profile)
-        key = _key(kind)
+        key = key_of(kind)
         try:
             db.profiles.insert_one(
                 {
@@ -223,7 +225,7 @@ class MongoStore:
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:
         # The last of those with one id counts.
-        documents = {entry.id: _document(entry) for entry in entries}
+        documents = {entry.id: document_of(entry) for entry in entries}
         if not documents:
             return
         with self._counting:
@@ -281,7 +283,7 @@ class MongoStore:
         with self._asking() as db:
             found = db.history.find({} if job is None else {"job": job})
             documents = list(found.sort(_NEWEST_FIRST).limit(limit)) if limit > 0 else []
-        return tuple(read_rows(HistoryEntry, documents, _record, self.address))
+        return tuple(read_rows(HistoryEntry, documents, record_of, self.address))
 
     # --- the tables
 
@@ -305,19 +307,19 @@ class MongoStore:
             if shown is None or self._clock() > shown.at + TRUST_SECONDS:
                 at = self._clock()
                 with self._asking() as db:
-                    there = _by_id(db[table].find({}))
-                written, gone = differences(there, _by_id(map(_document, wanted.values())))
+                    there = by_id(db[table].find({}))
+                written, gone = differences(there, by_id(map(document_of, wanted.values())))
             else:
                 at = shown.at
                 changed, gone = differences(shown.rows, wanted)
-                written = list(map(_document, changed))
+                written = list(map(document_of, changed))
             self._write(table, written, gone)
             self._shown[table] = _Shown(wanted, at)
 
     def _write(self, table: str, written: Iterable[Document], gone: Sequence[Key]) -> None:
         with self._asking() as db:
             if gone:
-                db[table].delete_many({"_id": {"$in": list(map(_id, gone))}})
+                db[table].delete_many({"_id": {"$in": list(map(id_of, gone))}})
             documents = {document["_id"]: document for document in written}
             known = self._insert(db[table], documents) if documents else []
         for document in known:
@@ -326,7 +328,7 @@ class MongoStore:
     def _table(self, table: str, kind: type[R], order: Sequence[str]) -> tuple[R, ...]:
         with self._asking() as db:
             documents = list(db[table].find({}).sort([(name, 1) for name in order]))
-        return tuple(read_rows(kind, documents, _record, self.address))
+        return tuple(read_rows(kind, documents, record_of, self.address))
 
     # --- the server
 
@@ -406,63 +408,10 @@ class MongoStore:
         return StoreAway(self.address, message, remedy)
 
 
-# --- documents ----------------------------------------------------------------------------
-
-
 def _count(db: Any) -> Counter[str]:
     """How many entries the history has of each job."""
     groups = db.history.aggregate([{"$group": {"_id": "$job", "entries": {"$sum": 1}}}])
     return Counter({each["_id"]: each["entries"] for each in groups})
-
-
-def _key(kind: JobType) -> str:
-    return json.dumps(kind, ensure_ascii=False)
-
-
-def _newest(documents: Iterable[Document]) -> dict[JobType, Document]:
-    """The highest revision of each type."""
-    newest: dict[JobType, Document] = {}
-    for document in documents:
-        kind = _kind_of(document)
-        if kind is not None and document["revision"] > newest.get(kind, _NONE)["revision"]:
-            newest[kind] = document
-    return newest
-
-
-_NONE: Document = {"revision": 0}
-
-
-def _kind_of(document: Document) -> JobType | None:
-    """The type that a document is filed under; ``None`` if it is not of ours."""
-    match document:
-        case {"key": str(key), "revision": int()}:
-            with suppress(ValueError, TypeError):
-                return JobType(*json.loads(key))
-    return None
-
-
-def _id(key: Key) -> str:
-    return "/".join(map(str, key))
-
-
-def _by_id(documents: Iterable[Document]) -> dict[Key, Document]:
-    return {(document["_id"],): document for document in documents}
-
-
-def _document(row: Row) -> Document:
-    """Write a row with the names of fields that documents of Kubernetes have."""
-    key = row.id if isinstance(row, HistoryEntry) else _id(row.key)
-    named = {camel(name): value for name, value in to_record(row).items() if name != "id"}
-    return {"_id": key, **named}
-
-
-def _record(document: Document) -> Record:
-    record = {_snake(name): value for name, value in document.items()}
-    return {**record, "id": document["_id"]}
-
-
-def _snake(name: str) -> str:
-    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
 def _short(error: Exception) -> str:

@@ -8,9 +8,9 @@ would be a thousand Events for each job that ends.
 
 from collections.abc import Iterator, Mapping
 
-from dlcontrol.judging import News
 from dlcontrol.records import ConditionType, Status
 from dlcontrol.scene import Scene
+from dlcontrol.verdicts import News
 from dlcore.model import CauseCode, JobId
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 

@@ -1,4 +1,7 @@
-"""What the SideCars of a job complain of, put before its user: as a condition, with the remedies."""
+"""
+What the pods of a job wait for and what its SideCars complain of, put before its user: as
+conditions, with the remedies.
+"""
 
 from collections.abc import Iterable
 
@@ -34,3 +37,25 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
     return status.with_condition(
         Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
     )
+
+
+def tell_of_pods(status: Status, seats: Iterable[Seat], now: float) -> Status:
+    """Say whether all its pods are up; if not, what the platform says about it."""
+    if status.placement is None:
+        return status
+    there = {seat.key.node: seat for seat in seats}
+    needed = [there.get(node) for node in status.placement.nodes]
+    pending = [seat.pod for seat in needed if seat is not None and seat.state is None]
+    pod = next((pod for pod in pending if pod.reason), None)
+    if all(seat is not None and seat.state is not None for seat in needed):
+        condition = Condition(
+            ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
+        )
+    elif pod is not None:
+        message = pod.message or f"its pod on {pod.key.node} is not up: {pod.reason}"
+        condition = Condition(
+            ConditionType.INITIALIZED, status=False, reason=pod.reason, message=message
+        )
+    else:
+        return status
+    return status.with_condition(condition, now)

@@ -25,9 +25,9 @@ from typing import Any
 
 from dlcontrol import dialing
 from dlcontrol.dialing import DialSettings
-from dlcontrol.judging import Rules
 from dlcontrol.loop import Options
 from dlcontrol.pacing import Pace
+from dlcontrol.verdicts import Rules
 from dlcore import policies
 from dlcore.model import Mechanism
 from dllocal import pods

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from dlcontrol.judging import News, Rules
 from dlcontrol.learning import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
+from dlcontrol.verdicts import News, Rules
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
 from dlcore.fitting import Forecast

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from dlcontrol.asides import Asides
-from dlcontrol.judging import Rules, judge
+from dlcontrol.judging import judge
 from dlcontrol.learning import Resumption
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.scene import Begun
+from dlcontrol.verdicts import Rules
 from dlcore.model import (
     Checkpoint,
     Direction,

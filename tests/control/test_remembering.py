@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.judging import News
 from dlcontrol.learning import Lessons
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_store
@@ -16,6 +15,7 @@ from dlcontrol.platforms import Entry, PodKey
 from dlcontrol.records import Status
 from dlcontrol.remembering import Remembrance
 from dlcontrol.scene import Scene
+from dlcontrol.verdicts import News
 from dlcore.model import (
     Cause,
     CauseCode,
