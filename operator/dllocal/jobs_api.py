@@ -7,6 +7,7 @@ here. All of it runs on the controller's event loop, so that nobody else writes 
 
 import asyncio
 import math
+import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -267,14 +268,16 @@ class JobsApi:
         notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
         living = self._registry.entries.values()
         owners = {
-            trainers.checkpoint_of(entry.job, entry.document): entry.job.id
+            posixpath.normpath(entry.job.checkpoint.path): entry.job.id
             for entry in living
-            if not entry.status.is_final and not entry.problem
+            if entry.job.checkpoint.path and not entry.status.is_final
         }
         for each in submissions:
-            path = trainers.checkpoint_of(each.job, each.document)
+            if not each.job.checkpoint.path:
+                continue
+            path = posixpath.normpath(each.job.checkpoint.path)
             other = owners.setdefault(path, each.job.id)
-            if path and other != each.job.id:
+            if other != each.job.id:
                 notices.append(
                     f"{each.job.id} and {other} have one checkpoint.path ({path}) and will overwrite"
                     " each other's; give each a folder of its own"

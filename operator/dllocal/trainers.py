@@ -54,13 +54,6 @@ def trainer_of(job: Job, document: Mapping[str, Any]) -> Trainer:
     return Trainer(tuple(_filled(word, variables | own) for word in words), own, folder)
 
 
-def checkpoint_of(job: Job, document: Mapping[str, Any]) -> str:
-    """Say in which folder the job saves itself; empty if its file does not."""
-    if not job.checkpoint.path:
-        return ""
-    return os.path.normpath(os.path.join(trainer_of(job, document).folder, job.checkpoint.path))  # noqa: PTH118
-
-
 def visible_gpus(job: Job, node: Node, numbers: Iterable[int]) -> dict[str, str]:
     """What shows a process these GPUs of a node and no others, as its SideCar says it."""
     names = ",".join(gpu_names(node, numbers, job.gpus.ids))

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.reasons import Outlook
 from dlcontrol.tables import HistoryEntry
 from dlcore.model import CauseCode, GpuRef, JobId, NodeName, Phase
-from dllocal import refusals
+from dllocal import refusals, showing
 from dllocal.folders import StateError
 from dllocal.registry import Registry
 from tests.local.asking import Answer, Asker
@@ -211,13 +212,29 @@ def test_who_takes_over_the_folder_of_a_job_that_is_over_is_told_nothing(ask, up
 
 def test_a_job_that_was_taken_its_gpus_is_shown_with_what_it_does_now(ask, up):
     ask.submit(job_document("a"))
-    up.do(lambda stage: stage.give("a", {"n1": (0, 1)}, speed=1.0, iterations_total=1000.0))
-    assert ask.get("/v1/jobs/a")["status"]["progress"]["etaSeconds"] > 0
     stale = "gives back 2 GPUs: it is suspended"
     up.do(lambda stage: stage.take("a", CauseCode.SUSPENDED, phase=Phase.SUSPENDED, message=stale))
-    status = ask.get("/v1/jobs/a")["status"]
-    assert status["message"] == ask.get("/v1/jobs/a/why")["message"] != stale
-    assert "etaSeconds" not in status["progress"]
+    message = ask.get("/v1/jobs/a")["status"]["message"]
+    assert message == ask.get("/v1/jobs/a/why")["message"] != stale
+
+
+def test_a_job_that_was_taken_its_gpus_since_the_last_look_has_no_eta(ask, up):
+    ask.submit(job_document("a"))
+
+    def play(stage):
+        stage.give("a", {"n1": (0, 1)}, speed=1.0, iterations_total=1000.0)
+        scene = stage.scene()
+        before = stage.registry.entries[JobId("a")]
+        stage.take("a", CauseCode.SUSPENDED, phase=Phase.SUSPENDED)
+        return Outlook(scene, stage.snapshot(scene)), before, stage.registry.entries[JobId("a")]
+
+    outlook, *entries = up.do(play)
+    documents = [
+        showing.job_document(entry, version="1", now=time.time(), outlook=outlook)
+        for entry in entries
+    ]
+    has_eta = ["etaSeconds" in document["status"]["progress"] for document in documents]
+    assert has_eta == [True, False]
 
 
 def test_a_job_that_is_cancelled_is_shown_as_ending(ask, up):
