@@ -8,6 +8,7 @@ it there goes into the store.
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,7 @@ def measure(
     document, job = read_job(file)
     counts = counts or job.gpus.options
     check(file, job, counts)
-    logging.getLogger("dllocal").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
+    with _quiet("dllocal"), tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
         setup = Setup(
             state=Path(folder) / "state",
             nodes=find_nodes(cluster, max(counts)),
@@ -74,6 +74,18 @@ def measure(
 async def _measure(setup: Setup, document: Document, course: Course) -> Profile:
     async with Bench(setup) as bench:
         return await profile_job(bench, document, course, say)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Log errors only, of what is to be told by us."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def keep(store: Store, measured: Profile, seconds: float) -> Profile:

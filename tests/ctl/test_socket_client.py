@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from dlctl import socket_client
+from dllocal import serving
 from dllocal.folders import Folders
 from tests.local.stages import job_document
 
@@ -85,10 +86,16 @@ def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
     folders.socket.unlink()
 
 
-def test_what_is_too_large_to_be_taken_in_is_told(played):
+@pytest.fixture
+def narrow(monkeypatch):
+    """A server that takes less, so that what is too much is read by the command in no time."""
+    monkeypatch.setattr(serving, "LARGEST_REQUEST", 1 << 20)
+
+
+def test_what_is_too_large_to_be_taken_in_is_told(narrow, played):
     """The answer comes while the request is still being sent."""
     large = job_document("large")
-    large["metadata"]["annotations"] = {f"note-{number}": "x" * 200_000 for number in range(100)}
+    large["metadata"]["annotations"] = {f"note-{number}": "x" * 200_000 for number in range(15)}
     result = played("submit", played.file(large))
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == "dljob: the request is too large; submit fewer jobs at once\n"
