@@ -13,8 +13,9 @@ BIN := $(VENV)/bin
 # names another. Plain python3 comes last, because it may be newer than the locked wheels.
 PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
 
-# How many processes share the tests.
-JOBS := 2
+# How many processes share the tests. One more than a small machine has cores, because many tests
+# wait for servers and processes.
+JOBS := 3
 
 # The least share of dlcore's branches that the tests must take, in percent.
 BRANCHES := 95

@@ -66,7 +66,8 @@ def test_pictures_are_written_where_they_are_wanted(dljob, small, folder):
     assert "2 pictures are in pictures/" in result.stderr
 
 
-@pytest.mark.slow
+# Whole traces; what is replayed of them at every change is in tests/sim/test_peers.py.
+@pytest.mark.long
 def test_peers_are_met_or_told_apart(dljob):
     rows = dljob("reproduce", "peers", "-o", "json").data
     philly = [row for row in rows if row["item"].startswith("philly")]
