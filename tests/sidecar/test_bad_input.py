@@ -202,6 +202,9 @@ def test_a_full_disk_under_our_own_log_stops_nothing(start, token):
 
 # --- too much of it -----------------------------------------------------------------------
 
+MOST_GROWTH_KIB = 24 * 1024
+"""Far less than what is passed on. Each thread that looks at files has some memory of its own."""
+
 FLOOD = """
 import os, sys, time
 block = b"a line of a hundred bytes or so that says nothing of interest to anybody who reads the log" * 700
@@ -262,7 +265,7 @@ def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, tok
     count = int(wait_until(lambda: done.exists() and done.read_text(), what="the end of the flood"))
     peaks = {pid: read_peak_kib(pid) - peak for pid, peak in before.items()}
     assert len(peaks) == 2
-    assert max(peaks.values()) < 8 * 1024, peaks
+    assert max(peaks.values()) < MOST_GROWTH_KIB, peaks
     if way == "to a pipe":
         wait_until(lambda: drain.count >= count, what="all of the output")
     else:
