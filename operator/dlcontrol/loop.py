@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
@@ -35,6 +35,9 @@ from dlcore.contract import Policy
 from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
+
+if TYPE_CHECKING:
+    from dlcontrol.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,18 @@ class Options:
     rules: Rules = Rules()
     pace: Pace = Pace()
     seed: int = 0
+
+    @classmethod
+    def of(cls, settings: "Settings", policy: Policy) -> "Options":
+        """Take of the settings what a controller needs to be told; the policy is read already."""
+        return cls(
+            policy=policy,
+            mechanism=Mechanism(settings.mechanism),
+            costs=settings.costs,
+            rules=settings.rules,
+            pace=settings.pace,
+            seed=settings.seed,
+        )
 
 
 class Controller:

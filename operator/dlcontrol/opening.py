@@ -1,11 +1,20 @@
-"""Which store an address means, opened."""
+"""Which store an address means, opened; and the notebook in front of it."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from dlcontrol.addresses import Credentials, read_address
+from dlcontrol.availability import Notice
+from dlcontrol.notebook import Notebook
 from dlcontrol.store import USUAL_BOUNDS, Bounds, Store
 from dlcontrol.store_sqlite import SqliteStore
+from dlcore.profiles import Costs
+
+log = logging.getLogger(__name__)
+
+KNOWN_SECONDS = 2.0
+"""So long is waited for what the store knows, before it is done without."""
 
 
 def open_store(
@@ -29,3 +38,15 @@ def open_store(
     from dlcontrol.store_mongo import MongoStore  # noqa: PLC0415
 
     return MongoStore(where, bounds=bounds, patience_seconds=patience_seconds)
+
+
+def open_notebook(store: Store, defaults: Costs) -> Notebook:
+    """Begin to keep what a controller learns; ``defaults`` are the costs of what is not known yet."""
+    notebook = Notebook(store, tell=_tell, defaults=defaults)
+    notebook.open(wait_seconds=KNOWN_SECONDS)
+    return notebook
+
+
+def _tell(notice: Notice) -> None:
+    """Told once when the store goes away, and once when it is back."""
+    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)

@@ -34,21 +34,8 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 @_option_type
 def read_contestant(text: str) -> Contestant:
-    """
-    Read ``NAME[:OPTION=VALUE]…``, for example ``tiresias:thresholds=3250,7200``.
-
-    Options are separated by colons, because values may hold commas.
-    """
-    name, *rest = text.split(":")
-    options: dict[str, str] = {}
-    for part in rest:
-        key, equals, value = part.partition("=")
-        if not equals or not key:
-            raise ValueError(f"{part!r} is no option of a policy; write {name}:OPTION=VALUE")
-        if key in options:
-            raise ValueError(f"{key} is given twice for {name}; keep one of them")
-        options[key] = value
-    return Contestant(text, policies.make(name, options))
+    """Read a policy with its options; what was typed is its name among the others."""
+    return Contestant(text, policies.read(text))
 
 
 @_option_type

@@ -18,6 +18,7 @@ import click
 
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
+from dlcontrol.opening import open_notebook
 from dlcontrol.platforms import Fenced
 from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
@@ -178,14 +179,7 @@ def build_setup(
         state=root,
         nodes=nodes,
         virtual_gpus=virtual,
-        options=Options(
-            policy=_make_policy(chosen.policy),
-            mechanism=Mechanism(chosen.mechanism),
-            costs=chosen.costs,
-            rules=chosen.rules,
-            pace=chosen.pace,
-            seed=chosen.seed,
-        ),
+        options=Options.of(chosen, _make_policy(chosen.policy)),
         store=chosen.store,
         sample_seconds=chosen.learning.sample_seconds,
         dialing=chosen.dialing,
@@ -226,6 +220,7 @@ def _is_for_people(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or record.name in (
         Events.__module__,
         Running.__module__,
+        open_notebook.__module__,
     )
 
 

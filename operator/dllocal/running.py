@@ -17,14 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dlcontrol.availability import Notice
 from dlcontrol.dialing import DialSettings
 from dlcontrol.exchanging import import_profiles
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
-from dlcontrol.opening import open_store
+from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
@@ -45,9 +44,6 @@ from dlwire.messages import Refusal, State
 log = logging.getLogger(__name__)
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-
-STORE_SECONDS = 2.0
-"""So long is waited for what the store knows, before it is done without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +192,7 @@ class Running:
         store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)
         if self.setup.profiles:
             import_profiles(store, self.setup.profiles)
-        notebook = Notebook(store, tell=_tell_of_store, defaults=self.setup.options.costs)
-        notebook.open(wait_seconds=STORE_SECONDS)
-        return notebook
+        return open_notebook(store, self.setup.options.costs)
 
     def _backstage(self) -> Backstage:
         return Backstage(
@@ -246,8 +240,3 @@ class Running:
         if not self._fenced.done():
             message = f"the SideCar of {key} obeys another controller: {refusal.message}"
             self._fenced.set_exception(Fenced(message))
-
-
-def _tell_of_store(notice: Notice) -> None:
-    """Told once when the store goes away, and once when it is back."""
-    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)

@@ -7,10 +7,7 @@ the options here say where the cluster is and what pods need.
 
 import asyncio
 import logging
-import signal
-import socket
 import sys
-import uuid
 from pathlib import Path
 
 import click
@@ -20,10 +17,10 @@ from dlcontrol.loop import Options
 from dlcontrol.platforms import Fenced
 from dlcontrol.settings import SettingsError
 from dlcore import policies
-from dlcore.model import Mechanism
 from dloperator import access
 from dloperator.cluster import ClusterSettings
 from dloperator.electing import LeaseSettings
+from dloperator.foreground import log_to_stderr, new_identity, run_until_told
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
 from dloperator.settings import OperatorSettings, read_settings
@@ -58,13 +55,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     Settings come from --set, then from the environment (DLJOB_PODS_IMAGE, DLJOB_POLICY, …), then
     from the settings file.
     """
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    # It logs each call of each handler.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    log_to_stderr()
     try:
         settings = read_settings(config, options)
         found = access.find(kubeconfig, context)
@@ -72,7 +63,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         raise click.ClickException(str(error)) from error
     place = Place(
         namespace=settings.namespace or own_namespace(),
-        identity=f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        identity=new_identity(),
         watched=settings.watched,
         health=settings.health,
     )
@@ -85,12 +76,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
 
 async def _run(found: access.Access, place: Place, work: Work, lease: LeaseSettings) -> None:
     operator = Operator(found, place, work, lease)
-    task = asyncio.create_task(operator.run())
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
+    if await run_until_told(operator.run()):
         log.info("ends; what trains goes on training")
 
 
@@ -104,20 +90,12 @@ def own_namespace() -> str:
 
 def make_work(settings: OperatorSettings) -> Work:
     """Say what is to be done."""
-    name, *rest = settings.policy.split(":")
     try:
-        policy = policies.make(name, dict(each.split("=", 1) for each in rest))
+        policy = policies.read(settings.policy)
     except ValueError as error:
         raise click.ClickException(f"policy: {error}") from error
     return Work(
-        options=Options(
-            policy=policy,
-            mechanism=Mechanism(settings.mechanism),
-            costs=settings.costs,
-            rules=settings.rules,
-            pace=settings.pace,
-            seed=settings.seed,
-        ),
+        options=Options.of(settings, policy),
         store=settings.store,
         sample_seconds=settings.learning.sample_seconds,
         dialing=settings.dialing,

@@ -27,7 +27,7 @@ from dlcore.model import JobId
 from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound
 from dloperator.podmaking import owner_reference, secret_name
-from dloperator.reading import JOB_SUFFIX
+from dloperator.reading import sidecar_name
 from dloperator.resources import SECRETS
 
 Json = dict[str, Any]
@@ -144,7 +144,7 @@ class Certificates:
                 await self._write(job, metadata)
 
     async def _write(self, job: JobId, metadata: Mapping[str, Any]) -> None:
-        files = self._authority.vouch_for(metadata["uid"].lower() + JOB_SUFFIX, days=self._days)
+        files = self._authority.vouch_for(sidecar_name(metadata["uid"]), days=self._days)
         document = {
             "metadata": {
                 "name": secret_name(metadata["name"]),

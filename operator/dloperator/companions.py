@@ -12,10 +12,11 @@ from typing import Any
 
 from dlcore import jobfile
 from dlcore.podrules import TRAINER
-from dloperator import names, podmaking
+from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
+from dloperator.reading import role_of
 from dloperator.resources import PODS
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ class Companions:
     async def tend(self) -> None:
         """Look at all jobs once."""
         there = {
-            name: pod for name, pod in self._mirrors.pods.objects.items() if _is_companion(pod)
+            name: pod
+            for name, pod in self._mirrors.pods.objects.items()
+            if role_of(pod) not in ("", TRAINER)
         }
         wanted = dict(self._iter_wanted())
         for name, pod in there.items():
@@ -69,13 +72,6 @@ class Companions:
         if "deletionTimestamp" not in metadata and uid not in self._deleted:
             await self._api.delete(PODS, name.name, name.namespace, uid=uid)
             self._deleted.add(uid)
-
-
-def _is_companion(pod: Json) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    owners = pod["metadata"].get("ownerReferences") or ()
-    is_of_a_job = any(owner.get("kind") == names.KIND for owner in owners)
-    return is_of_a_job and labels.get(names.ROLE_LABEL, TRAINER) != TRAINER
 
 
 def _has_ended(pod: Json) -> bool:

@@ -9,13 +9,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcontrol.availability import Notice
 from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
-from dlcontrol.notebook import Notebook
-from dlcontrol.opening import open_store
+from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -33,8 +31,6 @@ from dlwire.messages import Refusal
 
 log = logging.getLogger(__name__)
 
-STORE_SECONDS = 2.0
-"""So long is waited for what the store knows, before it is done without."""
 RENEWAL_S = 60.0
 
 
@@ -77,8 +73,11 @@ class Leading:
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
         self._tidier = Tidier(api, self._mirrors, specs)
         epoch = self._election.epoch
+        store = open_store(work.store, environment=os.environ)
         self._memory = Remembrance(
-            _open_notebook(work), Lessons(sample_seconds=work.sample_seconds), epoch=epoch
+            open_notebook(store, work.options.costs),
+            Lessons(sample_seconds=work.sample_seconds),
+            epoch=epoch,
         )
         candidate.metrics.watch_store(self._memory.notebook.state)
         self._sidecars = SideCars(
@@ -180,15 +179,3 @@ async def together(*activities: Coroutine[Any, Any, None]) -> None:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _open_notebook(work: Work) -> Notebook:
-    store = open_store(work.store, environment=os.environ)
-    notebook = Notebook(store, tell=_tell_of_store, defaults=work.options.costs)
-    notebook.open(wait_seconds=STORE_SECONDS)
-    return notebook
-
-
-def _tell_of_store(notice: Notice) -> None:
-    """Told once when the store goes away, and once when it is back."""
-    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
 from dlcore.podrules import TRAINER
+from dloperator import names
 from dloperator.podmaking import SIDECAR_PORT
 
 Json = Mapping[str, Any]
@@ -28,8 +29,7 @@ CORDONS: Final = "dljob.io/cordoned-gpus"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own taint by which an administrator confirms that a node is shut down."""
 MOST_GPUS: Final = 64
-JOB_SUFFIX: Final = ".job.dljob"
-"""After the uid of a job: the name in the certificate of its SideCars."""
+_JOB_SUFFIX: Final = ".job.dljob"
 
 _OWN_FAULTS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _SAYS_LITTLE: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -141,7 +141,7 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
     status = document.get("status") or {}
     trainer = _trainer(status)
     if "running" in trainer.get("state", {}) and status.get("podIP"):
-        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=uid.lower() + JOB_SUFFIX)
+        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=sidecar_name(uid))
         return Pod(key, PodPhase.UP, address)
     reason, message = _why_pending(document)
     fault = reason in _OWN_FAULTS or _was_its_own_end(trainer)
@@ -151,6 +151,22 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
 def is_bound(document: Json) -> bool:
     """Whether a node was found for it."""
     return bool((document.get("spec") or {}).get("nodeName"))
+
+
+def sidecar_name(uid: str) -> str:
+    """Return the name in the certificate of the SideCars of a job."""
+    return uid.lower() + _JOB_SUFFIX
+
+
+def role_of(document: Json) -> str:
+    """What a pod is for in a job of ours, such as the training; empty if it is in none."""
+    metadata = document["metadata"]
+    labels = metadata.get("labels") or {}
+    owners = metadata.get("ownerReferences") or ()
+    is_of_a_job = any(owner.get("kind") == names.KIND for owner in owners)
+    if not is_of_a_job or names.JOB_LABEL not in labels:
+        return ""
+    return str(labels.get(names.ROLE_LABEL, ""))
 
 
 def has_ended(document: Json, node: Json | None) -> bool:

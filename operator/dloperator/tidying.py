@@ -19,7 +19,7 @@ from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreac
 from dloperator.companions import Companions
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended
+from dloperator.reading import has_ended, role_of
 from dloperator.resources import PODS
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Tidier:
         there = set()
         for name, pod in list(self._mirrors.pods.objects.items()):
             there.add(pod["metadata"]["uid"])
-            if not _is_ours(pod):
+            if role_of(pod) != TRAINER:
                 continue
             try:
                 await self._tidy_one(name, pod)
@@ -109,13 +109,6 @@ class Tidier:
             self._mirrors.pods.show_end(pod)
         else:
             self._mirrors.pods.show(pod, is_ours=True)
-
-
-def _is_ours(pod: Json) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    owners = pod["metadata"].get("ownerReferences") or ()
-    is_of_a_job = any(owner.get("kind") == names.KIND for owner in owners)
-    return is_of_a_job and labels.get(names.ROLE_LABEL) == TRAINER and names.JOB_LABEL in labels
 
 
 def _is_booked(job: Json, metadata: Json) -> bool:

@@ -65,6 +65,24 @@ def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
         raise ValueError(f"{name}: {error}") from error
 
 
+def read(text: str) -> Policy:
+    """
+    Build the policy that ``NAME[:OPTION=VALUE]…`` means, for example ``tiresias:thresholds=3250,7200``.
+
+    Options are separated by colons, because values may hold commas.
+    """
+    name, *rest = text.split(":")
+    options: dict[str, str] = {}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{part!r} is no option of a policy; write {name}:OPTION=VALUE")
+        if key in options:
+            raise ValueError(f"{key} is given twice for {name}; keep one of them")
+        options[key] = value
+    return make(name, options)
+
+
 def options_of(name: str) -> dict[str, Any]:
     """The options of a policy with their defaults."""
     policy: Any = POLICIES[name]

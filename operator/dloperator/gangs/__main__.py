@@ -3,16 +3,13 @@
 import asyncio
 import ipaddress
 import logging
-import signal
-import socket
-import sys
-import uuid
 from pathlib import Path
 
 import click
 
 from dloperator import access
 from dloperator.certificates import WrongAuthority
+from dloperator.foreground import log_to_stderr, new_identity, run_until_told
 from dloperator.gangs.deciding import Overtaking, Rules
 from dloperator.gangs.running import Gangs, GangSettings
 from dloperator.gangs.showing import NoCertificate
@@ -99,13 +96,7 @@ def main(  # noqa: PLR0913 - an argument for each option
     overtaking: str,
 ) -> None:
     """Answer a kube-scheduler about the pods of gangs: all of a gang, or none."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    # It logs each call of each handler.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    log_to_stderr()
     if tls is None and (make_tls or client_ca is not None):
         raise click.UsageError("--make-tls and --client-ca need a folder: --tls FOLDER")
     if tls is None and not is_loopback(listen[0]):
@@ -129,13 +120,8 @@ def main(  # noqa: PLR0913 - an argument for each option
 
 
 async def _run(found: access.Access, settings: GangSettings) -> None:
-    instance = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    task = asyncio.create_task(Gangs(found, settings, instance=instance).run())
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
+    gangs = Gangs(found, settings, instance=new_identity())
+    if await run_until_told(gangs.run()):
         log.info("ends; what is bound stays bound")
 
 
