@@ -21,6 +21,8 @@ Json = dict[str, Any]
 
 PATIENCE_S = 90.0
 """Far more than anything takes; who waits longer waits in vain."""
+LEADS = "leads, in epoch"
+"""What an operator says when it begins to."""
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
@@ -81,7 +83,7 @@ class Stage:
     ) -> Server:
         """Start one, and return it when it leads; if it ``waits``, when it could; or at once."""
         number = len(self.operators)
-        sign = "waits to lead" if waits else "leads, in epoch"
+        sign = "waits to lead" if waits else LEADS
         given = {
             "namespace": self.namespace,
             "watched": self.namespace,

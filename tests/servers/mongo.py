@@ -1,5 +1,6 @@
 """A real server of the MongoDB protocol as a process, to be asked, stopped, killed and started again."""
 
+import os
 import selectors
 import signal
 import subprocess
@@ -78,6 +79,8 @@ class MongoServer:
         """Let it hold every connection and answer none."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # The signal takes a moment, in which it may still answer.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         assert self._process is not None

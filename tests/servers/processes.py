@@ -143,6 +143,8 @@ class Server:
     def freeze(self) -> None:
         """Let it hold every connection and answer none."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal takes a moment, in which it may still answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
