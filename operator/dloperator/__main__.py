@@ -8,6 +8,7 @@ the options here say where the cluster is and what pods need.
 import asyncio
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,7 +24,8 @@ from dloperator.electing import LeaseSettings
 from dloperator.foreground import log_to_stderr, new_identity, run_until_told
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
-from dloperator.settings import OperatorSettings, read_settings
+from dloperator.settings import OperatorSettings, load_settings
+from dloperator.showing import Notice
 
 log = logging.getLogger("dloperator")
 
@@ -57,10 +59,11 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     """
     log_to_stderr()
     try:
-        settings = read_settings(config, options)
+        loaded = load_settings(config, options)
         found = access.find(kubeconfig, context)
     except (SettingsError, access.NoAccess, OSError, yaml.YAMLError) as error:
         raise click.ClickException(str(error)) from error
+    settings = loaded.settings
     place = Place(
         namespace=settings.namespace or own_namespace(),
         identity=new_identity(),
@@ -68,7 +71,10 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         health=settings.health,
     )
     try:
-        asyncio.run(_run(found, place, make_work(settings), settings.lease))
+        work = replace(
+            make_work(settings), notice=Notice(place.namespace, tuple(loaded.described()))
+        )
+        asyncio.run(_run(found, place, work, settings.lease))
     except Fenced as error:
         log.error("leads no more: %s", error)  # noqa: TRY400 - where in our code says nothing
         sys.exit(LED_NO_MORE)

@@ -321,6 +321,7 @@ class Cluster:
             newer = await self._api.get(DLJOBS, metadata["name"], metadata["namespace"])
         except NotFound:
             self._mirrors.jobs.show_end(known)
+                before=document.get("status") or {},
             return
         except (Rejected, Unreachable) as error:
             raise NotKept(f"the status of job {name} cannot be read: {error}") from error

@@ -7,7 +7,7 @@ thousands of them at every turn and at what changed among them only.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlcontrol.documents import read_status, read_time, write_status, write_time
@@ -16,6 +16,7 @@ from dlcontrol.records import ConditionType, Status
 from dlcore import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Training
 from dlcore.predicting import Span
+from dloperator import history
 from dloperator.columns import with_columns
 from dloperator.mirror import Name
 
@@ -55,6 +56,8 @@ class Circumstances:
     """In what time the job is expected to end."""
     template: Json | None = None
     """The condition that says whether Kubernetes takes the pods."""
+    before: Json = field(default_factory=dict)
+    """The status that it is to replace."""
 
 
 def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
@@ -66,10 +69,12 @@ def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
         document["conditions"] = conditions = [*others, dict(around.template)]
     for condition in conditions:
         condition["observedGeneration"] = around.generation
-    return with_columns(document) | {
+    shown = with_columns(document) | {
         "epoch": around.epoch,
         "observedGeneration": around.generation,
     }
+    past = history.continued(around.before, shown)
+    return shown | {"history": past} if past else shown
 
 
 def template_condition(document: Json, verdict: str | None) -> Json | None:

@@ -24,6 +24,8 @@ from dloperator.electing import Election
 from dloperator.jobs import Specs, name_of
 from dloperator.mirror import Mirrors
 from dloperator.publishing import Publisher, Publishing
+from dloperator.reserving import Reservations
+from dloperator.showing import Notice, show_settings
 from dloperator.telling import Teller
 from dloperator.tidying import Tidier
 from dloperator.trying import Templates
@@ -45,6 +47,8 @@ class Work:
     cluster: ClusterSettings = ClusterSettings()
     dialing: DialSettings = DialSettings()
     publishing: Publishing = Publishing()
+    notice: Notice | None = None
+    """How this operator is set, for people to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ class Leading:
     def __init__(
         self, candidate: Candidate, work: Work, certificates: Certificates, folder: str
     ) -> None:
-        api, self._mirrors = candidate.api, candidate.mirrors
+        self._api = api = candidate.api
+        self._mirrors = candidate.mirrors
+        self._notice = work.notice
         self._election = candidate.election
         self._certificates = certificates
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,6 +123,8 @@ class Leading:
         self._mirrors.stir = self._tidier.wake
         await together(
             self._controller.run(),
+        if self._notice is not None:
+            await show_settings(self._api, self._notice)
             self._election.keep(),
             self._teller.run(),
             self._tidier.run(),

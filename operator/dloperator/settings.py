@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from dlcontrol.pacing import Pace
-from dlcontrol.settings import Settings, SettingsError, load_tree
+from dlcontrol.settings import Loaded, Settings, SettingsError, load_tree
 from dlcore.problems import Problem
 from dloperator.electing import LeaseSettings
 from dloperator.podmaking import PodSettings
@@ -39,6 +39,11 @@ class OperatorSettings(Settings):
 
 
 def read_settings(file: Path | None, options: Iterable[str]) -> OperatorSettings:
+    """Read all settings; see :func:`load_settings`."""
+    return load_settings(file, options).settings
+
+
+def load_settings(file: Path | None, options: Iterable[str]) -> Loaded[OperatorSettings]:
     """
     Read a settings file, the environment, and options such as ``pods.image=dljob-sidecar:1``.
 
@@ -52,11 +57,10 @@ def read_settings(file: Path | None, options: Iterable[str]) -> OperatorSettings
             raise SettingsError((wrong,))
         given[path] = value
     document = yaml.safe_load(file.read_text()) if file is not None else None
-    loaded = load_tree(
+    return load_tree(
         OperatorSettings(),
         document,
         file=str(file or ""),
         environment=os.environ,
         options=given,
     )
-    return loaded.settings

@@ -11,6 +11,7 @@ from dlcore.jobfields import MAX_GPUS
 from dlcore.model import CauseCode, Phase
 from dlcore.records import Many, Record
 from dlcore.schemas import Flag, Form, Node, Number, Text
+from dloperator import history
 
 LONGEST_MESSAGE: Final = 4096
 MOST_NODES: Final = 4096
@@ -155,6 +156,32 @@ _CONDITIONS: Final = Many(
     ),
 )
 
+_HISTORY: Final = Many(
+    description="The latest decisions about the job and how it ended, oldest first.",
+    max_items=history.KEPT,
+    items=Record(
+        description="What was decided.",
+        fields={
+            "at": _time("When."),
+            "kind": Text(
+                description="start, reshape, move, restart, stop, wait, completed or failed.",
+                required=True,
+                max_length=16,
+            ),
+            "message": Text(
+                description="What and why, in a sentence.", max_length=history.LONGEST_MESSAGE
+            ),
+            "cause": Text(description="Why, for programs.", max_length=64),
+            "generation": _count("Which decision about its GPUs this was."),
+            "gpusBefore": Number(description="How many GPUs it had.", minimum=0, maximum=MAX_GPUS),
+            "gpus": Number(description="How many it got.", minimum=0, maximum=MAX_GPUS),
+            "nodesBefore": _slices("Which it had, unless they were on very many nodes."),
+            "nodes": _slices("Which it got, unless they are on very many nodes."),
+            "costSeconds": _amount("For how long it did not train because of it."),
+        },
+    ),
+)
+
 _SHOWN: Final = Record(
     description="The same for people: what the columns of kubectl get show.",
     fields={
@@ -183,6 +210,7 @@ _FIELDS: Final[dict[str, Node]] = {
     "allocation": _ALLOCATION,
     "progress": _PROGRESS,
     "shown": _SHOWN,
+    "history": _HISTORY,
     "pods": Many(
         description="The pods that were asked for and are not proven to have ended.",
         max_items=MOST_PODS,

@@ -25,8 +25,14 @@ from tests.servers.controlplane import ControlPlane
 from tests.statuses import make_full_status
 
 ROOT = Path(__file__).resolve().parents[2]
+PAST: Json = {
+    "phase": "Running",
+    "history": [{"at": "2026-01-31T12:00:00Z", "kind": "start", "costSeconds": 0.5}],
+    "allocation": {"generation": 1, "gpus": 1, "nodes": [{"name": "n9", "gpuIds": [0]}]},
+}
 FULL: Json = jobs.status_document(
-    make_full_status(), jobs.Circumstances(epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0))
+    make_full_status(),
+    jobs.Circumstances(epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), before=PAST),
 )
 SCHEMAS = dict(iter_schemas(STATUS.openapi()))
 

@@ -87,6 +87,8 @@ IMPLIED = {
     Right("get", "dljobs"),
     # An Event that is told again is counted on the first one.
     Right("patch", "events"),
+    # What is applied is created where it is not there yet, which is no verb in the log.
+    Right("create", "configmaps", "dljob-effective-settings"),
     # Asked for only where a pod of the name was there already.
     Right("get", "pods"),
 }

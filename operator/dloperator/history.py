@@ -1,0 +1,109 @@
+"""
+The latest decisions about a job, as its status shows them: ``dljob history`` on Kubernetes.
+
+The whole history is in the operator's store, which people do not see. The last few entries stand in
+the status, so that whoever may see a job may see them. They are made from the two statuses when one
+is written over the other, and so cost no write of their own. Nothing is decided by them.
+
+Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+Entry = dict[str, Any]
+
+KEPT: Final = 10
+MOST_SLICES: Final = 16
+"""Of a decision for more nodes it is told how many GPUs it gave, and not which."""
+LONGEST_MESSAGE: Final = 1024
+
+WAIT: Final = "wait"
+_FINAL: Final = ("Completed", "Failed")
+
+
+def continued(before: Json, after: Json) -> list[Entry]:
+    """Return the history of a job whose status was one and becomes the other."""
+    kept: list[Entry] = [dict(entry) for entry in before.get("history", ())]
+    if kept and (cost := _cost(before, after)):
+        kept[-1]["costSeconds"] = cost
+    entry = _entry(before, after)
+    if entry is None:
+        return kept
+    if kept and entry["kind"] == WAIT == kept[-1]["kind"]:
+        # Why it waits changes with every job that comes and goes; the latest reason is what counts.
+        entry["at"] = kept.pop()["at"]
+    return [*kept, entry][-KEPT:]
+
+
+def _cost(before: Json, after: Json) -> float:
+    """Say for how long the job has not trained because of the latest change, if that is known now."""
+    is_same = _generation(before) == _generation(after)
+    seconds: float = after.get("reshapeSeconds", 0.0) - before.get("reshapeSeconds", 0.0)
+    return round(seconds, 3) if is_same and seconds > 0 else 0.0
+
+
+def _entry(before: Json, after: Json) -> Entry | None:
+    phase = after.get("phase", "")
+    if phase in _FINAL and before.get("phase") != phase:
+        return _made(after, phase.lower(), after.get("finishedAt"))
+    allocation = after.get("allocation", {})
+    if _generation(before) != _generation(after):
+        old, new = _nodes(before), _nodes(after)
+        entry = _made(after, _kind(old, new), allocation.get("decidedAt"))
+        given = {"gpusBefore": before.get("allocation", {}).get("gpus", 0)}
+        given["gpus"] = allocation.get("gpus", 0)
+        return entry | given | _slices("nodesBefore", old) | _slices("nodes", new)
+    if not _nodes(after) and _cause(before) != _cause(after):
+        return _made(after, WAIT, _since(after))
+    return None
+
+
+def _made(status: Json, kind: str, at: str | None) -> Entry:
+    entry = {
+        "at": at or status.get("submittedAt"),
+        "kind": kind,
+        "message": status.get("message", "")[:LONGEST_MESSAGE],
+        "generation": _generation(status),
+        "cause": _cause(status),
+    }
+    return {name: value for name, value in entry.items() if value}
+
+
+def _kind(old: Sequence[Json], new: Sequence[Json]) -> str:
+    """Name what was decided, as the plan does."""
+    if not new:
+        return "stop"
+    if not old:
+        return "start"
+    if list(old) == list(new):
+        return "restart"
+    kept = {node["name"] for node in old} & {node["name"] for node in new}
+    return "reshape" if kept else "move"
+
+
+def _generation(status: Json) -> int:
+    generation: int = status.get("allocation", {}).get("generation", 0)
+    return generation
+
+
+def _nodes(status: Json) -> Sequence[Json]:
+    nodes: Sequence[Json] = status.get("allocation", {}).get("nodes", ())
+    return nodes
+
+
+def _slices(name: str, nodes: Sequence[Json]) -> Entry:
+    return {name: list(nodes)} if 0 < len(nodes) <= MOST_SLICES else {}
+
+
+def _cause(status: Json) -> str:
+    return str(status.get("cause", {}).get("code", ""))
+
+
+def _since(status: Json) -> str | None:
+    """Since when the job waits for this reason, as its condition says."""
+    conditions = status.get("conditions", ())
+    return next(
+        (each.get("lastTransitionTime") for each in conditions if each["type"] == "Scheduled"), None
+    )

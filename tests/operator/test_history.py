@@ -1,0 +1,120 @@
+"""What stands in a status of what was decided lately."""
+
+from typing import Any
+
+from dlcontrol.records import Condition, ConditionType, Status
+from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
+from dloperator.history import KEPT, MOST_SLICES
+from dloperator.jobs import Circumstances, status_document
+from tests.builders import make_placement
+
+
+def written(status, before=None):
+    """The status as it is written over another one."""
+    return status_document(status, Circumstances(epoch=1, generation=1, before=before or {}))
+
+
+def waiting(code, message="waits", since=5.0):
+    condition = Condition(
+        ConditionType.SCHEDULED, status=False, reason="X", message="", since=since
+    )
+    return Status(
+        phase=Phase.QUEUED,
+        cause=Cause(code, JobId("ns/other")),
+        message=message,
+        conditions=(condition,),
+    )
+
+
+def kinds(document):
+    return [entry["kind"] for entry in document.get("history", ())]
+
+
+def test_a_start_is_told_with_what_the_job_got_and_why():
+    one = Status().decided(
+        make_placement(n1=(0, 1)), now=10.0, cause=Cause(CauseCode.IDLE_GPUS, None)
+    )
+    assert written(one)["history"] == [
+        {
+            "at": "1970-01-01T00:00:10.000Z",
+            "kind": "start",
+            "generation": 1,
+            "cause": CauseCode.IDLE_GPUS.value,
+            "gpusBefore": 0,
+            "gpus": 2,
+            "nodes": [{"name": "n1", "gpuIds": [0, 1]}],
+        }
+    ]
+
+
+def test_every_change_of_gpus_is_named_for_what_it_is():
+    status = Status()
+    document: dict[str, Any] = {}
+    for now, placement in enumerate(
+        (
+            make_placement(n1=(0,)),
+            make_placement(n1=(0,)),
+            make_placement(n1=(0, 1)),
+            make_placement(n2=(0,)),
+            None,
+        ),
+        1,
+    ):
+        status = status.decided(placement, now=float(now))
+        document = written(status, document)
+    assert kinds(document) == ["start", "restart", "reshape", "move", "stop"]
+    assert [entry["gpusBefore"] for entry in document["history"]] == [0, 1, 1, 2, 1]
+    move = document["history"][3]
+    assert move["nodesBefore"] == [{"name": "n1", "gpuIds": [0, 1]}]
+    assert move["nodes"] == [{"name": "n2", "gpuIds": [0]}]
+
+
+def test_what_is_written_again_is_no_decision():
+    status = Status().decided(make_placement(n1=(0,)), now=1.0)
+    first = written(status)
+    farther = Status(**{**_fields(status), "iteration": 500, "phase": Phase.RUNNING})
+    assert written(farther, first)["history"] == first["history"]
+
+
+def _fields(status):
+    return {name: getattr(status, name) for name in status.__dataclass_fields__}
+
+
+def test_what_a_change_has_cost_is_added_when_it_is_known():
+    status = Status().decided(make_placement(n1=(0,)), now=1.0)
+    first = written(status)
+    second = written(Status(**{**_fields(status), "reshape_seconds": 1.25}), first)
+    assert second["history"][-1]["costSeconds"] == 1.25
+    changed = Status(**{**_fields(status), "reshape_seconds": 1.25}).decided(None, now=2.0)
+    assert [entry.get("costSeconds") for entry in written(changed, second)["history"]] == [
+        1.25,
+        None,
+    ]
+
+
+def test_who_waits_on_for_other_reasons_fills_no_history():
+    document = written(waiting(CauseCode.NO_ROOM, "first"))
+    document = written(waiting(CauseCode.TOO_LARGE, "then", since=9.0), document)
+    assert written(waiting(CauseCode.TOO_LARGE, "then", since=9.0), document) == document
+    [entry] = document["history"]
+    assert (entry["at"], entry["message"]) == ("1970-01-01T00:00:05.000Z", "then")
+
+
+def test_the_end_is_told_once():
+    over = Status(phase=Phase.FAILED, finished_at=7.0, message="rank 0 exited with status 7")
+    document = written(over)
+    assert kinds(document) == ["failed"]
+    assert kinds(written(over, document)) == ["failed"]
+
+
+def test_only_the_latest_are_kept_and_none_is_large():
+    status = Status()
+    document: dict[str, Any] = {}
+    for now in range(1, 3 * KEPT):
+        many = {NodeName(f"n{n}"): (0,) for n in range(1 + now % (MOST_SLICES + 4))}
+        status = status.decided(Placement.of(many), now=float(now))
+        document = written(status, document)
+    entries = document["history"]
+    assert len(entries) == KEPT
+    assert entries[-1]["generation"] == 3 * KEPT - 1
+    assert all(len(entry.get("nodes", ())) <= MOST_SLICES for entry in entries)
