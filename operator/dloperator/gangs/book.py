@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from dloperator.gangs.amounts import Amounts, NoAmount, less, total
+from dlcore.amounts import Amounts, NoAmount, less, total
 from dloperator.gangs.members import GangName, Machine, Member, World, Wrong
 from dloperator.gangs.reading import (
     Occupant,

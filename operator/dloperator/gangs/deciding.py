@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from dloperator.gangs import placing, wording
-from dloperator.gangs.amounts import Amounts, fits, less, total
+from dlcore.amounts import Amounts, fits, less, total
 from dloperator.gangs.matching import at_best, may_run
 from dloperator.gangs.members import (
     GangName,

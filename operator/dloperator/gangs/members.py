@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from dloperator.gangs.amounts import Amounts
+from dlcore.amounts import Amounts
 from dloperator.mirror import Name
 
 

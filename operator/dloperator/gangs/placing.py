@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dloperator.gangs.amounts import Amounts, fits, less
+from dlcore.amounts import Amounts, fits, less
 from dloperator.gangs.matching import may_run
 from dloperator.gangs.members import Machine, Member, Wants
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dloperator import names
-from dloperator.gangs.amounts import Amounts, NoAmount, read_amounts, requests_of
+from dlcore.amounts import Amounts, NoAmount, read_amounts, requests_of
 from dloperator.gangs.members import (
     GangName,
     Machine,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from dloperator.gangs.amounts import PODS, Amounts, fits, lacking, show
+from dlcore.amounts import PODS, Amounts, fits, lacking, show
 from dloperator.gangs.matching import at_best, may_run
 from dloperator.gangs.members import GangName, Machine, Member
 

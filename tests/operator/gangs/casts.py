@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dloperator.gangs.amounts import PODS, WHOLE, less, total
+from dlcore.amounts import PODS, WHOLE, less, total
 from dloperator.gangs.members import (
     GangName,
     Machine,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from dloperator.gangs.amounts import fits, total
+from dlcore.amounts import fits, total
 from dloperator.gangs.deciding import (
     Overtaking,
     Rules,

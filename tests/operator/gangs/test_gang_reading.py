@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dloperator.gangs.amounts import NoAmount, read_amount, requests_of, show
+from dlcore.amounts import NoAmount, read_amount, requests_of, show
 from dloperator.gangs.book import Book, trimmed
 from dloperator.gangs.members import Member, Stage, Wrong, tenant_of
 from dloperator.gangs.reading import read_machine, read_member, read_occupant

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dloperator.gangs.amounts import fits, total
+from dlcore.amounts import fits, total
 from dloperator.gangs.members import (
     Machine,
     Member,
