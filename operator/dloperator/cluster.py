@@ -30,7 +30,6 @@ from dloperator.certificates import Certificates
 from dloperator.jobs import (
     Circumstances,
     Jobs,
-    Specs,
     epoch_of,
     job_id,
     name_of,
@@ -39,7 +38,8 @@ from dloperator.jobs import (
 )
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, read_node, read_pod
+from dloperator.reading import Pool, is_in_pool, read_node, read_pod
+from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
 from dloperator.telling import Teller
 from dloperator.trying import Templates
@@ -82,9 +82,9 @@ class Cluster:
         teller: Teller,
         *,
         term: Term,
-        specs: Specs,
         templates: Templates,
         settings: ClusterSettings,
+        reservations: Reservations,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
@@ -94,11 +94,13 @@ class Cluster:
         self._term = term
         self._settings = settings
         self._templates = templates
-        self._jobs = Jobs(specs)
+        self._reservations = reservations
+        self._jobs = Jobs(templates.specs)
         self._entries: dict[JobId, Entry] = {}
         self._remaining: dict[JobId, Span | None] = {}
         """In what time jobs are expected to end, as it was told last."""
-        self._nodes: dict[Name, tuple[Json, Node | None]] = {}
+        self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
+        """Each with what it was read from: its object, and why it is not ours."""
         self._pods: dict[PodKey, tuple[Json | None, Json | None, str, Pod]] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
         # Whatever was shown before we began to look.
@@ -116,6 +118,7 @@ class Cluster:
         self._insist_on_leading()
         self._read_jobs()
         nodes = tuple(self._read_nodes())
+        self._reservations.note({name.name: why for name, (_, why, _) in self._nodes.items()})
         return Observation(self._entries, nodes, self._read_pods())
 
     def _insist_on_leading(self) -> None:
@@ -149,13 +152,20 @@ class Cluster:
         there = self._mirrors.nodes.objects
         for name in self._nodes.keys() - there.keys():
             del self._nodes[name]
+        booked = {pod.node for entry in self._entries.values() for pod in entry.status.pods}
         for name, document in there.items():
+            if not is_in_pool(document, self._settings.pool):
+                self._nodes.pop(name, None)
+                continue
+            why = self._reservations.why_not(document)
             known = self._nodes.get(name)
-            if known is None or known[0] is not document:
-                known = (document, read_node(document, self._settings.pool))
-                self._nodes[name] = known
-            if known[1] is not None:
-                yield known[1]
+            if known is None or known[0] is not document or known[1] != why:
+                node = read_node(document, self._settings.pool, not_ours=why)
+                known = self._nodes[name] = (document, why, node)
+            # Where others have GPUs no job of ours may stay, and one leaves what is not there.
+            must_leave = why and name.name in booked and self._reservations.is_taken(document)
+            if known[2] is not None and not must_leave:
+                yield known[2]
 
     def _read_pods(self) -> dict[PodKey, Pod]:
         pods: dict[PodKey, Pod] = {}
@@ -311,6 +321,7 @@ class Cluster:
                 generation=document["metadata"]["generation"],
                 remaining=self._remaining.get(job),
                 template=template_condition(document, self._templates.verdict(document)),
+                before=document.get("status") or {},
             ),
         )
 
@@ -321,7 +332,6 @@ class Cluster:
             newer = await self._api.get(DLJOBS, metadata["name"], metadata["namespace"])
         except NotFound:
             self._mirrors.jobs.show_end(known)
-                before=document.get("status") or {},
             return
         except (Rejected, Unreachable) as error:
             raise NotKept(f"the status of job {name} cannot be read: {error}") from error

@@ -60,6 +60,8 @@ class Candidate:
     election: Election
     metrics: Metrics
     identity: str
+    namespace: str
+    """Its own."""
 
 
 class Leading:
@@ -77,7 +79,9 @@ class Leading:
         self._teller = Teller(api, instance=candidate.identity)
         specs = Specs()
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
-        self._tidier = Tidier(api, self._mirrors, specs)
+        reservations = Reservations(api, self._mirrors, candidate.namespace, work.cluster.pool)
+        self._tidier = Tidier(api, self._mirrors, specs, reservations)
+        reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
         store = open_store(work.store, environment=os.environ)
         self._memory = Remembrance(
@@ -96,9 +100,9 @@ class Leading:
             certificates,
             self._teller,
             term=Term(epoch, lambda: self._election.is_leading),
-            specs=specs,
             templates=self._templates,
             settings=work.cluster,
+            reservations=reservations,
         )
         self._controller = Controller(
             self._cluster,
@@ -119,12 +123,12 @@ class Leading:
     async def run(self) -> None:
         """Put the epoch on every allocation, and control until something fails."""
         await self._cluster.stamp()
+        if self._notice is not None:
+            await show_settings(self._api, self._notice)
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
         self._mirrors.stir = self._tidier.wake
         await together(
             self._controller.run(),
-        if self._notice is not None:
-            await show_settings(self._api, self._notice)
             self._election.keep(),
             self._teller.run(),
             self._tidier.run(),

@@ -54,7 +54,10 @@ class Operator:
         self._api = ApiServer(access)
         self._mirrors = Mirrors()
         self._watches = Watches(
-            access, self._api, followed_by_operator(self._mirrors), namespaces=place.watched
+            access,
+            self._api,
+            followed_by_operator(self._mirrors, home=place.namespace),
+            namespaces=place.watched,
         )
         self._election = Election(
             self._api, place.namespace, place.identity, lease or LeaseSettings()
@@ -99,7 +102,12 @@ class Operator:
         await self._watches.list_all()
         place = self._place
         candidate = Candidate(
-            self._api, self._mirrors, self._election, self._metrics, place.identity
+            self._api,
+            self._mirrors,
+            self._election,
+            self._metrics,
+            place.identity,
+            place.namespace,
         )
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
             name = self._work.cluster.pods.controller_name

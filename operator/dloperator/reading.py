@@ -17,6 +17,7 @@ from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
 from dlcore.podrules import TRAINER
 from dloperator import names
+from dloperator.placeholders import RESOURCE, PlaceholderSettings, PoolMode, Supply
 from dloperator.podmaking import SIDECAR_PORT
 
 Json = Mapping[str, Any]
@@ -43,29 +44,56 @@ class Pool:
     """Nodes with this label."""
     value: str = ""
     """And this value of it, if one is named."""
+    mode: PoolMode = PoolMode.DEDICATED
+    """How others are kept off its GPUs: dedicated (no device plugin there) or reserve (placeholders)."""
+    placeholder: PlaceholderSettings = PlaceholderSettings()
+    """The pods that hold GPUs for us in the mode reserve."""
 
 
 # --- nodes --------------------------------------------------------------------------------
 
 
-def read_node(document: Json, pool: Pool) -> Node | None:
-    """Read a node of the pool; none if it is not one, or is lost at present."""
+def read_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node | None:
+    """
+    Read a node of the pool; none if it is not one, or is lost at present.
+
+    ``not_ours`` says why none of its GPUs may be given to anybody.
+    """
     metadata = document["metadata"]
     labels = metadata.get("labels") or {}
     if not is_in_pool(document, pool) or not is_ready(document) or is_gone(document):
         return None
     count = _count(labels)
+    if not count and pool.mode is PoolMode.RESERVE:
+        count = min(_offered(document, "capacity"), MOST_GPUS)
     cordons = _cordons(metadata)
-    shared = _why_not_whole(labels)
+    out = _why_not_whole(labels) or not_ours
     return Node(
         NodeName(metadata["name"]),
         tuple(
-            Gpu(index, unavailable_because=shared or cordons.get(index, ""))
-            for index in range(count)
+            Gpu(index, unavailable_because=out or cordons.get(index, "")) for index in range(count)
         ),
         gpu_type=_first(labels, TYPE_LABELS),
         schedulable=not (document.get("spec") or {}).get("unschedulable", False),
     )
+
+
+def read_supply(document: Json) -> Supply:
+    """Read what a node tells of its GPUs, and what its device plugin offers of them."""
+    metadata = document["metadata"]
+    labels = metadata.get("labels") or {}
+    return Supply(
+        node=metadata["name"],
+        labelled=_count(labels),
+        capacity=_offered(document, "capacity"),
+        allocatable=_offered(document, "allocatable"),
+        is_whole=not _why_not_whole(labels),
+    )
+
+
+def _offered(document: Json, part: str) -> int:
+    text = str(((document.get("status") or {}).get(part) or {}).get(RESOURCE, "0"))
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def is_in_pool(document: Json, pool: Pool) -> bool:

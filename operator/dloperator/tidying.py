@@ -20,6 +20,7 @@ from dloperator.companions import Companions
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import has_ended, role_of
+from dloperator.reserving import Reservations
 from dloperator.resources import PODS
 
 log = logging.getLogger(__name__)
@@ -34,10 +35,13 @@ REST_SHARE = 10.0
 class Tidier:
     """One for the life of a leader; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, mirrors: Mirrors, specs: Specs) -> None:
+    def __init__(
+        self, api: ApiServer, mirrors: Mirrors, specs: Specs, reservations: Reservations
+    ) -> None:
         self._api = api
         self._mirrors = mirrors
         self._companions = Companions(api, mirrors, specs)
+        self._reservations = reservations
         self._woken = asyncio.Event()
         self._deleted: set[str] = set()
         """The uids of pods that we had deleted."""
@@ -77,7 +81,7 @@ class Tidier:
         except (Rejected, Unreachable) as error:
             log.warning("not all auxiliary pods are as they should be yet: %s", error)
             is_done = False
-        return is_done
+        return await self._reservations.tend() and is_done
 
     async def _tidy_one(self, name: Name, pod: Json) -> None:
         metadata = pod["metadata"]

@@ -47,7 +47,7 @@ class Templates:
         self, api: ApiServer, specs: Specs, settings: PodSettings, wake: Callable[[], None]
     ) -> None:
         self._api = api
-        self._specs = specs
+        self.specs = specs
         self._settings = settings
         self._wake = wake
         self._trials: dict[Name, _Trial] = {}
@@ -88,7 +88,7 @@ class Templates:
             self._find(name, trial, "")
             return
         try:
-            job = self._specs.parse(document)
+            job = self.specs.parse(document)
         except jobfile.JobFileError:
             # Whoever reads the job says so himself.
             self._find(name, trial, "")

@@ -47,15 +47,17 @@ class Followed:
     labels: str = ""
     """Only those with these labels."""
     is_in_namespaces: bool = True
+    home: str = ""
+    """A namespace in which they are followed whichever are watched."""
     keep: Callable[[Json], Json] = dict
     """Returns of an object what is worth remembering."""
 
 
-def followed_by_operator(mirrors: Mirrors) -> tuple[Followed, ...]:
-    """Say what the operator follows."""
+def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
+    """Say what the operator follows; ``home`` is where it lives, and its placeholder pods do."""
     return (
         Followed(DLJOBS, mirrors.jobs),
-        Followed(PODS, mirrors.pods, labels=OURS),
+        Followed(PODS, mirrors.pods, labels=OURS, home=home),
         Followed(NODES, mirrors.nodes, is_in_namespaces=False),
     )
 
@@ -82,9 +84,15 @@ class Watches:
     async def list_all(self) -> None:
         """Take in everything there is as of now."""
         for each in self._followed:
-            everywhere = not self._namespaces or not each.is_in_namespaces
-            for namespace in ("",) if everywhere else self._namespaces:
+            for namespace in self._namespaces_of(each):
                 await self._list(each, namespace)
+
+    def _namespaces_of(self, followed: Followed) -> tuple[str, ...]:
+        """Where such objects are looked at; an empty one stands for everywhere."""
+        if not self._namespaces or not followed.is_in_namespaces:
+            return ("",)
+        home = {followed.home} - {"", *self._namespaces}
+        return (*self._namespaces, *home)
 
     async def _list(self, followed: Followed, namespace: str) -> None:
         resource = followed.resource
@@ -112,7 +120,9 @@ class Watches:
                     settings=_settings(self._followed),
                     standalone=True,
                     clusterwide=not self._namespaces,
-                    namespaces=self._namespaces,
+                    namespaces=sorted(
+                        {n for each in self._followed for n in self._namespaces_of(each)} - {""}
+                    ),
                     stop_flag=self.ended,
                 )
         finally:
@@ -150,6 +160,10 @@ class Watches:
             self._see(followed, event)
 
     def _see(self, followed: Followed, event: Any) -> None:
+        namespaces = self._namespaces_of(followed)
+        namespace = event["object"]["metadata"].get("namespace", "")
+        if "" not in namespaces and namespace not in namespaces:
+            return  # kopf follows everything of what is followed there for another's sake.
         mirror, document = followed.mirror, followed.keep(event["object"])
         if event["type"] == "DELETED":
             mirror.show_end(document)

@@ -15,6 +15,7 @@ from dloperator.cluster import Cluster, ClusterSettings, Term, differences
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
+from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, NODES, PODS
 from dloperator.telling import Teller
 from dloperator.trying import Templates
@@ -50,9 +51,9 @@ class Side:
             Certificates(self.api, Authority.new(), chance=random.Random(1)),
             Teller(self.api, instance="test"),
             term=Term(epoch, lambda: self.leads),
-            specs=specs,
             templates=self.templates,
             settings=settings,
+            reservations=Reservations(self.api, self.mirrors, stage.namespace, settings.pool),
         )
         self.namespace = stage.namespace
         self.job = JobId(f"{stage.namespace}/job")
