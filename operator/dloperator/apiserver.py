@@ -10,7 +10,8 @@ a server that says "not now, later" was not asked to do anything.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -27,13 +28,15 @@ Json = dict[str, Any]
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 
-UNAUTHORIZED, NOT_FOUND, CONFLICT, TOO_MANY = 401, 404, 409, 429
+UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
 FIRST_ERROR = 400
 PAGE = 500
 SECONDS = 30.0
 PATIENCE = 5
 """So often it is asked again when it says that it has too much to do."""
 LONGEST_PAUSE_S = 10.0
+WATCH_SECONDS = 300.0
+"""A watch is begun anew after so long, in case its connection is dead."""
 
 
 class Unreachable(Exception):
@@ -47,7 +50,8 @@ class Rejected(Exception):
         super().__init__(answer.get("message") or f"status {status}")
         self.status = status
         self.reason: str = answer.get("reason", "")
-        self.causes: list[Json] = (answer.get("details") or {}).get("causes") or []
+        self.details: Json = answer.get("details") or {}
+        self.causes: list[Json] = self.details.get("causes") or []
 
 
 class NotFound(Rejected):
@@ -97,8 +101,9 @@ class Listing(NamedTuple):
 class ApiServer:
     """To be made on its event loop, and closed in the end."""
 
-    def __init__(self, access: Access, *, connections: int = 64) -> None:
+    def __init__(self, access: Access, *, connections: int = 64, manager: str = MANAGER) -> None:
         self._access = access
+        self._manager = manager
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=access.context()),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -117,12 +122,12 @@ class ApiServer:
         """Read one object."""
         return await self._ask("GET", resource.path(namespace, name))
 
-    async def list(self, resource: Resource, namespace: str = "", *, labels: str = "") -> Listing:
+    async def list(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> Listing:
         """Read all objects, page by page."""
         items: list[Json] = []
-        query = {"limit": str(PAGE)}
-        if labels:
-            query["labelSelector"] = labels
+        query = {"limit": str(PAGE), **_selection(labels, fields)}
         while True:
             page = await self._ask("GET", resource.path(namespace), query=query)
             # Items of a list do not say of what kind they are.
@@ -142,11 +147,18 @@ class ApiServer:
         namespace: str = "",
         *,
         dry_run: bool = False,
+        strict: bool = False,
     ) -> Json:
-        """Let there be this object; a :class:`Conflict` if there is one of its name."""
-        query = {"fieldManager": MANAGER}
+        """
+        Let there be this object; a :class:`Conflict` if there is one of its name.
+
+        If it is ``strict``, fields that the API server does not know are not dropped but refused.
+        """
+        query = {"fieldManager": self._manager}
         if dry_run:
             query["dryRun"] = "All"
+        if strict:
+            query["fieldValidation"] = "Strict"
         return await self._ask("POST", resource.path(namespace), query=query, body=document)
 
     async def apply(
@@ -164,7 +176,7 @@ class ApiServer:
         """
         path = resource.path(namespace, document["metadata"]["name"], sub)
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
-        query = {"fieldManager": MANAGER, "force": "true"}
+        query = {"fieldManager": self._manager, "force": "true"}
         return await self._ask("PATCH", path, query=query, body=whole, form=APPLY)
 
     async def merge(
@@ -179,7 +191,7 @@ class ApiServer:
         """Change these fields; one that is null is removed."""
         path = resource.path(namespace, name, sub)
         return await self._ask(
-            "PATCH", path, query={"fieldManager": MANAGER}, body=changes, form=MERGE
+            "PATCH", path, query={"fieldManager": self._manager}, body=changes, form=MERGE
         )
 
     async def replace(
@@ -187,7 +199,7 @@ class ApiServer:
     ) -> Json:
         """Write the whole object, if it is still of the version that the document says."""
         path = resource.path(namespace, document["metadata"]["name"])
-        return await self._ask("PUT", path, query={"fieldManager": MANAGER}, body=document)
+        return await self._ask("PUT", path, query={"fieldManager": self._manager}, body=document)
 
     async def delete(
         self,
@@ -213,7 +225,73 @@ class ApiServer:
                 raise
             # There is another one of that name by now, which nobody asked to delete.
 
+    # --- what goes on
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, quiet_seconds: float | None = None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open an answer that goes on, such as a watch; it is cut after so long without a word."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=quiet_seconds)
+        try:
+            async with self._session.get(
+                self._url(path, query), headers=self._access.headers(), timeout=timeout
+            ) as response:
+                if response.status >= FIRST_ERROR:
+                    raise _rejected(response.status, await response.read())
+                yield response.content
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[Json]:
+        """Yield events after this version until the watch is over, which it is now and then."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": f"{WATCH_SECONDS:.0f}",
+            **_selection(labels, fields),
+        }
+        path, quiet = resource.path(namespace), WATCH_SECONDS + SECONDS
+        async with self.stream(path, query, quiet_seconds=quiet) as content:
+            async for line in _iter_lines(content):
+                event = _parse(line)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise _rejection(int(status.get("code") or GONE), status)
+                yield event
+
+    async def connect(
+        self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str]
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket."""
+        try:
+            return await self._session.ws_connect(
+                self._url(path, query),
+                protocols=protocols,
+                headers=self._access.headers(),
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=5.0),
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            # It has not kept what the API server said, which says the same when it is asked plainly.
+            await self._ask("GET", f"{path}?{urlencode(query)}")
+            raise Rejected(error.status, {"message": error.message}) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
     # --- one request
+
+    def _url(self, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] | None) -> str:
+        return f"{self._access.address}{path}" + (f"?{urlencode(query)}" if query else "")
 
     async def _ask(
         self,
@@ -224,9 +302,7 @@ class ApiServer:
         body: Mapping[str, Any] | None = None,
         form: str = "application/json",
     ) -> Json:
-        url = f"{self._access.address}{path}"
-        if query:
-            url += f"?{urlencode(query)}"
+        url = self._url(path, query)
         data = json.dumps(body).encode() if body is not None else None
         for _ in range(PATIENCE):
             status, answer, pause = await self._send(method, url, data, form)
@@ -260,8 +336,26 @@ class ApiServer:
         return f"the API server at {self._access.address} does not answer ({what})"
 
 
+async def _iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield whole lines, however long they are."""
+    begun = b""
+    async for block in content.iter_any():
+        *lines, begun = (begun + block).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _selection(labels: str, fields: str) -> dict[str, str]:
+    named = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: value for name, value in named.items() if value}
+
+
 def _rejected(status: int, answer: bytes) -> Rejected:
-    return _KINDS.get(status, Rejected)(status, _parse(answer))
+    return _rejection(status, _parse(answer))
+
+
+def _rejection(status: int, answer: Json) -> Rejected:
+    return _KINDS.get(status, Rejected)(status, answer)
 
 
 def _parse(answer: bytes) -> Json:
