@@ -17,6 +17,7 @@ from dataclasses import replace
 from dlcontrol.asides import Asides
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.learning import Resumption
+from dlcontrol.losses import explain_loss
 from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
@@ -109,7 +110,7 @@ class _Judge:
         for happens in self._happenings():
             if happens():
                 return
-        self.status = tell_of_pods(self.status, self.all_seats, self.now)
+        self._note_pods()
         self._note_running()
         if self.latest.generation == self.status.run_generation:
             self.status = count_change(self.status, self.started, learnt.resumption)
@@ -209,7 +210,7 @@ class _Judge:
         self._fail(f"no iteration came for {idle:.0f} s", reason="StalledForTooLong")
         return True
 
-    def _fail(self, how: str, *, reason: str = "Crashed") -> None:
+    def _fail(self, how: str, *, reason: str = "Crashed", keeps: bool = True) -> None:
         """It failed through its own fault: try again, if that is allowed once more."""
         failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
         self.status = replace(self.status, failures=failures)
@@ -220,7 +221,8 @@ class _Judge:
             return
         delay = self._delay_after(failures)
         message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
-        self._try_again(reason, message, delay)
+        again = self._try_again if keeps else self._step_back
+        again(reason, message, delay)
 
     def _delay_after(self, times: int) -> float:
         longest = self.rules.longest_retry_seconds
@@ -243,19 +245,17 @@ class _Judge:
         self.status = replace(status, phase=lifecycle.advance(status.phase, event))
         self.news.append(News(reason, message, warning=True))
 
-    def _set_back(self, reason: str, what: str, *, keeps: bool) -> None:
-        """It could not go on, through no fault of its own that is known."""
+    def _set_back(self, reason: str, what: str, *, ran: bool, keeps: bool) -> None:
+        """It could not go on, or begin, through no fault of its own that is known."""
         setbacks = self.status.setbacks + 1
         restarts = self.status.restarts + 1
         self.status = replace(self.status, setbacks=setbacks, restarts=restarts)
         # That what ran was lost is taken for an accident, the first time.
-        times = setbacks - 1 if keeps else setbacks
+        times = setbacks - 1 if ran else setbacks
         delay = self._delay_after(times) if times else 0.0
         when = f"it is tried again in {delay:g} s" if delay else "all its processes start anew"
-        if keeps:
-            self._try_again(reason, f"{what}; {when}", delay)
-        else:
-            self._step_back(reason, f"{what}; {when}", delay)
+        again = self._try_again if keeps else self._step_back
+        again(reason, f"{what}; {when}", delay)
 
     def _step_back(self, reason: str, message: str, delay: float) -> None:
         """Give back what it cannot use: all, or what it wanted beyond what it trains on."""
@@ -329,7 +329,7 @@ class _Judge:
     def _fails_to_come_up(self) -> bool:
         """A pod that it needs ended before anything ran in it, or takes too long."""
         placement = self.status.placement
-        if placement is None:
+        if placement is None or self.now < self.status.retry_at:
             return False
         needed = [seat for seat in self.all_seats if seat.key.node in placement.nodes]
         ended = [seat for seat in needed if seat.has_ended and seat.fresh]
@@ -340,17 +340,27 @@ class _Judge:
         why = pod.message or pod.reason
         how = "ended before it could be used" if ended else "does not come up"
         message = f"its pod on {pod.key.node} {how}{f': {why}' if why else ''}"
+        reason, times = pod.reason or "NotInitialized", self.status.setbacks
         if pod.fault:
-            self._fail(message)
+            self._fail(message, reason=reason, keeps=False)
+        elif pod.stuck and times >= self.rules.most_setbacks:
+            self._end(Event.FAILED, reason, f"{message}; it was tried {times + 1} times")
         else:
-            self._set_back("NotInitialized", message, keeps=False)
+            self._set_back(reason, message, ran=False, keeps=False)
+        self._say_of_pods(reason, message)
         return True
+
+    def _say_of_pods(self, reason: str, message: str) -> None:
+        said = Condition(ConditionType.INITIALIZED, status=False, reason=reason, message=message)
+        self.status = self.status.with_condition(said, self.now)
 
     def _is_late(self, seat: Seat) -> bool:
         if seat.has_ended or seat.contact.reachable or seat.pod.phase is PodPhase.LOST:
             return False
         since = self.status.booked_at if seat.fresh else seat.contact.since
-        return self.now - since > self.rules.initialize_seconds
+        rules = self.rules
+        limit = rules.stuck_seconds if seat.pod.stuck else rules.initialize_seconds
+        return self.now - since > limit
 
     def _falls_apart(self) -> bool:
         """Some of its processes or containers are gone, and the others would wait for ever."""
@@ -366,12 +376,15 @@ class _Judge:
         self.status = replace(status, generation=max(status.generation, foreign // 2))
         if status.placement is None or 0 < self.latest.generation < status.run_generation:
             return False  # It will have a new start anyway.
-        pod = next((seat.pod for seat in self.all_seats if seat.pod.fault), None)
-        if pod is not None:
-            self._fail(pod.message or pod.reason)
+        if not is_incomplete:
+            self._set_back("Restarted", "its start was disturbed", ran=True, keeps=True)
+            return True
+        loss = explain_loss(self.scene, self.all_seats, status.placement, self.latest.generation)
+        if loss.fault:
+            self._fail(loss.what, reason=loss.reason, keeps=loss.keeps)
         else:
-            what = "a container of it was restarted" if is_incomplete else "its start was disturbed"
-            self._set_back("Restarted", what, keeps=True)
+            self._set_back(loss.reason, loss.what, ran=True, keeps=loss.keeps)
+        self._say_of_pods(loss.reason, loss.what)
         return True
 
     # --- what goes well
@@ -392,6 +405,15 @@ class _Judge:
 
     def _follow_progress(self) -> None:
         self.status = follow_progress(self.status, self.job, self.started, self.now, self.forecast)
+
+    def _note_pods(self) -> None:
+        before = self.status.condition(ConditionType.INITIALIZED)
+        quiet = self.rules.quiet_seconds * max(1.0, self.scene.starting / 100)
+        self.status = tell_of_pods(self.status, self.all_seats, self.now, quiet)
+        told = self.status.condition(ConditionType.INITIALIZED)
+        # That they are up is told when it trains.
+        if told is not None and not told.status and told != before:
+            self.news.append(News(told.reason, told.message, warning=True))
 
     def _note_stall(self) -> None:
         self._tell_if_new(

@@ -57,10 +57,16 @@ class Pod:
     phase: PodPhase
     address: Address | None = None
     reason: str = ""
-    """Why it is not up: a CamelCase word, as Kubernetes has them (``ImagePullBackOff``)."""
+    """Why it is not up, or, if it is, how its container ended last: a CamelCase word, as Kubernetes
+    has them (``ImagePullBackOff``)."""
     message: str = ""
+    """The same in a sentence. It may be known without a reason, of a pod that just takes its time."""
     fault: bool = False
     """Whether the reason is the job's own, so that the same would happen again (out of memory)."""
+    stuck: bool = False
+    """Whether it does not come up until somebody does something about the reason."""
+    unwelcome: bool = False
+    """Whether it has ended because its node would not have it any longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,13 @@ class Scene:
         """The pods of a job, by their nodes."""
         return self.seats.get(job, {})
 
+    @cached_property
+    def starting(self) -> int:
+        """How many jobs have pods that were not heard of yet."""
+        return sum(
+            any(seat.state is None for seat in seats.values()) for seats in self.seats.values()
+        )
+
     def with_statuses(self, statuses: Mapping[JobId, Status]) -> "Scene":
         """Show the scene with these statuses in it."""
         if not statuses:

@@ -6,6 +6,7 @@ conditions, with the remedies.
 from collections.abc import Iterable
 
 from dlcontrol.endings import NOT_STARTED
+from dlcontrol.platforms import PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Seat
 
@@ -39,23 +40,43 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
     )
 
 
-def tell_of_pods(status: Status, seats: Iterable[Seat], now: float) -> Status:
-    """Say whether all its pods are up; if not, what the platform says about it."""
+def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float) -> Status:
+    """
+    Say whether all its pods are up; if not, what the platform says about it.
+
+    If it says nothing, that is told as well after so many seconds.
+    """
     if status.placement is None:
         return status
     there = {seat.key.node: seat for seat in seats}
     needed = [there.get(node) for node in status.placement.nodes]
-    pending = [seat.pod for seat in needed if seat is not None and seat.state is None]
-    pod = next((pod for pod in pending if pod.reason), None)
     if all(seat is not None and seat.state is not None for seat in needed):
         condition = Condition(
             ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
         )
-    elif pod is not None:
-        message = pod.message or f"its pod on {pod.key.node} is not up: {pod.reason}"
-        condition = Condition(
-            ConditionType.INITIALIZED, status=False, reason=pod.reason, message=message
-        )
-    else:
-        return status
-    return status.with_condition(condition, now)
+        return status.with_condition(condition, now)
+    unheard = [seat for seat in needed if seat is not None and seat.state is None]
+    found = (_why_not_up(seat, now - quiet, status.booked_at) for seat in unheard)
+    reason, message = next(filter(None, found), ("", ""))
+    told = status.condition(ConditionType.INITIALIZED)
+    is_known = told is not None and not told.status and told.reason == reason
+    if not reason or (is_known and told is not None and told.since >= status.booked_at):
+        return status  # The wording may change from one attempt of the platform to the next.
+    return status.with_condition(
+        Condition(ConditionType.INITIALIZED, status=False, reason=reason, message=message), now
+    )
+
+
+def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str, str] | None:
+    pod, node = seat.pod, seat.key.node
+    if pod.phase is PodPhase.UP:
+        problem = seat.contact.problem
+        if not problem or seat.contact.since > patient_until:
+            return None
+        return "SideCarSilent", f"its SideCar on {node} cannot be spoken to: {problem}"
+    if pod.reason:
+        return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
+    since = booked_at if seat.fresh else seat.contact.since
+    if since > patient_until:
+        return None
+    return "NotStarted", pod.message or f"its pod on {node} is not up, and nobody says why"

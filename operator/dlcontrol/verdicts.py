@@ -23,6 +23,13 @@ class Rules:
     """For how long a SideCar may be silent before its pod is ended."""
     initialize_seconds: float = 900.0
     """For how long the pods of a job may take to come up before it gives its GPUs back."""
+    stuck_seconds: float = 60.0
+    """The same for pods that wait for somebody to act: an image or a Secret is missing."""
+    most_setbacks: int = 10
+    """A job whose pods were stuck so often in a row fails."""
+    quiet_seconds: float = 5.0
+    """After so long it is told that a pod is not up, also where nobody says why. Where many pods start
+    at once it takes as much longer as there are hundreds of them."""
     steady_seconds: float = 120.0
     """A job that has run for so long is not said to have had setbacks in a row."""
 

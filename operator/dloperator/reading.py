@@ -9,14 +9,14 @@ runs the cluster that the machine is gone (see :func:`is_gone`).
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
-from dlcore.podrules import TRAINER
 from dloperator import names
+from dloperator.ailing import Ailment, explain_end, explain_restart, explain_wait, trainer_of
 from dloperator.placeholders import RESOURCE, PlaceholderSettings, PoolMode, Supply
 from dloperator.podmaking import SIDECAR_PORT
 
@@ -31,9 +31,6 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own taint by which an administrator confirms that a node is shut down."""
 MOST_GPUS: Final = 64
 _JOB_SUFFIX: Final = ".job.dljob"
-
-_OWN_FAULTS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-_SAYS_LITTLE: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,19 +158,21 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
     """Say what is known of a pod that was booked; ``uid`` is that of its job."""
     if document is None:
         return Pod(key, PodPhase.PENDING)
-    if why := _why_ended(document, node):
-        return Pod(key, PodPhase.ENDED, reason=why)
+    if proof := _why_ended(document, node):
+        found = explain_end(document, key.node, proof)
+        return _pod(key, PodPhase.ENDED, found)
     if is_bound(document) and node is not None and _ready(node) == "Unknown":
         message = f"node {key.node} does not answer, so nobody knows what runs there"
         return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
     status = document.get("status") or {}
-    trainer = _trainer(status)
-    if "running" in trainer.get("state", {}) and status.get("podIP"):
+    if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
         address = Address(host=status["podIP"], port=SIDECAR_PORT, name=sidecar_name(uid))
-        return Pod(key, PodPhase.UP, address)
-    reason, message = _why_pending(document)
-    fault = reason in _OWN_FAULTS or _was_its_own_end(trainer)
-    return Pod(key, PodPhase.PENDING, reason=reason, message=message, fault=fault)
+        return _pod(key, PodPhase.UP, explain_restart(document), address)
+    return _pod(key, PodPhase.PENDING, explain_wait(document))
+
+
+def _pod(key: PodKey, phase: PodPhase, found: Ailment, address: Address | None = None) -> Pod:
+    return Pod(key, phase, address, **asdict(found))
 
 
 def is_bound(document: Json) -> bool:
@@ -209,7 +208,7 @@ def _why_ended(document: Json, node: Json | None) -> str:
         return "NeverStarted" if metadata.get("deletionTimestamp") else ""
     if is_gone(node):
         return "NodeGone"
-    trainer = _trainer(status).get("state", {}).get("terminated")
+    trainer = (trainer_of(status).get("state") or {}).get("terminated")
     if trainer is not None and trainer.get("exitCode") == 0:
         # It is restarted on failure only. What else runs in the pod has no GPUs.
         return "Completed"
@@ -228,54 +227,3 @@ def _was_collected(status: Json) -> bool:
         each.get("type") == "DisruptionTarget" and each.get("reason") == "DeletionByPodGC"
         for each in conditions
     )
-
-
-def _trainer(status: Json) -> Json:
-    statuses = status.get("containerStatuses") or ()
-    found: Json = next((each for each in statuses if each["name"] == TRAINER), {})
-    return found
-
-
-def _was_its_own_end(trainer: Json) -> bool:
-    """Whether the container ends again and again by what the job itself says."""
-    last = (trainer.get("lastState") or {}).get("terminated") or {}
-    is_waiting = "waiting" in trainer.get("state", {})
-    # 126 and 127: there is no interpreter, or no program of that name.
-    return is_waiting and (last.get("reason") == "OOMKilled" or last.get("exitCode") in (126, 127))
-
-
-def _why_pending(document: Json) -> tuple[str, str]:
-    """Say why a pod is not up: a word for programs, and a sentence for people."""
-    status = document.get("status") or {}
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return condition.get("reason") or "Unschedulable", condition.get("message") or ""
-    for container in _containers(status):
-        state, last = container.get("state") or {}, container.get("lastState") or {}
-        waiting = state.get("waiting") or {}
-        if waiting.get("reason", "") not in _SAYS_LITTLE:
-            ended = last.get("terminated") or {}
-            if waiting["reason"] == "CrashLoopBackOff" and ended:
-                return _tell_end(container["name"], ended)
-            return waiting["reason"], _of(container["name"], waiting.get("message", ""))
-        ended = state.get("terminated") or {}
-        if ended and ended.get("exitCode") != 0:
-            return _tell_end(container["name"], ended)
-    return "", ""
-
-
-def _containers(status: Json) -> Iterator[Json]:
-    yield from status.get("initContainerStatuses") or ()
-    yield from status.get("containerStatuses") or ()
-
-
-def _tell_end(name: str, ended: Json) -> tuple[str, str]:
-    reason = ended.get("reason") or "Error"
-    code = f"ended with exit code {ended.get('exitCode')}"
-    said = (ended.get("message") or "").strip().splitlines()
-    words = code if reason == "Error" else f"{code} ({reason})"
-    return reason, _of(name, f"{words}: {said[-1]}" if said else words)
-
-
-def _of(name: str, message: str) -> str:
-    return f"container {name}: {message}" if message else f"container {name} does not start"

@@ -87,69 +87,6 @@ def test_who_runs_is_dialled_by_the_name_of_its_job():
     assert (found.address.host, found.address.name) == ("10.0.0.1", "abc-1.job.dljob")
 
 
-@pytest.mark.parametrize(
-    ("document", "reason", "told", "fault"),
-    [
-        (
-            pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
-            "ImagePullBackOff",
-            "container trainer: no such image",
-            False,
-        ),
-        (
-            pod("Pending", {"waiting": {"reason": "InvalidImageName", "message": "bad"}}),
-            "InvalidImageName",
-            "container trainer: bad",
-            True,
-        ),
-        (
-            pod(
-                "Running",
-                {"waiting": {"reason": "CrashLoopBackOff"}},
-                last={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
-            ),
-            "OOMKilled",
-            "container trainer: ended with exit code 137 (OOMKilled)",
-            True,
-        ),
-        (
-            pod(
-                "Running",
-                {"waiting": {"reason": "CrashLoopBackOff"}},
-                last={
-                    "terminated": {"exitCode": 127, "reason": "Error", "message": "a\nno python"}
-                },
-            ),
-            "Error",
-            "container trainer: ended with exit code 127: no python",
-            True,
-        ),
-        (
-            pod(
-                "Pending",
-                bound=False,
-                conditions=[
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "reason": "Unschedulable",
-                        "message": "0/3 nodes are available",
-                    }
-                ],
-            ),
-            "Unschedulable",
-            "0/3 nodes are available",
-            False,
-        ),
-        (pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), "", "", False),
-    ],
-)
-def test_why_it_is_not_up_is_told(document, reason, told, fault):
-    found = read_pod(KEY, document, node(), "uid")
-    assert found.phase is PodPhase.PENDING
-    assert (found.reason, found.message, found.fault) == (reason, told, fault)
-
-
 def test_nodes_are_read_by_their_labels_and_ours_go_first():
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100", "dljob.io/gpu-type": "A100"}
     found = read_node(node(labels=labels), Pool())

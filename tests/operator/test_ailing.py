@@ -1,0 +1,268 @@
+"""Why pods are not up, or are no more, in the words of kubelets and controllers as they really come."""
+
+from typing import Any
+
+import pytest
+
+from dlcontrol.platforms import Pod, PodKey, PodPhase
+from dlcore.model import JobId, NodeName
+from dloperator.reading import read_pod
+
+Json = dict[str, Any]
+
+KEY = PodKey(JobId("lab/job"), NodeName("n1"))
+NODE = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+RUNS = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def pod(phase: str, *containers: Json, deleted: bool = False, bound: bool = True, **more: Any):
+    """A pod as its kubelet tells of it; a container whose name begins with ``init`` is one."""
+    metadata = {"name": "job-1"} | ({"deletionTimestamp": "2026"} if deleted else {})
+    inits = [each for each in containers if each["name"] != "trainer"]
+    others = [each for each in containers if each["name"] == "trainer"]
+    status = {"phase": phase, "initContainerStatuses": inits, "containerStatuses": others, **more}
+    return {"metadata": metadata, "spec": {"nodeName": "n1"} if bound else {}, "status": status}
+
+
+def container(state: Json, last: Json | None = None, name: str = "trainer") -> Json:
+    return {"name": name, "state": state, "lastState": last or {}}
+
+
+def waiting(reason: str, message: str = "") -> Json:
+    return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
+
+
+def ended(code: int, reason: str = "Error", message: str = "") -> Json:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
+def disrupted(reason: str) -> list[Json]:
+    return [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "so"}]
+
+
+def read(document: Json) -> Pod:
+    return read_pod(KEY, document, NODE, "uid")
+
+
+# --- those that do not start --------------------------------------------------------------
+
+PULLING = 'Back-off pulling image "lab/train:1": ErrImagePull: not found'
+MISSING = 'secret "token" not found'
+FATAL, STUCK, BOTH, NEITHER = (True, False), (False, True), (True, True), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "told", "whose"),
+    [
+        (waiting("ImagePullBackOff", PULLING), "ImagePullBackOff", PULLING, STUCK),
+        (waiting("ErrImagePull", "not found"), "ImagePullBackOff", "not found", STUCK),
+        (waiting("InvalidImageName", "bad"), "InvalidImageName", "bad", BOTH),
+        (waiting("ErrImageNeverPull", "absent"), "ErrImageNeverPull", "absent", BOTH),
+        (
+            waiting("CreateContainerConfigError", MISSING),
+            "CreateContainerConfigError",
+            MISSING,
+            STUCK,
+        ),
+        (waiting("CreateContainerError", "no disk"), "CreateContainerError", "no disk", STUCK),
+        (waiting("RunContainerError"), "RunContainerError", "does not start", STUCK),
+        (waiting("ContainerCreating"), "", "kubectl describe pod job-1", NEITHER),
+        (waiting("PodInitializing"), "", "kubectl describe pod job-1", NEITHER),
+    ],
+)
+def test_a_container_that_does_not_start_says_what_for(found, reason, told, whose):
+    seen = read(pod("Pending", container(found)))
+    assert (seen.phase, seen.reason) == (PodPhase.PENDING, reason)
+    assert told in seen.message
+    assert (seen.fault, seen.stuck) == whose
+
+
+@pytest.mark.parametrize(
+    ("last", "reason", "told", "whose"),
+    [
+        (ended(137, "OOMKilled"), "OOMKilled", "raise resources.limits.memory", FATAL),
+        (ended(127, message="a\nno python"), "ContainerFailed", "code 127: no python", BOTH),
+        (ended(126), "ContainerFailed", "exit code 126", BOTH),
+        (ended(1), "ContainerFailed", "exit code 1", NEITHER),
+        (ended(128, "StartError", "exec: no"), "StartError", "(StartError): exec: no", NEITHER),
+    ],
+)
+def test_a_container_that_fails_says_how_it_ended(last, reason, told, whose):
+    backs_off = read(pod("Running", container(waiting("CrashLoopBackOff", "back-off"), last)))
+    between = read(pod("Running", container(last)))
+    for seen in (backs_off, between):
+        assert (seen.phase, seen.reason) == (PodPhase.PENDING, reason)
+        assert told in seen.message
+        assert (seen.fault, seen.stuck) == whose
+
+
+def test_how_it_ended_is_known_also_when_it_runs_again():
+    last = ended(137, "OOMKilled")
+    seen = read(pod("Running", container(RUNS, last), podIP="10.0.0.1"))
+    assert (seen.phase, seen.reason, seen.fault) == (PodPhase.UP, "OOMKilled", True)
+    seen = read(pod("Running", container(RUNS), podIP="10.0.0.1"))
+    assert (seen.phase, seen.reason, seen.fault) == (PodPhase.UP, "", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "last", "reason", "fault"),
+    [
+        ("init", waiting("CrashLoopBackOff"), ended(1), "InitContainerFailed", True),
+        ("init", ended(3), None, "InitContainerFailed", True),
+        ("init", waiting("CrashLoopBackOff"), ended(137, "OOMKilled"), "OOMKilled", True),
+        ("init", waiting("ErrImagePull", "not found"), None, "ImagePullBackOff", False),
+        ("dljob-sidecar", ended(1), None, "InitContainerFailed", False),
+    ],
+)
+def test_what_comes_before_the_training_is_its_users_but_for_what_brings_the_sidecar(
+    name, found, last, reason, fault
+):
+    before = container(found, last, name)
+    seen = read(pod("Pending", before, container(waiting("PodInitializing"))))
+    assert (seen.reason, seen.fault, seen.stuck) == (reason, fault, True)
+    assert name in seen.message
+
+
+def test_an_init_container_that_is_done_or_runs_is_no_reason():
+    for state in (ended(0, "Completed"), RUNS):
+        seen = read(pod("Pending", container(state, name="init")))
+        assert seen.reason == ""
+
+
+def test_who_finds_no_node_says_so():
+    message = "0/3 nodes are available"
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
+    seen = read(pod("Pending", bound=False, conditions=[condition]))
+    assert (seen.reason, seen.message, seen.fault) == ("Unschedulable", message, False)
+    assert "no scheduler" in read(pod("Pending", bound=False)).message
+
+
+# --- those that are no more ---------------------------------------------------------------
+
+LOW = "The node was low on resource: memory."
+
+
+@pytest.mark.parametrize(
+    ("document", "reason", "told", "fault", "unwelcome"),
+    [
+        (
+            pod(
+                "Failed",
+                container(ended(137)),
+                reason="Evicted",
+                message=LOW,
+                conditions=disrupted("TerminationByKubelet"),
+            ),
+            "Evicted",
+            LOW,
+            False,
+            True,
+        ),
+        (
+            pod(
+                "Failed",
+                container(ended(143)),
+                deleted=True,
+                conditions=disrupted("EvictionByEvictionAPI"),
+            ),
+            "Drained",
+            "drained",
+            False,
+            True,
+        ),
+        (
+            pod(
+                "Failed",
+                container(ended(143)),
+                deleted=True,
+                conditions=disrupted("PreemptionByScheduler"),
+            ),
+            "Preempted",
+            "higher priority",
+            False,
+            True,
+        ),
+        (
+            pod(
+                "Failed",
+                container(ended(143)),
+                deleted=True,
+                conditions=disrupted("DeletionByTaintManager"),
+            ),
+            "NodeTainted",
+            "taint",
+            False,
+            True,
+        ),
+        (
+            pod("Failed", reason="OutOfcpu", message="Node didn't have enough resource: cpu"),
+            "OutOfcpu",
+            "enough resource: cpu",
+            False,
+            True,
+        ),
+        (
+            pod(
+                "Failed",
+                container(ended(143)),
+                reason="Terminated",
+                message="Pod was terminated in response to imminent node shutdown.",
+                conditions=disrupted("TerminationByKubelet"),
+            ),
+            "Terminated",
+            "imminent node shutdown",
+            False,
+            True,
+        ),
+        (
+            pod("Failed", container(ended(143)), reason="DeadlineExceeded", message="too long"),
+            "DeadlineExceeded",
+            "too long",
+            True,
+            False,
+        ),
+        (
+            pod("Failed", container(ended(143)), deleted=True),
+            "PodDeleted",
+            "was deleted",
+            False,
+            False,
+        ),
+        (
+            pod("Failed", container(ended(137, "OOMKilled"))),
+            "OOMKilled",
+            "more memory",
+            True,
+            False,
+        ),
+        (
+            pod("Succeeded", container(ended(0, "Completed"))),
+            "Completed",
+            "exit code 0",
+            False,
+            False,
+        ),
+    ],
+)
+def test_a_pod_that_ended_says_why(document, reason, told, fault, unwelcome):
+    seen = read(document)
+    assert (seen.phase, seen.reason) == (PodPhase.ENDED, reason)
+    assert told in seen.message
+    assert (seen.fault, seen.unwelcome) == (fault, unwelcome)
+
+
+def test_a_disruption_that_did_not_come_is_none():
+    planned = disrupted("EvictionByEvictionAPI")
+    planned[0]["status"] = "False"
+    seen = read(pod("Failed", container(ended(1)), conditions=planned))
+    assert (seen.reason, seen.unwelcome) == ("ContainerFailed", False)
+
+
+def test_a_pod_whose_node_is_gone_says_so():
+    seen = read_pod(KEY, pod("Running", container(RUNS)), None, "uid")
+    assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NodeGone")
