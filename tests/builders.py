@@ -55,10 +55,12 @@ def make_node(
     *,
     unavailable: Iterable[int] = (),
     schedulable: bool = True,
+    free: Mapping[str, int] | None = None,
+    capacity: Mapping[str, int] | None = None,
 ) -> Node:
     bad = set(unavailable)
     devices = tuple(Gpu(i, unavailable_because="ECC" if i in bad else "") for i in range(gpus))
-    return Node(NodeName(name), devices, gpu_type, schedulable)
+    return Node(NodeName(name), devices, gpu_type, schedulable, free, capacity or free)
 
 
 def make_cluster(*nodes: Node, **sizes: int | tuple[int, str]) -> Cluster:

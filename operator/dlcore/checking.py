@@ -11,6 +11,8 @@ A baseline whose point is to show what happens without a law declares it in its 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
+from dlcore.amounts import lacking, total
+from dlcore.limits import namespace_of
 from dlcore.model import (
     OWN_REASONS,
     CauseCode,
@@ -21,6 +23,7 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
+from dlcore.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
 
@@ -39,6 +42,10 @@ class Law(StrEnum):
     """What somebody holds is given only after a step that takes it from him, which is named."""
     CHECKPOINT_IN_REACH = "checkpoint-in-reach"
     """A job whose checkpoints only one node can read stays on that node."""
+    ROOM_FOR_PODS = "room-for-pods"
+    """A new pod comes only to a node that takes it and has room for what it asks."""
+    NAMESPACE_LIMIT = "namespace-limit"
+    """Where a namespace has more GPUs than it may, none of its jobs gets more."""
     PURPOSE = "purpose"
     """Every step changes something, is the only one of its job, and nobody loses for nothing."""
 
@@ -77,6 +84,8 @@ class _Replay:
         """GPUs that somebody keeps although another who had them too is stopped."""
         self.released: dict[GpuRef, JobId] = {}
         self.given: dict[GpuRef, JobId] = {}
+        self.asked: dict[NodeName, list[Needs]] = {}
+        """What new pods ask, by their node."""
         self.losses: list[Reshape | Move | Stop] = []
         self.seen: set[JobId] = set()
 
@@ -95,6 +104,30 @@ class _Replay:
                 self._take(step)
         for loss in self.losses:
             self._check_loss(loss)
+        if self.snapshot.limits.max_gpus:
+            self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Add up what the jobs of each namespace have when all is done."""
+        limits = self.snapshot.limits
+        before = {state.id: _gpus_of(state) for state in self.snapshot.running}
+        after = dict(before)
+        for step in self.steps:
+            if isinstance(step, Stop):
+                after.pop(step.job, None)
+            elif not isinstance(step, Wait):
+                whole = step.placement if isinstance(step, Start) else step.new
+                after[step.job] = max(whole.gpus, step.gang)
+        totals: dict[str, int] = {}
+        for job, gpus in after.items():
+            namespace = namespace_of(job)
+            totals[namespace] = totals.get(namespace, 0) + gpus
+        for job, gpus in after.items():
+            namespace = namespace_of(job)
+            limit, has = limits.gpus_of(namespace), totals[namespace]
+            if limit is not None and has > limit and gpus > before.get(job, 0):
+                which = f"namespace {namespace or '(none)'} may have {limit}"
+                self._refuse(Law.NAMESPACE_LIMIT, job, f"gets more where {which} and has {has}")
 
     def _refuse(self, law: Law, job: JobId, message: str) -> None:
         if law not in self.breaks:
@@ -250,6 +283,22 @@ class _Replay:
             self._refuse(Law.ALLOWED_SHAPE, job, f"may not spread over {nodes} nodes")
         if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
             self._refuse(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
+        if state.needs is not None:
+            for node in whole.nodes:
+                if not state.has_pod_on(node):
+                    self._lodge(job, state.needs, node)
+
+    def _lodge(self, job: JobId, needs: Needs, node: NodeName) -> None:
+        """Count a new pod on its node. Those that are to go have what they asked for until then."""
+        if needs.nodes is not None and node not in needs.nodes:
+            self._refuse(Law.ROOM_FOR_PODS, job, f"{node} does not take its pods")
+        there = self.asked.setdefault(node, [])
+        there.append(needs)
+        free = self.cluster.free.get(node)
+        asked = total(dict(each.amounts) for each in there)
+        if free is not None and (short := lacking(asked, free)):
+            what = " and ".join(short)
+            self._refuse(Law.ROOM_FOR_PODS, job, f"{node} has too little {what} for its pod")
 
     def _check_loss(self, step: Reshape | Move | Stop) -> None:
         if step.cause.code in OWN_REASONS:
@@ -260,6 +309,10 @@ class _Replay:
         gainers = {self.given.get(ref) for ref in step.old.refs() if ref not in kept}
         if step.cause.job is None or step.cause.job not in gainers:
             self._refuse(Law.PURPOSE, step.job, "loses GPUs and whom it names gets none of them")
+
+
+def _gpus_of(state: JobState) -> int:
+    return max(state.gang, state.placement.gpus) if state.placement is not None else 0
 
 
 def _is_as_good(old: Placement, new: Placement) -> bool:

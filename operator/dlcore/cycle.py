@@ -6,16 +6,22 @@ this itself. The same snapshot and policy give the same plan.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
-from dlcore import checking, placing, planning, rooms
+from dlcore import allotting, checking, placing, planning, rooms
+from dlcore.allotting import Allotted
 from dlcore.checking import Law
 from dlcore.contract import Policy, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
+from dlcore.needs import Needs
 from dlcore.placing import Placed
 from dlcore.planning import Plan
 from dlcore.predicting import Predictor
 from dlcore.queues import FEW, Queue
+
+ATTEMPTS = 4
+"""So often a policy is asked in one decision, if what it wanted finds no room."""
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
@@ -32,31 +38,28 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
         running = tuple(state for state in running if state.id not in stop)
     pending, set_aside = find_runnable(snapshot.queue, cluster)
 
-    # 2. How many GPUs each shall have: the only step that differs between policies.
-    decision = policy.allocate(
-        View(
-            now=snapshot.now,
-            cluster=cluster,
-            running=running,
-            pending=pending,
-            predictor=Predictor(
-                profiles=snapshot.profiles,
-                costs=snapshot.costs,
-                mechanism=snapshot.mechanism,
-                cluster=cluster,
-            ),
-            seed=snapshot.seed,
-            state=snapshot.policy_state,
-        )
-    )
+    attempts = ATTEMPTS
+    while True:
+        # 2. How many GPUs each shall have: the only step that differs between policies.
+        allotted = allotting.allot(running, pending, snapshot.limits)
+        decision = policy.allocate(_show(snapshot, allotted))
+        decision = allotting.keep_within(decision, allotted, snapshot.limits)
 
-    # 3. Which GPUs these are.
-    new = decision.shares.keys() - {state.id for state in running}
-    newcomers = tuple(pending.select(new).values())
-    placed = placing.place(decision, running, newcomers, cluster)
+        # 3. Which GPUs these are.
+        new = decision.shares.keys() - {state.id for state in running}
+        newcomers = allotted.pending.select(new)
+        placed = placing.place(decision, running, tuple(newcomers.values()), cluster)
+        vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
+        attempts -= 1
+        if not vain or not attempts:
+            break
+        # The policy counted on what cannot be, and others may use what it held back for them.
+        set_aside |= vain
+        pending = leave_out(pending, vain)
 
     # 4. What has to be done for it.
     waits: Mapping[JobId, Cause] = decision.waits
+    set_aside |= allotted.set_aside
     if placed.unplaced or set_aside:
         waits = {**decision.waits, **placed.unplaced, **set_aside}
     stopped = _name_causes(snapshot.running, placed, stop)
@@ -73,6 +76,28 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, breaks=policy.breaks)
     return plan
+
+
+def _show(snapshot: Snapshot, allotted: Allotted) -> View:
+    return View(
+        now=snapshot.now,
+        cluster=snapshot.cluster,
+        running=allotted.running,
+        pending=allotted.pending,
+        predictor=Predictor(
+            profiles=snapshot.profiles,
+            costs=snapshot.costs,
+            mechanism=snapshot.mechanism,
+            cluster=snapshot.cluster,
+        ),
+        seed=snapshot.seed,
+        state=snapshot.policy_state,
+    )
+
+
+def _is_odd(state: JobState, allotted: Allotted) -> bool:
+    """Whether a policy may have counted on what cannot be, and on what others could use."""
+    return state.needs is not None or state.id in allotted.allotments
 
 
 def _name_causes(
@@ -146,17 +171,46 @@ def find_runnable(
     surely = min(cluster.largest_node.values(), default=0)
     blocks = [block for block in pending.blocks if block.ask(_most_needed) > surely]
     odd = [state for block in blocks for state in block if state.least > surely or state.picky]
+    odd += _find_roomless(pending, surely, cluster)
     set_aside = {state.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))}
-    if not set_aside:
-        return pending, {}
-    if len(set_aside) > FEW:
-        return Queue.of(state for state in pending if state.id not in set_aside), set_aside
-    # One by one, so that the blocks without such jobs stay what they are.
-    runnable = pending
-    for state in odd:
-        if state.id in set_aside:
-            runnable = runnable.drop(state)
-    return runnable, set_aside
+    return leave_out(pending, set_aside), set_aside
+
+
+def leave_out(pending: Queue[JobState], jobs: Collection[JobId]) -> Queue[JobState]:
+    """The queue without these; its blocks without any of them stay what they are, if it is few."""
+    if not jobs:
+        return pending
+    if len(jobs) > FEW:
+        return Queue.of(state for state in pending if state.id not in jobs)
+    for state in pending.select(jobs).values():
+        pending = pending.drop(state)
+    return pending
+
+
+def _find_roomless(pending: Queue[JobState], surely: int, cluster: Cluster) -> list[JobState]:
+    """Find jobs whose pods have room on too few nodes now, asking once for all that are alike."""
+    if not cluster.free:
+        return []
+    verdicts: dict[tuple[Needs, int], bool] = {}
+    roomless: list[JobState] = []
+    for block in pending.blocks:
+        kinds = block.ask(_kinds_of_needs)
+        for kind, example in kinds.items():
+            if kind not in verdicts:
+                verdicts[kind] = example.least > rooms.largest_at_present(example, cluster)
+        if any(verdicts[kind] for kind in kinds):
+            alike = (s for s in block if s.needs is not None and not s.picky and s.least <= surely)
+            roomless += [state for state in alike if verdicts[state.needs, state.least]]  # type: ignore[index]
+    return roomless
+
+
+def _kinds_of_needs(states: Iterable[JobState]) -> dict[tuple[Needs, int], JobState]:
+    """Of jobs that need the same of a node, one each; but for those that other things matter to."""
+    return {
+        (state.needs, state.least): state
+        for state in states
+        if state.needs is not None and not state.picky
+    }
 
 
 def _most_needed(states: Iterable[JobState]) -> float:
@@ -167,6 +221,12 @@ def _most_needed(states: Iterable[JobState]) -> float:
 def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
     if state.job.suspend:
         return Cause(CauseCode.SUSPENDED)
-    if state.least > rooms.largest_possible(state, cluster):
-        return Cause(CauseCode.TOO_LARGE, gpus=state.least)
-    return None
+    least = state.least
+    if least > rooms.largest_possible(state, cluster):
+        is_for_pod = least <= rooms.largest_possible(replace(state, needs=None), cluster)
+        code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
+        return Cause(code, gpus=least)
+    if least <= rooms.largest_at_present(state, cluster):
+        return None
+    could = least <= rooms.largest_if_alone(state, cluster)
+    return Cause(CauseCode.NO_ROOM_FOR_POD if could else CauseCode.POD_FITS_NOWHERE, gpus=least)

@@ -7,13 +7,26 @@ moment – what is free, who releases something and when – are looked up here,
 on this module, so it may take its time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
+from itertools import chain
 from math import inf, isfinite
 from typing import assert_never
 
-from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName, Placement, Snapshot
+from dlcore.explaining_pods import why_no_node
+from dlcore.limits import namespace_of
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    Cluster,
+    GpuRef,
+    JobId,
+    JobState,
+    NodeName,
+    Placement,
+    Snapshot,
+)
 from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import Predictor
 from dlcore.rooms import acceptable_types, largest_possible
@@ -139,6 +152,10 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.TOO_LARGE: lambda _: "this cluster could never give it enough GPUs",
     CauseCode.GANG_INCOMPLETE: lambda _: "not all of its pods have their GPUs yet",
     CauseCode.CHECKPOINT_ELSEWHERE: lambda _: "its checkpoint is on another node only",
+    CauseCode.NO_ROOM_FOR_POD: lambda _: "no node with enough GPUs has room for its pod",
+    CauseCode.POD_FITS_NOWHERE: lambda _: "no node of this cluster could take its pod",
+    CauseCode.NAMESPACE_LIMIT: lambda _: "its namespace may not have more GPUs",
+    CauseCode.PRIORITY_NOT_ALLOWED: lambda _: "its namespace may not use its priority",
 }
 
 
@@ -253,7 +270,8 @@ def _supply(snapshot: Snapshot, need: _Need) -> str:
     if most >= need.gpus:
         return f"{_are(most)} free by now"
     now = f"the most free{need.where} is {most}" if most and need.where else f"{_are(most)} free"
-    return f"{now}, {_release(snapshot, need, most)}"
+    out = _out_of_service(snapshot, chain.from_iterable(need.groups))
+    return f"{now}, {_release(snapshot, need, most)}{out}"
 
 
 def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
@@ -272,6 +290,18 @@ def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
             verb = "releases" if len(helpful) == 1 else "release"
             return f"{_enumerated(helpful)} {verb} {reached - most} more in {duration(seconds)}"
     return "and nobody can say when there will be enough"
+
+
+def _out_of_service(snapshot: Snapshot, names: Iterable[NodeName]) -> str:
+    """Say how many GPUs of these nodes are given to nobody, and why the first of them."""
+    nodes = [snapshot.cluster.by_name[name] for name in dict.fromkeys(names)]
+    out = [(node, gpu) for node in nodes for gpu in node.gpus if gpu.unavailable_because]
+    if not out:
+        return ""
+    node, gpu = out[0]
+    whole = all(each.unavailable_because == gpu.unavailable_because for each in node.gpus)
+    where = node.name if whole else GpuRef(node.name, gpu.index)
+    return f"; {_are(len(out))} out of service ({where}: {gpu.unavailable_because})"
 
 
 def _iter_ends(snapshot: Snapshot, predictor: Predictor) -> Iterator[tuple[float, JobState]]:
@@ -318,9 +348,10 @@ def _too_large(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     kind = f" of type {' or '.join(wanted)}" if wanted else ""
     limit = state.job.gpus.max_nodes
     spread = "" if limit is None else " on one node" if limit == 1 else f" on {limit} nodes"
+    kinds = acceptable_types(state, snapshot.cluster)
     return (
         f"needs at least {_gpus(least)}{kind}; even empty, this cluster could give it"
-        f" {most or 'none'}{spread}"
+        f" {most or 'none'}{spread}{_out_of_service(snapshot, _nodes_of(snapshot.cluster, kinds))}"
     )
 
 
@@ -339,6 +370,40 @@ def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> 
     )
 
 
+def _no_room_for_pod(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    return why_no_node(snapshot, state, cause.gpus or state.least, alone=False)
+
+
+def _pod_fits_nowhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
+    return why_no_node(snapshot, state, cause.gpus or state.least, alone=True)
+
+
+def _namespace_limit(snapshot: Snapshot, state: JobState, _: Cause) -> str:
+    namespace = namespace_of(state.id)
+    limit = snapshot.limits.gpus_of(namespace)
+    if limit is None:
+        return f"needs {_gpus(state.least)}, which its namespace may have by now"
+    has = sum(
+        other.placement.gpus
+        for other in snapshot.running
+        if other.placement is not None and namespace_of(other.id) == namespace
+    )
+    return (
+        f"needs at least {_gpus(state.least)}; the jobs of namespace {namespace or '(none)'} may"
+        f" have {_gpus(limit)} together, and have {has}"
+    )
+
+
+def _priority_not_allowed(snapshot: Snapshot, state: JobState, _: Cause) -> str:
+    namespace = namespace_of(state.id)
+    highest = snapshot.limits.priority_of(namespace)
+    allowed = "any" if highest is None else f"at most {highest}"
+    return (
+        f"its priority is {state.job.priority}, and jobs of namespace {namespace or '(none)'} may"
+        f" have {allowed}; lower spec.priority, or ask for a higher limit"
+    )
+
+
 _WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
     CauseCode.NO_ROOM: _no_room,
     CauseCode.NO_ROOM_ON_ONE_NODE: _no_room,
@@ -346,6 +411,10 @@ _WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
     CauseCode.TOO_LARGE: _too_large,
     CauseCode.GANG_INCOMPLETE: _incomplete,
     CauseCode.CHECKPOINT_ELSEWHERE: _checkpoint_elsewhere,
+    CauseCode.NO_ROOM_FOR_POD: _no_room_for_pod,
+    CauseCode.POD_FITS_NOWHERE: _pod_fits_nowhere,
+    CauseCode.NAMESPACE_LIMIT: _namespace_limit,
+    CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
 }
 
 

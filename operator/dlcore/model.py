@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, NewType
 
+from dlcore.amounts import Amounts
+from dlcore.limits import NamespaceLimits
+from dlcore.needs import Needs
 from dlcore.profiles import Costs, JobType, Profile
 from dlcore.queues import Queue
 from dlwire.messages import Shape
@@ -51,6 +54,10 @@ class Node:
     gpu_type: str = ""
     schedulable: bool = True
     """False when it is cordoned: what runs there goes on, nothing new comes."""
+    free: Amounts | None = field(default=None, hash=False)
+    """What new pods may ask, by resource in thousandths; ``None`` where nobody counts it."""
+    capacity: Amounts | None = field(default=None, hash=False)
+    """What pods could ask if there were none, counted likewise."""
 
     @classmethod
     def of(cls, name: str, gpus: int, gpu_type: str = "") -> "Node":
@@ -296,9 +303,14 @@ class CauseCode(StrEnum):
     NODE_LOST = "NodeLost"
     SPEC_CHANGED = "SpecChanged"
     TWO_MASTERS = "TwoMasters"
+    # Why it gives some away, or waits.
+    NAMESPACE_LIMIT = "NamespaceLimit"
     # Why a job waits.
     NO_ROOM = "NoRoom"
     NO_ROOM_ON_ONE_NODE = "NoRoomOnOneNode"
+    NO_ROOM_FOR_POD = "NoRoomForPod"
+    POD_FITS_NOWHERE = "PodFitsNowhere"
+    PRIORITY_NOT_ALLOWED = "PriorityNotAllowed"
     BEHIND = "Behind"
     TOO_LARGE = "TooLarge"
     GANG_INCOMPLETE = "GangIncomplete"
@@ -311,6 +323,7 @@ OWN_REASONS = frozenset(
         CauseCode.NODE_LOST,
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
+        CauseCode.NAMESPACE_LIMIT,
         CauseCode.FASTER_WITH_FEWER,
         CauseCode.TOO_LARGE,
         CauseCode.EXPLORING,
@@ -370,6 +383,10 @@ class JobState:
     bound_to: tuple[NodeName, ...] = ()
     """The nodes that hold its unshared checkpoint; empty when it may go anywhere."""
     batch_size: int | None = None
+    needs: Needs | None = None
+    """What its pods need besides GPUs; ``None`` where nobody counts that."""
+    pods_at: tuple[NodeName, ...] = ()
+    """Where it has a pod already, which needs nothing more there."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
@@ -379,7 +396,8 @@ class JobState:
 
     def __post_init__(self) -> None:
         demand = self.job.gpus
-        picky = bool(self.job.suspend or demand.types or self.bound_to)
+        limited = self.needs is not None and self.needs.nodes is not None
+        picky = bool(self.job.suspend or demand.types or self.bound_to or limited)
         object.__setattr__(self, "id", self.job.id)
         object.__setattr__(self, "least", demand.options[0])
         object.__setattr__(self, "picky", picky)
@@ -389,6 +407,11 @@ class JobState:
         """Whether its user lets it run on so many GPUs as it has, or as its gang will have."""
         placement = self.placement
         return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
+
+    def has_pod_on(self, node: NodeName) -> bool:
+        """Whether a pod of it is on this node already, or is decided to be."""
+        held = self.placement
+        return node in self.pods_at or (held is not None and node in held.nodes)
 
     def may_be_at(self, placement: Placement) -> bool:
         """Whether its user lets it run there, as far as nodes and types are concerned."""
@@ -426,7 +449,9 @@ class Cluster:
         "by_name",
         "devices",
         "flawless",
+        "free",
         "largest_node",
+        "memo",
         "nodes",
         "sizes",
         "total",
@@ -461,6 +486,12 @@ class Cluster:
         self.totals: Mapping[str, int] = {kind: sum(each) for kind, each in self.sizes.items()}
         self.total: int = sum(self.totals.values())
         self.largest_node: Mapping[str, int] = {kind: each[0] for kind, each in self.sizes.items()}
+        self.free: Mapping[NodeName, Amounts] = {
+            node.name: node.free for node in self.nodes if node.free is not None
+        }
+        """What new pods may ask, on the nodes where that is counted."""
+        self.memo: dict[tuple[object, ...], object] = {}
+        """What was concluded about it, for who asks the same again."""
 
     def has(self, placement: Placement) -> bool:
         """Tell whether all GPUs of the placement are there yet, good or bad."""
@@ -490,6 +521,8 @@ class Snapshot:
     """For jobs whose profile holds no measured costs."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     seed: int = 0
+    limits: NamespaceLimits = NamespaceLimits()
+    """What the jobs of a namespace may have together."""
     policy_state: object = None
     """What the policy asked to be given back: a value of its own, ``None`` the first time."""
 

@@ -197,7 +197,7 @@ class _Placer:
             if placement is not None:
                 wanted[job] = _want(shares[job], placement)
             elif takers[job].placement is None:
-                unplaced[job] = _why_not(takers[job], shares[job])
+                unplaced[job] = self._why_not(takers[job], shares[job])
         return wanted, unplaced
 
     def _place(self, state: JobState, share: Share) -> Placement | None:
@@ -208,7 +208,7 @@ class _Placer:
         placement = self._pick(state.placement, nodes)
         if state.placement is not None:
             self.room.give(count_usable(state.placement, self.cluster))
-        self.room.take(count_usable(placement, self.cluster))
+        self.room.take(count_usable(placement, self.cluster), state)
         return placement
 
     def _choose(
@@ -216,7 +216,8 @@ class _Placer:
     ) -> Mapping[NodeName, int] | None:
         if share.nodes is not None:
             more = {node: n - have.get(node, 0) for node, n in share.nodes.items()}
-            return share.nodes if self.room.has(more) else None
+            fits = all(self.room.takes_pod(state, node) for node in share.nodes)
+            return share.nodes if fits and self.room.has(more) else None
         if state.placement is not None and share.gpu_type in (None, state.placement.gpu_type):
             grown = grow(self.room, state, have, state.placement.gpu_type, share.gpus)
             if grown is not None:
@@ -239,8 +240,10 @@ class _Placer:
             self.used[node].update(gpus)
         return Placement.of(picked, name_type(self.cluster, nodes))
 
-
-def _why_not(state: JobState, share: Share) -> Cause:
-    if state.bound_to:
-        return Cause(CauseCode.CHECKPOINT_ELSEWHERE, gpus=share.gpus)
-    return Cause(CauseCode.NO_ROOM_ON_ONE_NODE, gpus=share.gpus)
+    def _why_not(self, state: JobState, share: Share) -> Cause:
+        code = CauseCode.NO_ROOM_ON_ONE_NODE
+        if state.bound_to:
+            code = CauseCode.CHECKPOINT_ELSEWHERE
+        elif self.room.lacks_room_for_pod(state, share.gpus):
+            code = CauseCode.NO_ROOM_FOR_POD
+        return Cause(code, gpus=share.gpus)

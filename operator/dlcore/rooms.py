@@ -6,17 +6,20 @@ to put what they promised. Three rules: the fewest nodes; the smallest gaps that
 the largest are left for others; types are never mixed unless the job allows it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dlcore.amounts import Amounts, less, total
 from dlcore.model import (
     Cluster,
-    GpuDemand,
     JobState,
     NodeName,
     Placement,
 )
+from dlcore.needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,14 @@ class Room:
     without looking at every node.
     """
 
-    __slots__ = ("_buckets", "cluster", "free", "nodes")
+    __slots__ = ("_buckets", "_left", "_vain", "cluster", "free", "nodes")
 
     def __init__(self, cluster: Cluster, taken: Iterable[Placement] = ()) -> None:
         self.cluster = cluster
+        self._left: dict[NodeName, Amounts] = {}
+        """What is left for new pods on the nodes that some were counted on."""
+        self._vain: set[tuple[Needs, int, tuple[str, ...]]] = set()
+        """What was looked for in vain since anything was given back."""
         self.nodes: dict[NodeName, int] = {
             name: len(usable) for name, usable in cluster.usable.items()
         }
@@ -64,15 +71,41 @@ class Room:
         """How many GPUs are free in all."""
         return sum(self.free.values())
 
-    def take(self, nodes: Mapping[NodeName, int]) -> None:
-        """Count these as given away."""
+    def take(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
+        """Count these as given away, with room for new pods of the job that has them."""
         for node, count in nodes.items():
             self._shift(node, -count)
+        if state is not None and state.needs is not None:
+            self._lodge(nodes, state, state.needs, less)
 
-    def give(self, nodes: Mapping[NodeName, int]) -> None:
-        """Count these as free again."""
+    def give(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
+        """Count these as free again, and the room that was taken for new pods of the job."""
         for node, count in nodes.items():
             self._shift(node, count)
+        self._vain.clear()
+        if state is not None and state.needs is not None:
+            self._lodge(nodes, state, state.needs, _add)
+
+    def _lodge(
+        self,
+        nodes: Iterable[NodeName],
+        state: JobState,
+        needs: Needs,
+        count: Callable[[Amounts, Amounts], Amounts],
+    ) -> None:
+        """Take or give what new pods ask; one that is there has it, until it is proven to be gone."""
+        for node in nodes:
+            left = self._left.get(node) or self.cluster.free.get(node)
+            if left is not None and not state.has_pod_on(node):
+                self._left[node] = count(left, dict(needs.amounts))
+
+    def takes_pod(self, state: JobState, node: NodeName) -> bool:
+        """Whether a pod of the job could be on this node, whatever GPUs there are."""
+        needs = state.needs
+        if needs is None:
+            return True
+        left = self._left.get(node) or self.cluster.free.get(node)
+        return needs.may_be_on(node, left) or state.has_pod_on(node)
 
     def has(self, nodes: Mapping[NodeName, int]) -> bool:
         """Tell whether so many are free on each of these nodes."""
@@ -89,20 +122,32 @@ class Room:
         self.nodes[node] = old + by
         self.free[kind] += by
 
-    def find_node(self, gpu_type: str, gpus: int) -> NodeName | None:
-        """The node of that type with the smallest gap of at least ``gpus``."""
-        buckets = self._buckets.get(gpu_type, ())
-        for count in range(gpus, len(buckets)):
-            if buckets[count]:
-                return next(iter(buckets[count]))
-        return None
+    def lacks_room_for_pod(self, state: JobState, gpus: int) -> bool:
+        """Whether so many GPUs are together on nodes that do not take a pod of the job."""
+        return state.needs is not None and any(
+            count >= gpus and not self.takes_pod(state, node) for node, count in self.nodes.items()
+        )
 
-    def find_emptiest(self, gpu_type: str, gpus: int) -> NodeName | None:
-        """The node of that type with the largest gap, if that is at least ``gpus``."""
+    def find_node(self, state: JobState, gpu_type: str, gpus: int) -> NodeName | None:
+        """The node of that type that takes the job with the smallest gap of at least ``gpus``."""
         buckets = self._buckets.get(gpu_type, ())
-        for count in range(len(buckets) - 1, gpus - 1, -1):
-            if buckets[count]:
-                return next(iter(buckets[count]))
+        return self._find_in(buckets[gpus:], state)
+
+    def find_emptiest(self, state: JobState, gpu_type: str, gpus: int) -> NodeName | None:
+        """The node of that type that takes the job with the largest gap of at least ``gpus``."""
+        buckets = self._buckets.get(gpu_type, ())
+        return self._find_in(reversed(buckets[gpus:]), state)
+
+    def _find_in(
+        self, buckets: Iterable[Mapping[NodeName, None]], state: JobState
+    ) -> NodeName | None:
+        for bucket in buckets:
+            if bucket:
+                if state.needs is None:
+                    return next(iter(bucket))
+                found = next((node for node in bucket if self.takes_pod(state, node)), None)
+                if found is not None:
+                    return found
         return None
 
     def find(self, state: JobState, gpus: int, gpu_type: str | None = None) -> Fit | None:
@@ -114,23 +159,37 @@ class Room:
         kinds = (gpu_type,) if gpu_type is not None else acceptable_types(state, self.cluster)
         if state.bound_to:
             return self._find_bound(state, gpus, kinds)
+        if state.needs is None or state.pods_at or state.placement is not None:
+            return self._find(state, gpus, kinds, may_mix=gpu_type is None)
+        # Thousands that are alike may wait for a node with room for their pods.
+        asked = (state.needs, gpus, kinds)
+        if asked in self._vain and not state.job.gpus.mixed:
+            return None
+        fit = self._find(state, gpus, kinds, may_mix=gpu_type is None)
+        if fit is None and state.job.gpus.max_nodes is None:
+            self._vain.add(asked)
+        return fit
+
+    def _find(
+        self, state: JobState, gpus: int, kinds: tuple[str, ...], *, may_mix: bool
+    ) -> Fit | None:
         for kind in kinds:
-            node = self.find_node(kind, gpus)
+            node = self.find_node(state, kind, gpus)
             if node is not None:
                 return Fit(kind, {node: gpus})
         for kind in kinds:
-            nodes = self.spread(state.job.gpus, gpus, (kind,))
+            nodes = self.spread(state, gpus, (kind,))
             if nodes is not None:
                 return Fit(kind, nodes)
-        if state.job.gpus.mixed and gpu_type is None:
-            nodes = self.spread(state.job.gpus, gpus, kinds)
+        if state.job.gpus.mixed and may_mix:
+            nodes = self.spread(state, gpus, kinds)
             if nodes is not None:
                 return Fit(name_type(self.cluster, nodes), nodes)
         return None
 
     def spread(
         self,
-        demand: GpuDemand,
+        state: JobState,
         gpus: int,
         kinds: tuple[str, ...],
         beside: Mapping[NodeName, int] = MappingProxyType({}),
@@ -145,28 +204,34 @@ class Room:
         largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
         chosen: dict[NodeName, int] = {}
         left = gpus
-        for node, count in self._iter_gaps(kinds, range(largest, 0, -1), beside):
+        for node, count in self._iter_gaps(state, kinds, range(largest, 0, -1), beside):
             if left <= count:
                 break
             chosen[node] = count
             left -= count
-        last = next(self._iter_gaps(kinds, range(left, largest + 1), {**beside, **chosen}), None)
+        beyond = {**beside, **chosen}
+        last = next(self._iter_gaps(state, kinds, range(left, largest + 1), beyond), None)
         if last is None:
             return None
         chosen[last[0]] = left
-        if demand.max_nodes is not None and len(beside) + len(chosen) > demand.max_nodes:
+        limit = state.job.gpus.max_nodes
+        if limit is not None and len(beside) + len(chosen) > limit:
             return None
         return chosen
 
     def _iter_gaps(
-        self, kinds: tuple[str, ...], counts: Iterable[int], but: Mapping[NodeName, int]
+        self,
+        state: JobState,
+        kinds: tuple[str, ...],
+        counts: Iterable[int],
+        but: Mapping[NodeName, int],
     ) -> Iterator[tuple[NodeName, int]]:
-        """The nodes with so many free GPUs, in the order of these counts."""
-        for count in counts:
-            for kind in kinds:
-                buckets = self._buckets.get(kind, ())
-                if count < len(buckets):
-                    yield from ((node, count) for node in buckets[count] if node not in but)
+        """The nodes that take the job with so many free GPUs, in the order of these counts."""
+        for count, kind in itertools.product(counts, kinds):
+            buckets = self._buckets.get(kind, ())
+            for node in buckets[count] if count < len(buckets) else ():
+                if node not in but and self.takes_pod(state, node):
+                    yield node, count
 
     def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
         """A checkpoint that only some nodes can read binds the job to these."""
@@ -177,12 +242,18 @@ class Room:
             free = {
                 name: self.nodes[name]
                 for name in state.bound_to
-                if name in self.nodes and self.cluster.by_name[name].gpu_type in group
+                if name in self.nodes
+                and self.cluster.by_name[name].gpu_type in group
+                and self.takes_pod(state, name)
             }
             nodes = _take_fewest(free, gpus, state.job.gpus.max_nodes)
             if nodes is not None:
                 return Fit(name_type(self.cluster, nodes), nodes)
         return None
+
+
+def _add(amounts: Amounts, more: Amounts) -> Amounts:
+    return total((amounts, more))
 
 
 def _take_fewest(
@@ -235,27 +306,90 @@ def acceptable_types(state: JobState, cluster: Cluster) -> tuple[str, ...]:
     kinds = cluster.types
     if state.job.gpus.types:
         kinds = tuple(kind for kind in state.job.gpus.types if kind in cluster.totals)
-    if state.bound_to:
-        sizes = _bound_sizes(state, cluster)
+    sizes = _sizes_in_reach(state, cluster)
+    if sizes is not cluster.sizes:
         kinds = tuple(kind for kind in kinds if kind in sizes)
     return kinds
 
 
 def largest_possible(state: JobState, cluster: Cluster, gpu_type: str | None = None) -> int:
     """The most GPUs, of a type or of any, that this job could have on this cluster, were it empty."""
+    return _most_of(state, _sizes_in_reach(state, cluster), cluster, gpu_type)
+
+
+def largest_at_present(state: JobState, cluster: Cluster) -> int:
+    """
+    The same were no GPU given away, on the nodes that have room for its pods now.
+
+    Of pods it counts those that are there, since new ones are made ready beside them.
+    """
+    needs = state.needs
+    if needs is None or state.placement is not None:
+        return largest_possible(state, cluster)
+    find = functools.partial(_sizes_with_room, state, needs, cluster)
+    if state.bound_to or state.pods_at:
+        return _most_of(state, find(), cluster, None)
+    return _most_of(state, _recall(cluster, needs, "room", find), cluster, None)
+
+
+def largest_if_alone(state: JobState, cluster: Cluster) -> int:
+    """The same were there no other pods at all."""
+    needs = state.needs
+    if needs is None:
+        return largest_possible(state, cluster)
+    find = functools.partial(_sizes_if_alone, state, needs, cluster)
+    sizes = find() if state.bound_to else _recall(cluster, needs, "alone", find)
+    return _most_of(state, sizes, cluster, None)
+
+
+Sizes = Mapping[str, Sequence[int]]
+"""How many GPUs may be given away on each node of a type, the largest first."""
+
+
+def _most_of(state: JobState, sizes: Sizes, cluster: Cluster, gpu_type: str | None) -> int:
     demand = state.job.gpus
     kinds = acceptable_types(state, cluster) if gpu_type is None else (gpu_type,)
-    sizes = _bound_sizes(state, cluster) if state.bound_to else cluster.sizes
     groups: list[Sequence[int]] = [sizes.get(kind, ()) for kind in kinds]
     if demand.mixed:
         groups = [sorted((size for group in groups for size in group), reverse=True)]
     return max((sum(group[: demand.max_nodes]) for group in groups), default=0)
 
 
-def _bound_sizes(state: JobState, cluster: Cluster) -> Mapping[str, Sequence[int]]:
-    """The sizes of the nodes that the job is bound to, by type, the largest first."""
+def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
+    there = state.bound_to or cluster.by_name
+    fits = (n for n in there if needs.may_be_on(n, cluster.free.get(n)) or state.has_pod_on(n))
+    return _sizes_of(fits, cluster)
+
+
+def _sizes_if_alone(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
+    there = (cluster.by_name[n] for n in state.bound_to or cluster.by_name if n in cluster.by_name)
+    return _sizes_of((n.name for n in there if needs.may_be_on(n.name, n.capacity)), cluster)
+
+
+def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
+    """The sizes of the nodes that the job may be on at all."""
+    allowed = state.needs.nodes if state.needs is not None else None
+    if state.bound_to:
+        nodes = [node for node in state.bound_to if allowed is None or node in allowed]
+        return _sizes_of(nodes, cluster)
+    if allowed is None:
+        return cluster.sizes
+    assert state.needs is not None
+    return _recall(cluster, state.needs, "allowed", lambda: _sizes_of(allowed, cluster))
+
+
+def _recall(cluster: Cluster, needs: Needs, what: str, find: Callable[[], Sizes]) -> Sizes:
+    """Find out what follows from the needs of thousands of jobs once for a cluster."""
+    known = cluster.memo.get((needs, what))
+    if known is None:
+        known = cluster.memo[needs, what] = find()
+    return known  # type: ignore[return-value]
+
+
+def _sizes_of(nodes: Iterable[str], cluster: Cluster) -> Sizes:
     sizes: dict[str, list[int]] = {}
-    for name in state.bound_to:
+    for node in nodes:
+        name = NodeName(node)
         if name in cluster.by_name:
             kind = cluster.by_name[name].gpu_type
             sizes.setdefault(kind, []).append(len(cluster.usable[name]))
@@ -286,8 +420,8 @@ def grow(
         return nodes
     if state.bound_to or "+" in gpu_type:
         return None
-    whole = room.find_node(gpu_type, gpus)
+    whole = room.find_node(state, gpu_type, gpus)
     if whole is not None:
         return {whole: gpus}
-    further = room.spread(state.job.gpus, missing, (gpu_type,), beside=nodes)
+    further = room.spread(state, missing, (gpu_type,), beside=nodes)
     return {**nodes, **further} if further is not None else None

@@ -5,13 +5,16 @@ For every law there are plans that break just this one. Each is refused for it, 
 once the law's check is taken out: so every check is needed, and no other one does its work.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dlcore import checking
 from dlcore.checking import BrokenLaw, Law
+from dlcore.limits import NamespaceLimits
 from dlcore.model import Cause, CauseCode, JobId
+from dlcore.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
 
@@ -55,7 +58,51 @@ HELD_BY_OLD = make_snapshot(TWO_NODES, A, B)
 WIDE = old(holds={"n1": (0, 1, 2, 3)})
 HELD_WHOLLY = make_snapshot(TWO_NODES, WIDE, B)
 
+CPU = Needs((("cpu", 4000),))
+"""Four CPUs."""
+N1_ONLY = Needs((("cpu", 4000),), frozenset({"n1"}))
+
+
+def counted(**cpus):
+    """Nodes of four GPUs with so many CPUs free."""
+    return make_cluster(*(make_node(name, 4, free={"cpu": n * 1000}) for name, n in cpus.items()))
+
+
+def of(namespace, name, **known):
+    return make_state(f"{namespace}/{name}", **known)
+
+
+FEW_CPUS = make_snapshot(counted(n1=6, n2=3), new(needs=CPU), make_state("other", needs=CPU))
+HAS_TWO = of("team", "old", holds={"n1": (0, 1)})
+LIMITED = replace(
+    make_snapshot(TWO_NODES, HAS_TWO, of("team", "new"), of("free", "new")),
+    limits=NamespaceLimits(max_gpus={"team": 3}),
+)
+
 BREAKING: dict[Law, dict[str, Any]] = {
+    Law.ROOM_FOR_PODS: {
+        "a pod comes where there is too little CPU": (FEW_CPUS, [start(on(n2=(0,)))]),
+        "two pods come where there is room for one": (
+            FEW_CPUS,
+            [start(on(n1=(0,))), start(on(n1=(1,)), job="other")],
+        ),
+        "a pod comes where it may not be": (
+            make_snapshot(counted(n1=9, n2=9), new(needs=N1_ONLY)),
+            [start(on(n2=(0,)))],
+        ),
+        "a job spreads to where there is too little": (
+            make_snapshot(counted(n1=0, n2=3), old(needs=CPU)),
+            [change(old(needs=CPU), on(n1=(0, 1), n2=(0, 1)))],
+        ),
+    },
+    Law.NAMESPACE_LIMIT: {
+        "a newcomer gets more than is left": (LIMITED, [start(on(n2=(0, 1)), job="team/new")]),
+        "a job grows beyond it": (LIMITED, [change(HAS_TWO, on(n1=(0, 1, 2, 3)))]),
+        "a newcomer where there is too much already": (
+            replace(LIMITED, limits=NamespaceLimits(max_gpus={"*": 1})),
+            [start(on(n2=(0,)), job="team/new")],
+        ),
+    },
     Law.ONE_MASTER: {
         "two jobs start on one GPU": (
             make_snapshot(TWO_NODES, new(), make_state("other")),
@@ -301,6 +348,21 @@ def test_there_is_a_breaking_plan_for_every_law():
 
 KEEPING = {
     "nothing happens": (HELD_BY_OLD, []),
+    "a pod comes where it has room": (FEW_CPUS, [start(on(n1=(0,)))]),
+    "a job grows where its pod is, whatever is free": (
+        make_snapshot(counted(n1=0, n2=0), old(needs=CPU)),
+        [change(old(needs=CPU), on(n1=(0, 1, 2, 3)))],
+    ),
+    "a job comes to where it has a pod yet": (
+        make_snapshot(counted(n1=0), new(needs=CPU, pods_at=("n1",))),
+        [start(on(n1=(0,)))],
+    ),
+    "a namespace gets what it may have": (LIMITED, [start(on(n2=(0,)), job="team/new")]),
+    "another one has no limit": (LIMITED, [start(on(n2=(0, 1, 2, 3)), job="free/new")]),
+    "a job shrinks where there is too much": (
+        replace(LIMITED, limits=NamespaceLimits(max_gpus={"*": 0})),
+        [change(HAS_TWO, on(n1=(0,)), cause=Cause(CauseCode.NAMESPACE_LIMIT))],
+    ),
     "a newcomer gets what is free": (HELD_BY_OLD, [start(on(n1=(2, 3)))]),
     "a newcomer gets what its victim had": (
         HELD_BY_OLD,

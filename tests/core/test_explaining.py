@@ -16,6 +16,7 @@ from dlcore.model import (
     Cause,
     CauseCode,
     Cluster,
+    Gpu,
     GpuDemand,
     Job,
     JobId,
@@ -184,6 +185,21 @@ def test_gpus_of_lost_nodes_and_cordoned_ones_are_released_to_nobody():
         CauseCode.NO_ROOM, pending("new", 2), on_a_lost_node, there, useful, cluster=cluster
     )
     assert told == "waits: needs 2 GPUs; 1 is free, job-3 releases 1 more in about 5.0 h"
+
+
+def test_what_is_out_of_service_is_told_with_its_reason():
+    broken = Node(N1, (*Node.of("n1", 3).gpus, Gpu(3, unavailable_because="it reported Xid 79")))
+    taken = tuple(Gpu(n, unavailable_because="others have it") for n in range(4))
+    some = Cluster([broken, Node.of("n2", 0)])
+    all_of_it = Cluster([Node(N1, taken)])
+    lack = "nobody can say when there will be enough"
+    assert wait(CauseCode.NO_ROOM, pending("new", 4), cluster=some) == (
+        f"waits: needs 4 GPUs; 3 are free, and {lack}; 1 is out of service (n1/3: it reported Xid 79)"
+    )
+    assert wait(CauseCode.TOO_LARGE, pending("new", 4), cluster=all_of_it) == (
+        "waits: needs at least 4 GPUs; even empty, this cluster could give it none;"
+        " 4 are out of service (n1: others have it)"
+    )
 
 
 def test_who_stands_behind_hears_what_the_one_ahead_needs():

@@ -50,9 +50,9 @@ def test_room_is_what_nobody_has():
 def test_what_was_taken_can_be_given_back():
     room: Any = Room(make_cluster(n1=4, n2=2))
     room.take({"n1": 3, "n2": 2})
-    assert (room.total, room.find_node("", 2)) == (1, None)
+    assert (room.total, room.find_node(make_state(), "", 2)) == (1, None)
     room.give({"n1": 1})
-    assert (room.nodes, room.find_node("", 2)) == ({"n1": 2, "n2": 0}, "n1")
+    assert (room.nodes, room.find_node(make_state(), "", 2)) == ({"n1": 2, "n2": 0}, "n1")
 
 
 def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes():
@@ -88,10 +88,10 @@ def test_a_job_goes_into_the_smallest_gap_that_takes_it_whole():
 
 def test_the_emptiest_node_is_the_one_with_the_largest_gap():
     room = Room(make_cluster(n1=2, n2=4, n3=3))
-    assert room.find_emptiest("", 1) == "n2"
-    assert room.find_emptiest("", 4) == "n2"
-    assert room.find_emptiest("", 5) is None
-    assert room.find_emptiest("of no such type", 1) is None
+    assert room.find_emptiest(make_state(), "", 1) == "n2"
+    assert room.find_emptiest(make_state(), "", 4) == "n2"
+    assert room.find_emptiest(make_state(), "", 5) is None
+    assert room.find_emptiest(make_state(), "of no such type", 1) is None
 
 
 def test_a_wide_job_goes_to_the_fewest_nodes_and_the_last_is_a_best_fit():

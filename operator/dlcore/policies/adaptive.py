@@ -141,8 +141,9 @@ def _iter_choices(
         if len(fit.nodes) == 1:
             return
     time = predictor.completion(state, shape, now)
-    by, bound = max(makespan, time), state.bound_to
-    offer = offers.best_on(bound, kind, gpus, by) if bound else offers.best(kind, gpus, by)
+    by = max(makespan, time)
+    find = offers.best_on if state.bound_to else offers.best
+    offer = find(state, kind, gpus, by)
     if offer is not None:
         takes = offer.holding.gpus - offer.keeps
         delay = time + offer.loss

@@ -39,7 +39,8 @@ def find_apart(room: Room, state: JobState, gpus: int, view: View) -> Fit | None
     """Nodes that no other job is on, the fewest; others only when those do not suffice."""
     usable = view.cluster.usable
     for kind in ordering.rank_types(state, gpus, view):
-        nodes = list(ordering.nodes_of(state, (kind,), view.cluster))
+        there = ordering.nodes_of(state, (kind,), view.cluster)
+        nodes = [node for node in there if room.takes_pod(state, node)]
         apart = {node for node in nodes if room.nodes[node] == len(usable[node])}
         whole = [node for node in nodes if node in apart and room.nodes[node] >= gpus]
         if whole:

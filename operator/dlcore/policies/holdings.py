@@ -148,26 +148,27 @@ class Ledger:
 
     def add(self, state: JobState, nodes: Mapping[NodeName, int], cause: Cause) -> Holding:
         """Let a pending job have these GPUs, which must be free."""
-        self.room.take(nodes)
+        self.room.take(nodes, state)
         holding = Holding(state, dict(nodes), name_type(self.cluster, nodes), self.view)
         holding.cause = cause
         self.holdings[state.job.id] = holding
         if self._spare is not None:
-            self._spare.take(self._least(holding))
+            self._spare.take(self._least(holding), state)
             self._note_spread(holding)
         return holding
 
     def change(self, holding: Holding, nodes: Mapping[NodeName, int], cause: Cause) -> None:
         """Let a job have these GPUs instead of those that it has."""
+        state = holding.state
         if self._spare is not None:
-            self._spare.give(self._least(holding))
-        self.room.give(self.count_good(holding, holding.nodes))
-        self.room.take(self.count_good(holding, nodes))
+            self._spare.give(self._least(holding), state)
+        self.room.give(self.count_good(holding, holding.nodes), state)
+        self.room.take(self.count_good(holding, nodes), state)
         holding.put(nodes, name_type(self.cluster, nodes))
-        if holding.state.placement is not None:
+        if state.placement is not None:
             holding.cause = cause
         if self._spare is not None:
-            self._spare.take(self._least(holding))
+            self._spare.take(self._least(holding), state)
             self._note_spread(holding)
 
     @property
@@ -176,7 +177,7 @@ class Ledger:
         if self._spare is None:
             self._spare = Room(self.cluster)
             for holding in self.holdings.values():
-                self._spare.take(self._least(holding))
+                self._spare.take(self._least(holding), holding.state)
                 self._note_spread(holding)
         return self._spare
 
@@ -257,27 +258,36 @@ class Offers:
                 self._versions[node] += 1
                 self._offer(node)
 
-    def best(self, gpu_type: str, gap: int, by: float) -> Offer | None:
+    def best(self, state: JobState, gpu_type: str, gap: int, by: float) -> Offer | None:
         """
         The offer for exactly this gap whose giver loses least, of those who are done by then.
 
-        Where the cheapest ones are all too late, the earliest of a few of them; to search on would
+        Only of nodes that would take a pod of this job. Where the cheapest ones are all too late, the earliest of a few of them; to search on would
         make a decision long, and only the longest jobs of all are ever too late.
         """
         heap = self._heaps.get((gpu_type, gap), [])
         while heap and not self._stands(heap[0]):
             heapq.heappop(heap)
-        if not heap or heap[0].remaining <= by:
+        takes_pod = self._ledger.room.takes_pod
+        is_first_good = bool(heap) and takes_pod(state, heap[0].node)
+        if not heap or (is_first_good and heap[0].remaining <= by):
             return heap[0] if heap else None
         # The front of a heap is not in order, but it holds the cheapest of all.
-        return _choose_offer((o for o in heap[:GLANCE] if self._stands(o)), by)
+        front = (o for o in heap[:GLANCE] if self._stands(o) and takes_pod(state, o.node))
+        offer = _choose_offer(front, by)
+        if offer is None and not is_first_good:
+            rest = (o for o in heap[GLANCE:] if self._stands(o) and takes_pod(state, o.node))
+            offer = next(rest, None)
+        return offer
 
-    def best_on(
-        self, nodes: Iterable[NodeName], gpu_type: str, gap: int, by: float
-    ) -> Offer | None:
+    def best_on(self, state: JobState, gpu_type: str, gap: int, by: float) -> Offer | None:
         """The same among a few nodes only, for a job whose checkpoint binds it to them."""
-        known = self._ledger.cluster.by_name
-        there = [node for node in nodes if node in known and known[node].gpu_type == gpu_type]
+        known, takes_pod = self._ledger.cluster.by_name, self._ledger.room.takes_pod
+        there = [
+            node
+            for node in state.bound_to
+            if node in known and known[node].gpu_type == gpu_type and takes_pod(state, node)
+        ]
         offers = (o for node in there for o in self._iter_offers(node) if self._gap(o) == gap)
         return _choose_offer(offers, by)
 

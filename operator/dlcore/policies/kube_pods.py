@@ -64,7 +64,8 @@ def _bind(room: Room, state: JobState, view: View) -> Share | None:
         )
         if node is None:
             break
-        room.take({node: 1})
+        # Whatever number of GPUs it has there, it is one pod there that asks for the rest.
+        room.take({node: 1}, None if node in nodes else state)
         nodes[node] = nodes.get(node, 0) + 1
         bound += 1
     if bound == before:
@@ -85,9 +86,9 @@ def _iter_feasible(
             continue
         sizes = {node: len(cluster.usable[node]) for node in there}
         for node in there:
-            if room.nodes[node] > 0 and _can_complete(
-                {*nodes, node}, sizes, demand.max_nodes, gang
-            ):
+            if room.nodes[node] <= 0 or not (node in nodes or room.takes_pod(state, node)):
+                continue
+            if _can_complete({*nodes, node}, sizes, demand.max_nodes, gang):
                 yield node
 
 

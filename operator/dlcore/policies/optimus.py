@@ -64,7 +64,7 @@ def _find_start(ledger: Ledger, state: JobState) -> Mapping[NodeName, int] | Non
     kinds = acceptable_types(state, ledger.cluster)
     speeds = {kind: predictor.speed(state.job, predictor.shape(gpus, kind)) for kind in kinds}
     for kind in sorted(kinds, key=lambda kind: -speeds[kind]):
-        node = None if state.bound_to else ledger.room.find_emptiest(kind, gpus)
+        node = None if state.bound_to else ledger.room.find_emptiest(state, kind, gpus)
         if node is not None:
             return {node: gpus}
         fit = ledger.room.find(state, gpus, kind)

@@ -82,7 +82,7 @@ def find_along(nodes: Iterable[NodeName], room: Room, state: JobState, gpus: int
         if gpus == 0 or len(chosen) == state.job.gpus.max_nodes:
             break
         taken = min(gpus, room.nodes[node])
-        if taken > 0:
+        if taken > 0 and room.takes_pod(state, node):
             chosen[node] = taken
             gpus -= taken
     return Fit(name_type(room.cluster, chosen), chosen) if gpus == 0 else None
@@ -153,7 +153,7 @@ class Filling:
         if fit is None:
             self._say_why_not(state, gpus)
             return False
-        self.room.take(fit.nodes)
+        self.room.take(fit.nodes, state)
         self.most -= gpus
         self.shares[state.id] = Share(gpus, gpu_type=fit.gpu_type, nodes=fit.nodes)
         self.waits.pop(state.id, None)
@@ -172,9 +172,12 @@ class Filling:
 
     def _say_why_not(self, state: JobState, gpus: int) -> None:
         counts = [self.room.free[kind] for kind in acceptable_types(state, self.view.cluster)]
-        if gpus <= (sum(counts) if state.job.gpus.mixed else max(counts)):
-            bound = CauseCode.CHECKPOINT_ELSEWHERE
-            code = bound if state.bound_to else CauseCode.NO_ROOM_ON_ONE_NODE
+        if gpus <= (sum(counts) if state.job.gpus.mixed else max(counts, default=0)):
+            code = CauseCode.NO_ROOM_ON_ONE_NODE
+            if state.bound_to:
+                code = CauseCode.CHECKPOINT_ELSEWHERE
+            elif self.room.lacks_room_for_pod(state, gpus):
+                code = CauseCode.NO_ROOM_FOR_POD
             self.waits[state.id] = Cause(code, gpus=gpus)
 
 

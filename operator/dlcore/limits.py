@@ -1,0 +1,60 @@
+"""
+What the jobs of a namespace may have in all.
+
+Kubernetes' own quotas cannot see GPUs that a container is given without asking its node for them,
+so the limit is kept where GPUs are decided about.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+ANY: Final = "*"
+"""Stands for every namespace that is not named."""
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceLimits:
+    """Limits by the names of namespaces; one that is not named, nor meant by ``*``, has none."""
+
+    max_gpus: Mapping[str, int] = field(default_factory=dict)
+    """How many GPUs the jobs of a namespace may have together; * stands for those not named."""
+    max_priority: Mapping[str, int] = field(default_factory=dict)
+    """The highest priority that jobs of a namespace may have; * stands for those not named."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.max_gpus, *self.max_priority):
+            if name != ANY and not _NAMESPACE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a namespace; name one, or write {ANY}")
+        for name, gpus in self.max_gpus.items():
+            if gpus < 0:
+                raise ValueError(f"{name} cannot have {gpus} GPUs; write 0 or more")
+
+    def __bool__(self) -> bool:
+        """Whether there is any limit."""
+        return bool(self.max_gpus or self.max_priority)
+
+    def gpus_of(self, namespace: str) -> int | None:
+        """How many GPUs the jobs of a namespace may have together; ``None``: any number."""
+        return self.max_gpus.get(namespace, self.max_gpus.get(ANY))
+
+    def priority_of(self, namespace: str) -> int | None:
+        """The highest priority that jobs of a namespace may have; ``None``: any."""
+        return self.max_priority.get(namespace, self.max_priority.get(ANY))
+
+    def less(self, held: Mapping[str, int]) -> "NamespaceLimits":
+        """Return what is left where so many GPUs are held by jobs that nobody decides about."""
+        left = {
+            namespace: max(0, limit - gpus)
+            for namespace, gpus in held.items()
+            if (limit := self.gpus_of(namespace)) is not None
+        }
+        return replace(self, max_gpus={**self.max_gpus, **left}) if left else self
+
+
+def namespace_of(job: str) -> str:
+    """Name the namespace of a job; empty where there are none."""
+    return job.rpartition("/")[0]
