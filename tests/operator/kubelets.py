@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from dlcore.podrules import TRAINER
+from dloperator.placeholders import is_placeholder
 from dloperator.podmaking import HEALTH_PORT, SIDECAR_FOLDER, SIDECAR_PORT, TLS_FOLDER
+from tests.operator.ailments import Ailments, evicted, rejected
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.processes import Guard
@@ -48,6 +50,8 @@ class _Container:
     start_at: float = 0.0
     asked_at: float | None = None
     """When it was asked to end."""
+    is_out_of_memory: bool = False
+    """Whether that is what its process was killed for."""
     reported: object = None
 
     @property
@@ -64,8 +68,8 @@ class Kubelets:
     namespace: str
     nodes: set[str]
     folder: Path
-    missing_images: set[str] = field(default_factory=set)
-    """Images that cannot be pulled."""
+    ails: Ailments = field(default_factory=Ailments)
+    """What goes wrong there."""
     silent: set[str] = field(default_factory=set)
     """Nodes that do nothing and report nothing, whatever goes on there."""
 
@@ -120,13 +124,28 @@ class Kubelets:
         there = set()
         for pod in pods:
             node = pod["spec"].get("nodeName")
+            if node in self.nodes - self.silent and is_placeholder(pod):
+                self._hold(api, pod)
             if node not in self.nodes or TRAINER not in pod["metadata"].get("labels", {}).values():
                 continue
             there.add(pod["metadata"]["uid"])
             if node not in self.silent:
                 self._tend(api, pod)
         for uid in self._containers.keys() - there:
-            self._kill(self._containers.pop(uid))
+            if self._containers[uid].pod["spec"]["nodeName"] not in self.silent:
+                self._kill(self._containers.pop(uid))
+
+    def _hold(self, api: Api, pod: Json) -> None:
+        """Run a pod that does nothing, as far as it is seen from outside."""
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        try:
+            if "deletionTimestamp" in metadata:
+                api.delete(path, gracePeriodSeconds=0)
+            elif pod["status"].get("phase") == "Pending":
+                api.merge(f"{path}/status", {"status": {"phase": "Running"}})
+        except (OSError, Refused):
+            return  # Tried again at the next look.
 
     def _tend(self, api: Api, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
@@ -152,6 +171,8 @@ class Kubelets:
 
     def _advance(self, api: Api, container: _Container) -> Json | None:
         """Bring a container on by one step, and say what is to be reported of it."""
+        if found := self._take_ill(container):
+            return found
         is_deleted = "deletionTimestamp" in container.pod["metadata"]
         process = container.process
         if process is not None and process.poll() is None:
@@ -160,6 +181,8 @@ class Kubelets:
             return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
         if process is not None:
             ended = _ended(process.returncode)
+            if container.is_out_of_memory:
+                ended["reason"] = "OOMKilled"
             if is_deleted or ended["exitCode"] == 0:
                 container.asked_at = container.asked_at or (time.time() if is_deleted else None)
                 return _status(container, {"terminated": ended})
@@ -169,6 +192,24 @@ class Kubelets:
             return _status(container, {"terminated": _ended(137)})
         return self._start(api, container)
 
+    def _take_ill(self, container: _Container) -> Json | None:
+        """Let happen to it what a test wants; what is to be reported if that is its end."""
+        name, node = container.pod["metadata"]["name"], container.pod["spec"]["nodeName"]
+        if name in self.ails.out_of_memory:
+            self.ails.out_of_memory.discard(name)
+            container.is_out_of_memory = True
+            self._kill(container)
+        if name in self.ails.evicted:
+            self._kill(container)
+            conditions = container.pod["status"].get("conditions", [])
+            status = _status(container, {"terminated": _ended(-signal.SIGKILL)})
+            container.asked_at = container.asked_at or _time_of_deletion(container.pod)
+            return evicted(status, conditions, self.ails.evicted[name])
+        if container.process is None and node in self.ails.rejects:
+            container.asked_at = container.asked_at or _time_of_deletion(container.pod)
+            return rejected(*self.ails.rejects[node])
+        return None
+
     def _start_again(self, api: Api, container: _Container, ended: Json) -> Json | None:
         if container.last_end is None or container.last_end["of"] != container.restarts:
             container.last_end = {"of": container.restarts, "at": time.time(), "how": ended}
@@ -177,15 +218,17 @@ class Kubelets:
             return _status(container, {"waiting": {"reason": "CrashLoopBackOff"}})
         container.restarts += 1
         container.process = None
+        container.is_out_of_memory = False
         return self._start(api, container)
 
     def _start(self, api: Api, container: _Container) -> Json | None:
         spec = _trainer(container.pod)
-        if spec["image"] in self.missing_images:
-            message = f'Back-off pulling image "{spec["image"]}"'
-            waiting = {"reason": "ImagePullBackOff", "message": message}
-            return _status(container, {"waiting": waiting})
-        self._write_secret(api, container)
+        waits, inits = self.ails.why_waiting(container.pod["spec"], spec["image"])
+        if waits:
+            return _status(container, {"waiting": waits}) | {"initContainerStatuses": inits}
+        if not self._write_secret(api, container):
+            # A kubelet says of a volume that it cannot mount in an Event only.
+            return _status(container, {"waiting": {"reason": "ContainerCreating"}})
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DLJOB")},
             **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
@@ -198,16 +241,21 @@ class Kubelets:
         container.start_at = time.time()
         return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
 
-    def _write_secret(self, api: Api, container: _Container) -> None:
+    def _write_secret(self, api: Api, container: _Container) -> bool:
+        """Mount the Secrets; tell whether they are there."""
         namespace = container.pod["metadata"]["namespace"]
         folder = container.folder / "tls"
         folder.mkdir(exist_ok=True)
         for volume in container.pod["spec"]["volumes"]:
             name = volume.get("secret", {}).get("secretName")
             if name:
-                secret = api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+                try:
+                    secret = api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+                except Refused:
+                    return False
                 for file, content in secret["data"].items():
                     (folder / file).write_bytes(base64.b64decode(content))
+        return True
 
     def _ask_to_end(self, container: _Container) -> None:
         assert container.process is not None
@@ -247,11 +295,14 @@ def _status(container: _Container, state: Json) -> Json:
     is_over = "terminated" in state
     code = state.get("terminated", {}).get("exitCode")
     last = container.last_end["how"] if container.last_end is not None else None
+    was_up = container.process is not None or container.restarts > 0
+    phase = "Running" if was_up else "Pending"
     return {
-        "phase": ("Succeeded" if code == 0 else "Failed") if is_over else "Running",
+        "phase": ("Succeeded" if code == 0 else "Failed") if is_over else phase,
         "podIP": container.address,
         "podIPs": [{"ip": container.address}],
         "startTime": container.pod["metadata"]["creationTimestamp"],
+        "initContainerStatuses": None,
         "containerStatuses": [
             {
                 "name": TRAINER,
@@ -265,6 +316,10 @@ def _status(container: _Container, state: Json) -> Json:
             }
         ],
     }
+
+
+def _time_of_deletion(pod: Json) -> float | None:
+    return time.time() if "deletionTimestamp" in pod["metadata"] else None
 
 
 def _is_over(status: Json) -> bool:
