@@ -2,7 +2,8 @@
 What the verbs ask of the place where jobs run, whichever place that is.
 
 Jobs, nodes and all else travel as the documents that ``-o json`` prints, for they are what every
-place has in common. :mod:`dlctl.local_backend` asks the ``dljob up`` of this machine.
+place has in common. :mod:`dlctl.local_backend` asks the ``dljob up`` of this machine, and
+:mod:`dlctl.cluster.backend` the API server of a Kubernetes cluster.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ class Plan(NamedTuple):
 
     effects: list[Json]
     notices: list[str]
+    tells_others: bool = True
+    """Whether it says of all other jobs what becomes of them."""
 
 
 class LogQuery(NamedTuple):
@@ -85,6 +88,13 @@ class LogLine(NamedTuple):
 
 class Backend(Protocol):
     """The place. Every method raises :class:`BackendError`."""
+
+    @property
+    def home(self) -> str:
+        """The namespace whose jobs are called by their name alone; empty: those of none are."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
 
     def about(self) -> Json:
         """Tell which controller decides there."""

@@ -1,12 +1,26 @@
 """
-Options that many verbs have, and which place they talk to.
+Options that many verbs have, and which place they talk to: one machine, or a cluster.
+
+The first of these that applies decides, and docs/command.md says the same:
+
+1. ``--state`` is the ``dljob up`` of a state folder; ``--kubeconfig``, ``--context``, ``--namespace``
+   and ``--all-namespaces`` are a cluster.
+2. ``kubectl dljob`` is a cluster.
+3. ``$DLJOB_PLATFORM``, which is ``machine`` or ``cluster``.
+4. ``$DLJOB_STATE`` is the ``dljob up`` of that folder.
+5. A ``dljob up`` of the usual state folder, if one answers.
+6. A cluster, if there is a kubeconfig, or if this is a pod of one.
+7. Else the ``dljob up`` of the usual folder, which is then told to be missing.
 """
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,12 +30,106 @@ from dlctl.jobviews import full_name
 from dlctl.local_backend import LocalBackend
 from dllocal.folders import Folders, default_root
 
+if TYPE_CHECKING:
+    from dlctl.cluster.backend import ClusterBackend
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PLATFORM = "DLJOB_PLATFORM"
+MACHINE, CLUSTER = "machine", "cluster"
 
-def choose(state: Path | None) -> Backend:
+CLUSTER_REMEDY = "; if you mean a cluster, name its --kubeconfig"
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""By this a pod knows that it is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What was said of the place that is meant."""
+
+    state: Path | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    everywhere: bool = False
+
+    @property
+    def names_cluster(self) -> bool:
+        return bool(self.kubeconfig or self.context or self.namespace or self.everywhere)
+
+
+def choose(place: Place) -> Backend:
     """Find the place that is meant."""
-    return LocalBackend(Folders(state or default_root(os.environ)).socket)
+    if place.state is not None and place.names_cluster:
+        raise click.UsageError(
+            "--state is one machine, and --kubeconfig, --context, --namespace and"
+            " --all-namespaces are a cluster; give one or the other"
+        )
+    if place.state is None and _is_cluster(place):
+        return _cluster(place)
+    return LocalBackend(_socket(place.state), or_else="" if place.state else CLUSTER_REMEDY)
+
+
+def _is_cluster(place: Place) -> bool:
+    if place.names_cluster or _is_plugin():
+        return True
+    wanted = os.environ.get(PLATFORM, "")
+    if wanted not in ("", MACHINE, CLUSTER):
+        raise click.UsageError(
+            f"{PLATFORM}: {wanted!r} is no platform; write {MACHINE} or {CLUSTER}"
+        )
+    if wanted or os.environ.get("DLJOB_STATE"):
+        return wanted == CLUSTER
+    return _has_cluster() and not _answers(_socket(None))
+
+
+def _is_plugin() -> bool:
+    """Whether kubectl has started us."""
+    context = click.get_current_context(silent=True)
+    name = context.find_root().info_name if context is not None else ""
+    return (name or "").startswith("kubectl")
+
+
+def _has_cluster() -> bool:
+    """Whether anything says where a cluster is."""
+    named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    files = named or [Path.home() / ".kube" / "config"]
+    return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
+
+
+def _socket(state: Path | None) -> Path:
+    return Folders(state or default_root(os.environ)).socket
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _cluster(place: Place) -> "ClusterBackend":
+    # It takes longer to load than all else, and who has one machine does not need it.
+    from dlctl.cluster.backend import ClusterBackend  # noqa: PLC0415
+    from dlctl.cluster.connecting import connect  # noqa: PLC0415
+
+    return ClusterBackend(
+        connect(place.kubeconfig, place.context, place.namespace), place.everywhere
+    )
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Backend]:
+    """Find the place that is meant, and let go of it in the end."""
+    backend = choose(place)
+    try:
+        yield backend
+    finally:
+        backend.close()
 
 
 STATE_HELP = (
@@ -29,18 +137,57 @@ STATE_HELP = (
     "  [default: $DLJOB_STATE, or dljob in the folder for state of your user]"
 )
 
+_OPTIONS = (
+    click.option(
+        "--state", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help=STATE_HELP
+    ),
+    click.option(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="The kubeconfig of the cluster that is meant.  [default: as kubectl finds it]",
+    ),
+    click.option("--context", default="", metavar="NAME", help="Which context of that file."),
+    click.option(
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        help="Which namespace of the cluster.  [default: that of the context]",
+    ),
+)
+_EVERYWHERE = click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="The jobs of all namespaces."
+)
+
 
 def with_backend(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options that choose a place, and that place as its first argument."""
+    return _chosen(function, _OPTIONS)
 
-    @click.option(
-        "--state", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help=STATE_HELP
-    )
+
+def with_wide_backend(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb that lists jobs the option for all namespaces, too."""
+    return _chosen(function, (*_OPTIONS, _EVERYWHERE))
+
+
+def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callable[..., Any]:
     @wraps(function)
-    def chosen(*, state: Path | None, **given: Any) -> Any:
-        return function(choose(state), **given)
+    def chosen(**given: Any) -> Any:
+        place, rest = _place_of(given)
+        with opened(place) as backend:
+            return function(backend, **rest)
 
+    for option in reversed(options):
+        chosen = option(chosen)
     return chosen
+
+
+def _place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
+    """Tell what of the options of a verb says of the place, and what is the verb's."""
+    named = {each.name for each in fields(Place)}
+    said = {name: value for name, value in given.items() if name in named}
+    return Place(**said), {name: value for name, value in given.items() if name not in named}
 
 
 def output_option(*formats: str, default: str = "") -> Callable[[Command], Command]:
@@ -61,10 +208,11 @@ def complete_jobs(
 ) -> list[CompletionItem]:
     """Complete the names of jobs. Where nobody answers there is nothing to complete."""
     try:
-        items = choose(ctx.params.get("state")).list_jobs().items
-    except BackendError:
+        with opened(_place_of(ctx.params)[0]) as backend:
+            items, home = backend.list_jobs().items, backend.home
+    except (BackendError, click.UsageError):
         return []
-    names = [full_name(document) for document in items]
+    names = [full_name(document, home) for document in items]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

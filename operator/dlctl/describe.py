@@ -2,18 +2,19 @@
 ``dljob describe``: everything about a job, to be read from top to bottom.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from dlcore.problems import listed
 from dlctl import texts
-from dlctl.backends import Backend, Json, LogLine, LogQuery
+from dlctl.backends import Away, Backend, BackendError, Json, LogLine, LogQuery
 from dlctl.choosing import name_argument, output_option, with_backend
 from dlctl.forms import to_json
 from dlctl.get import eta_of, progress_of
 from dlctl.jobviews import JobView, in_ranges, read_time
+from dlctl.messages import say
 from dlctl.texts import NOTHING
 
 MOST_EVENTS = 30
@@ -22,6 +23,7 @@ WIDTH = 14
 """Where values begin."""
 
 Fields = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @click.command("describe")
@@ -37,18 +39,29 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
     if output == "json":
         click.echo(to_json(told[0] if len(told) == 1 else told), nl=False)
     else:
-        click.echo("\n".join(show(each) for each in told), nl=False)
+        click.echo("\n".join(show(each, backend.home) for each in told), nl=False)
 
 
 def _collect(backend: Backend, name: str) -> Json:
     answer = backend.explain(name)
-    job = JobView.of(answer["job"])
+    job = JobView.of(answer["job"], backend.home)
     return {
         "job": answer["job"],
         "why": answer["message"],
-        "log": _end_of_log(backend, job) if job.status.get("failures") else [],
-        "events": backend.list_events(name),
+        "log": _try(lambda: _end_of_log(backend, job)) if job.status.get("failures") else [],
+        "events": _try(lambda: backend.list_events(name)),
     }
+
+
+def _try(look: Callable[[], list[T]]) -> list[T]:
+    """Find something that the rest can do without, or tell why it is missing."""
+    try:
+        return look()
+    except Away:
+        raise
+    except BackendError as error:
+        say(f"note: {error}")
+        return []
 
 
 def _end_of_log(backend: Backend, job: JobView) -> list[str]:
@@ -63,9 +76,9 @@ def _as_text(line: LogLine, *, several: bool) -> str:
     return f"[{line.node}] {text}" if several else text
 
 
-def show(told: Json) -> str:
+def show(told: Json, home: str = "") -> str:
     """Write what :func:`_collect` has found."""
-    job = JobView.of(told["job"])
+    job = JobView.of(told["job"], home)
     parts = [
         *_iter_head(job, told["why"]),
         *_iter_wishes(job),

@@ -143,7 +143,7 @@ class Frame:
         phases = Counter(job.phase.lower() for job in self._jobs)
         parts = [
             Text("dljob top", style="bold"),
-            Text(f"{about.get('policy', '')}, {about.get('mechanism', '')}"),
+            *(Text(", ".join(how)) for how in [_named(about)] if how),
             Text(_counted(states, "GPU")),
             Text(_counted(phases, "job")),
             Text(time.strftime("%H:%M:%S", time.localtime(self._sight.at)), style="dim"),
@@ -246,6 +246,11 @@ def _counted(counts: Counter[str], thing: str) -> str:
     total = sum(counts.values())
     named = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"{total} {thing}{'' if total == 1 else 's'}" + (f": {named}" if named else "")
+
+
+def _named(about: Json) -> list[str]:
+    """How it is decided, as far as whoever asks may know."""
+    return [about[name] for name in ("policy", "mechanism") if about.get(name)]
 
 
 def _rank(job: JobView) -> int:

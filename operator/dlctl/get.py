@@ -4,13 +4,14 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
 from dlcontrol import figures
 from dlctl import texts
-from dlctl.backends import Backend, JobList, Json
-from dlctl.choosing import name_argument, output_option, with_backend
+from dlctl.backends import Backend, JobList, Json, NotThere
+from dlctl.choosing import name_argument, output_option, with_wide_backend
 from dlctl.forms import to_json, to_json_line, to_yaml
 from dlctl.jobviews import JobView, full_name
 from dlctl.messages import complain, say
@@ -33,7 +34,7 @@ ROOM = 4
     metavar="LABELS",
     help="Only jobs with these labels: team=vision,tier!=batch,gpu in (a100,h100),!draft.",
 )
-@with_backend
+@with_wide_backend
 def command(
     backend: Backend, *, names: tuple[str, ...], output: str | None, watch: bool, selector: str
 ) -> int:
@@ -47,37 +48,44 @@ def command(
     if names and selector:
         raise click.UsageError("names and --selector exclude each other; give one of them")
     listed = backend.list_jobs(selector)
-    found, missing = _choose(listed.items, names)
+    found, missing = _choose(backend, listed.items, names)
     for name in missing:
         complain(f"{name}: there is no such job; dljob get lists those that are")
     if watch:
-        _Watch(output, found).go_on(backend, selector, names, listed.version)
+        _Watch(output, found, backend.home).go_on(backend, selector, names, listed.version)
     elif output in (None, "wide") and not found:
         if not missing:
             say("There are no jobs." if not selector else "No job has these labels.")
     else:
-        click.echo(_show(found, output, single=len(names) == 1), nl=False)
+        click.echo(_show(found, output, backend.home, single=len(names) == 1), nl=False)
     return 1 if missing else 0
 
 
-def _choose(items: list[Json], names: Sequence[str]) -> tuple[list[Json], list[str]]:
+def _choose(
+    backend: Backend, items: list[Json], names: Sequence[str]
+) -> tuple[list[Json], list[str]]:
     if not names:
         return items, []
-    there = {full_name(item): item for item in items}
+    there = {full_name(item, backend.home): item for item in items}
+    for name in names:
+        if name not in there and "/" in name:
+            with suppress(NotThere):
+                # It may be in another namespace than those that are listed.
+                there[name] = backend.get_job(name)
     return (
         [there[name] for name in names if name in there],
         [name for name in names if name not in there],
     )
 
 
-def _show(items: list[Json], output: str | None, *, single: bool) -> str:
+def _show(items: list[Json], output: str | None, home: str, *, single: bool) -> str:
     if output == "name":
-        return "".join(f"{_resource(item)}\n" for item in items)
+        return "".join(f"{_resource(item, home)}\n" for item in items)
     if output in ("json", "yaml"):
         document = items[0] if single and items else _listing(items)
         return to_json(document) if output == "json" else to_yaml(document)
     wide = output == "wide"
-    rows = [row_of(JobView.of(item), wide=wide) for item in items]
+    rows = [row_of(JobView.of(item, home), wide=wide) for item in items]
     return texts.tabulate(_header(wide=wide), rows)
 
 
@@ -85,8 +93,8 @@ def _listing(items: list[Json]) -> Json:
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJobList", "items": items}
 
 
-def _resource(item: Json) -> str:
-    return f"dljob.dljob.io/{full_name(item)}"
+def _resource(item: Json, home: str) -> str:
+    return f"dljob.dljob.io/{full_name(item, home)}"
 
 
 def _header(*, wide: bool) -> tuple[str, ...]:
@@ -133,11 +141,12 @@ def progress_of(job: JobView) -> str:
 class _Watch:
     """Prints a row whenever a job has changed in something that is printed."""
 
-    def __init__(self, output: str | None, items: list[Json]) -> None:
+    def __init__(self, output: str | None, items: list[Json], home: str) -> None:
         self._output = output
+        self._home = home
         self._wide = output == "wide"
         header = _header(wide=self._wide)
-        rows = [row_of(JobView.of(item), wide=self._wide) for item in items]
+        rows = [row_of(JobView.of(item, home), wide=self._wide) for item in items]
         self._widths = [width + ROOM for width in texts.measure([header, *rows])]
         self._printed: dict[str, tuple[str, ...]] = {}
         if output in (None, "wide"):
@@ -151,16 +160,16 @@ class _Watch:
 
     def _hear(self, news: JobList, names: Sequence[str]) -> None:
         for item in news.items:
-            if not names or full_name(item) in names:
+            if not names or full_name(item, self._home) in names:
                 self._tell(item)
-        there = {full_name(item) for item in news.items}
+        there = {full_name(item, self._home) for item in news.items}
         unheard_of = [name for name in self._printed if news.complete and name not in there]
         for name in (*news.removed, *unheard_of):
             self._tell_removed(name)
 
     def _tell(self, item: Json) -> None:
-        name = full_name(item)
-        job = JobView.of(item)
+        name = full_name(item, self._home)
+        job = JobView.of(item, self._home)
         row = row_of(job, wide=self._wide)
         # Its age changes all the time, and is no news.
         news = (*row[:7], *row[8:])
@@ -176,7 +185,7 @@ class _Watch:
             case "yaml":
                 return f"---\n{to_yaml(item)}"
             case "name":
-                return f"{_resource(item)}\n"
+                return f"{_resource(item, self._home)}\n"
         return texts.align(row, self._widths).rstrip() + "\n"
 
     def _tell_removed(self, name: str) -> None:

@@ -73,4 +73,6 @@ def _count(placement: Json | None) -> str:
 def _slices(placement: Json | None) -> str:
     if placement is None:
         return "nothing"
+    if not placement.get("nodes"):
+        return _count(placement)
     return " ".join(str(Slice(n["name"], tuple(n["gpuIds"]))) for n in placement["nodes"])

@@ -68,13 +68,13 @@ class JobView:
         return spec
 
     @classmethod
-    def of(cls, document: Json) -> "JobView":
-        """Read a document as the server sends it."""
+    def of(cls, document: Json, home: str = "") -> "JobView":
+        """Read a document as the server sends it; ``home`` is the namespace that goes without saying."""
         metadata, status = document["metadata"], document.get("status", {})
         allocation, progress = status.get("allocation", {}), status.get("progress", {})
         gone = status.get("cancelled") or metadata.get("deletionTimestamp")
         return cls(
-            name=full_name(document),
+            name=full_name(document, home),
             phase=CANCELLING if gone else status.get("phase", "Submitted"),
             message=status.get("message", ""),
             labels=metadata.get("labels") or {},
@@ -104,11 +104,12 @@ def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
     return None if low is None else (low, progress.get("etaHighSeconds"))
 
 
-def full_name(document: Mapping[str, Any]) -> str:
-    """The name of a job as the verbs take it."""
+def full_name(document: Mapping[str, Any], home: str = "") -> str:
+    """The name of a job as the verbs take it, where one namespace goes without saying."""
     metadata = document["metadata"]
     namespace = metadata.get("namespace")
-    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+    is_at_home = namespace in (None, "", home)
+    return str(metadata["name"]) if is_at_home else f"{namespace}/{metadata['name']}"
 
 
 def read_time(text: str | None) -> float | None:

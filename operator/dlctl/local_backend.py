@@ -38,8 +38,13 @@ WORKING_DIRECTORY = "dljob.io/working-directory"
 class LocalBackend:
     """Asks at a socket."""
 
-    def __init__(self, socket: Path) -> None:
-        self._client = SocketClient(socket)
+    home = ""
+
+    def __init__(self, socket: Path, *, or_else: str = "") -> None:
+        self._client = SocketClient(socket, or_else=or_else)
+
+    def close(self) -> None:
+        """Nothing is open between two questions."""
 
     def about(self) -> Json:
         return self._get("about")
@@ -107,7 +112,7 @@ class LocalBackend:
     # --- what happens here
 
     def list_log_nodes(self, name: str) -> list[str]:
-        job = JobView.of(self.get_job(name))
+        job = JobView.of(self.get_job(name), self.home)
         return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:

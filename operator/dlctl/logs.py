@@ -37,7 +37,7 @@ def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int 
             printer.flush()
     printer.flush()
     if not printer.nodes and not follow:
-        is_over = JobView.of(backend.get_job(name)).is_final
+        is_over = JobView.of(backend.get_job(name), backend.home).is_final
         say(f"{name} has written nothing{'' if is_over else ' yet; -f waits for it'}")
 
 

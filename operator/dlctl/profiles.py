@@ -21,8 +21,9 @@ from dlcore.model import Mechanism
 from dlcore.profiles import Profile
 from dlctl import arguments, texts
 from dlctl.backends import BackendError, NotThere
-from dlctl.choosing import STATE_HELP, choose, output_option
+from dlctl.choosing import STATE_HELP, output_option
 from dlctl.forms import to_json, to_yaml
+from dlctl.local_backend import LocalBackend
 from dlctl.messages import say
 from dllocal.folders import Folders, default_root
 from dlsim import shipped, yamlfiles
@@ -63,7 +64,8 @@ def _find_address(state: Path | None) -> str:
     if named:
         return named
     try:
-        settings = choose(state).list_settings()
+        socket = Folders(state or default_root(os.environ)).socket
+        settings = LocalBackend(socket).list_settings()
     except BackendError:
         settings = []
     used = next((each["value"] for each in settings if each["name"] == "store"), "")

@@ -29,8 +29,10 @@ class _Cut(ConnectionError):
 class SocketClient:
     """Asks the server at one socket."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, or_else: str = "") -> None:
         self.path = path
+        self._or_else = or_else
+        """What else could be meant, where nobody answers."""
 
     def ask(
         self,
@@ -55,7 +57,7 @@ class SocketClient:
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise Away(
                 f"no dljob up answers at {self.path}; start one, or name the folder"
-                " of the one you mean with --state"
+                f" of the one you mean with --state{self._or_else}"
             ) from error
         except TimeoutError as error:
             raise Away(

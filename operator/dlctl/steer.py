@@ -77,7 +77,7 @@ def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
 
 def _try_to_set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
     document = backend.get_job(name)
-    job = JobView.of(document)
+    job = JobView.of(document, backend.home)
     if job.is_final:
         remedy = "submit it under another name to train it again"
         raise BackendError(f"{name} is {job.phase} already; {remedy}")

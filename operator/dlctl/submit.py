@@ -67,7 +67,7 @@ def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> 
         click.echo(to_json(document) if output == "json" else to_yaml(document), nl=False)
         return
     for item in created.items:
-        name = full_name(item)
+        name = full_name(item, backend.home)
         click.echo(f"dljob.dljob.io/{name}" if output == "name" else f"{name} submitted")
 
 
@@ -82,17 +82,17 @@ def _preview(backend: Backend, documents: Sequence[Json], output: str | None) ->
     elif output == "name":
         click.echo("".join(f"{effect['job']}\n" for effect in plan.effects), nl=False)
     else:
-        click.echo(show_plan(plan.effects), nl=False)
+        click.echo(show_plan(plan.effects, tells_others=plan.tells_others), nl=False)
 
 
-def show_plan(effects: Sequence[Json]) -> str:
+def show_plan(effects: Sequence[Json], *, tells_others: bool = True) -> str:
     """Write what would become of the new jobs, and what of the others."""
     own = [effect for effect in effects if effect["submitted"]]
     others = [effect for effect in effects if not effect["submitted"]]
     lines = [_sentence(effect) for effect in own]
     if others:
         lines += ["", "Because of that:", *(f"  {_sentence(effect)}" for effect in others)]
-    else:
+    elif tells_others:
         lines.append("No other job is touched.")
     return "".join(f"{line}\n" for line in lines)
 

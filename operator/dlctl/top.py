@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from dlctl.backends import Away, Backend, BackendError
-from dlctl.choosing import with_backend
+from dlctl.choosing import with_wide_backend
 from dlctl.frames import Frame, Sight, Signs, Window
 from dlctl.jobviews import JobView
 
@@ -51,7 +51,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
     metavar="SECONDS",
     help="How often it looks.",
 )
-@with_backend
+@with_wide_backend
 def command(backend: Backend, *, once: bool, interval: float) -> None:
     """
     Watch GPUs and jobs: who has which GPU, how far each job is, and why it does what it does.
@@ -69,7 +69,7 @@ def command(backend: Backend, *, once: bool, interval: float) -> None:
 
 def look(backend: Backend) -> Sight:
     """Ask for everything that is shown."""
-    jobs = [JobView.of(item) for item in backend.list_jobs().items]
+    jobs = [JobView.of(item, backend.home) for item in backend.list_jobs().items]
     return Sight(backend.about(), jobs, backend.list_nodes(), time.time())
 
 

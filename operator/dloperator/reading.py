@@ -56,10 +56,15 @@ def read_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node | None:
 
     ``not_ours`` says why none of its GPUs may be given to anybody.
     """
-    metadata = document["metadata"]
-    labels = metadata.get("labels") or {}
     if not is_in_pool(document, pool) or not is_ready(document) or is_gone(document):
         return None
+    return describe_node(document, pool, not_ours=not_ours)
+
+
+def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:
+    """Read a node of the pool as it would be if it were ready."""
+    metadata = document["metadata"]
+    labels = metadata.get("labels") or {}
     count = _count(labels)
     if not count and pool.mode is PoolMode.RESERVE:
         count = min(_offered(document, "capacity"), MOST_GPUS)

@@ -1,0 +1,308 @@
+"""
+A Kubernetes cluster, as the verbs ask it: everything through its API server, with the user's rights.
+
+There is no other server: what people are to see stands in objects that Kubernetes' own rights guard.
+The operator decides; what it decided and why it says in the status of a job, and in Events.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from dlctl.backends import (
+    BackendError,
+    Conflict,
+    Created,
+    JobList,
+    Json,
+    LogLine,
+    LogQuery,
+    NotThere,
+    Plan,
+)
+from dlctl.cluster import past, podlogs, submitting
+from dlctl.cluster.asking import Asker
+from dlctl.cluster.connecting import Connection
+from dlctl.cluster.operators import Operator
+from dlctl.cluster.refusals import FORBIDDEN
+from dlctl.cluster.watching import Watcher
+from dlctl.cluster.wording import sentence
+from dlctl.jobviews import JobView, full_name
+from dlctl.messages import say
+from dloperator.apiserver import ApiServer, Rejected
+from dloperator.resources import DLJOBS, EVENTS, NODES
+
+ATTEMPTS: Final = 5
+"""So often a node is changed anew that somebody else has changed meanwhile."""
+
+T = TypeVar("T")
+
+
+class ClusterBackend:
+    """Asks one API server, mostly about one namespace."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        everywhere: bool = False,  # noqa: FBT001, FBT002 - as the option has it
+        *,
+        notice: Callable[[str], None] = say,
+    ) -> None:
+        self._asker = Asker(connection.access)
+        self._connection = connection
+        self._listed = "" if everywhere else connection.namespace
+        self._notice = notice
+        self._noticed: set[str] = set()
+        self._operator = Operator(self._asker)
+
+    @property
+    def home(self) -> str:
+        return self._listed
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def about(self) -> Json:
+        return self._operator.about()
+
+    # --- jobs
+
+    def list_jobs(self, selector: str = "") -> JobList:
+        listing = self._asker.ask(lambda api: api.list(DLJOBS, self._listed, labels=selector))
+        return JobList([_shown(item) for item in listing.items], listing.version)
+
+    def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
+        def watch(api: ApiServer) -> Any:
+            watcher = Watcher(api, self._listed, selector)
+            return watcher.watch(version)
+
+        for news in self._asker.iterate(watch):
+            items = [_shown(item) for item in news.items]
+            removed = tuple(full_name(each, self.home) for each in news.removed)
+            yield JobList(items, news.version, removed, news.is_complete)
+
+    def get_job(self, name: str) -> Json:
+        namespace, own = self._locate(name)
+        return _shown(self._asker.ask(lambda api: api.get(DLJOBS, own, namespace)))
+
+    def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
+        prepared = submitting.prepare(documents, self._connection)
+        with self._asker.translating():
+            made = self._asker.ask_plainly(
+                lambda api: submitting.create(api, prepared, dry_run=dry_run)
+            )
+        return Created([_shown(item) for item in made], [])
+
+    def replace_job(self, document: Mapping[str, Any]) -> Json:
+        namespace = document["metadata"]["namespace"]
+        return _shown(self._asker.ask(lambda api: api.replace(DLJOBS, document, namespace)))
+
+    def delete_job(self, name: str) -> Json:
+        document = self.get_job(name)
+        metadata = document["metadata"]
+        self._asker.ask(
+            lambda api: api.delete(
+                DLJOBS, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+            )
+        )
+        return document
+
+    def preview(self, documents: Sequence[Json]) -> Plan:
+        created = self.create_jobs(documents, dry_run=True)
+        effects = [
+            {
+                "job": full_name(item, self.home),
+                "submitted": True,
+                "step": "unknown",
+                "message": "would be taken in by the API server",
+            }
+            for item in created.items
+        ]
+        notice = (
+            "what would be decided is known to the operator of the cluster alone, which decides when"
+            " the job is there; dljob why NAME tells then"
+        )
+        return Plan(effects, [notice], tells_others=False)
+
+    def explain(self, name: str) -> Json:
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        return {"name": called, "message": sentence(job, time.time()), "job": job}
+
+    # --- what happened
+
+    def list_history(self, name: str, limit: int) -> list[Json]:
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        try:
+            events = self._events_of(job)
+        except BackendError as error:
+            self._tell_once(f"{error}; what else happened to {called} is left out")
+            events = []
+        return past.list_history(job.get("status") or {}, events, called)[-limit:]
+
+    def list_events(self, name: str = "", since: int = 0) -> list[Json]:
+        if name:
+            return self._events_of(self.get_job(name))
+        selector = "involvedObject.kind=DLJob"
+        listing = self._asker.ask(lambda api: api.list(EVENTS, self._listed, fields=selector))
+        return past.list_events(listing.items, "")[since:]
+
+    def _events_of(self, job: Json) -> list[Json]:
+        metadata = job["metadata"]
+        selector = f"involvedObject.uid={metadata['uid']}"
+        listing = self._asker.ask(
+            lambda api: api.list(EVENTS, metadata["namespace"], fields=selector)
+        )
+        return past.list_events(listing.items, full_name(job, self.home))
+
+    # --- GPUs
+
+    def list_nodes(self) -> list[Json]:
+        from dlctl.cluster import gpus  # noqa: PLC0415 - takes longer to load than to get jobs
+
+        jobs, sees_all_jobs = self._find_holders()
+        holdings = gpus.find_holdings(jobs, self.home)
+        nodes = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(NODES)),
+            "only the GPUs are shown that jobs have which you may see",
+        )
+        if nodes is None:
+            return gpus.list_held(holdings)
+        pool = self._operator.pool()
+        return gpus.list_gpus(nodes.items, holdings, pool, sees_all_jobs=sees_all_jobs)
+
+    def _find_holders(self) -> tuple[list[Json], bool]:
+        """List all jobs that may be seen, and tell whether those are all there are."""
+        everywhere = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(DLJOBS)),
+            f"of jobs only those in namespace {self._connection.namespace} are seen",
+        )
+        if everywhere is not None:
+            return everywhere.items, True
+        home = self._connection.namespace
+        return self._asker.ask(lambda api: api.list(DLJOBS, home)).items, False
+
+    def cordon(self, node: str, gpu: int, reason: str) -> Json:
+        self._change_cordons(node, gpu, reason)
+        return {"node": node, "gpu": gpu, "reason": reason}
+
+    def uncordon(self, node: str, gpu: int) -> Json:
+        return {"node": node, "gpu": gpu, "wasCordoned": self._change_cordons(node, gpu, "")}
+
+    def _change_cordons(self, node: str, gpu: int, reason: str) -> bool:
+        """Cordon a GPU for this reason, or for none any more; tell whether it was."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._try_to_change_cordons(node, gpu, reason)
+            except Conflict:
+                continue
+        return self._try_to_change_cordons(node, gpu, reason)
+
+    def _try_to_change_cordons(self, node: str, gpu: int, reason: str) -> bool:
+        from dlctl.cluster import gpus  # noqa: PLC0415 - as above
+
+        try:
+            document = self._asker.ask(lambda api: api.get(NODES, node))
+        except NotThere as error:
+            raise NotThere(f"{node}: there is no such node; dljob gpu list has all") from error
+        gpus.insist_on_gpu(document, gpu, self._operator.pool())
+        cordons = gpus.read_cordons(document)
+        was = str(gpu) in cordons
+        changed = {key: why for key, why in cordons.items() if key != str(gpu)}
+        if reason:
+            changed[str(gpu)] = reason
+        if changed != cordons:
+            change = gpus.write_cordons(document, changed)
+            self._asker.ask(lambda api: api.merge(NODES, node, change))
+        return was
+
+    def list_settings(self) -> list[Json]:
+        return self._operator.settings()
+
+    # --- where it trains
+
+    def list_log_nodes(self, name: str) -> list[str]:
+        job = self._log_of(name)
+        pods = self._asker.ask(lambda api: podlogs.list_pods(api, job))
+        view = JobView.of(self.get_job(name), self.home)
+        nodes = {podlogs.node_of(pod) for pod in pods} | {part.node for part in view.slices}
+        return sorted(nodes - {""})
+
+    def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        job = self._log_of(name)
+        nodes = self.list_log_nodes(name)
+        if query.node and query.node not in nodes:
+            known = ", ".join(nodes) or "none yet"
+            raise NotThere(f"{name} has no log of {query.node}; nodes with one: {known}")
+        if query.follow:
+            return self._asker.iterate(
+                lambda api: podlogs.Follower(api, job, query, notice=self._tell_once).follow()
+            )
+        return self._asker.iterate(lambda api: podlogs.read(api, job, query))
+
+    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+        from dlctl.cluster import remote  # noqa: PLC0415 - no other verb needs it
+
+        job = self.get_job(name)
+        view = JobView.of(job, self.home)
+        if not view.slices:
+            raise Conflict(f"{name} has no GPUs now ({view.phase}); try again when it is Running")
+        chosen = [part for part in view.slices if node in ("", part.node)]
+        if not chosen:
+            nodes = ", ".join(part.node for part in view.slices)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+        place = remote.Place(job["metadata"]["namespace"], _pod_on(job, chosen[0].node))
+        numbers = ",".join(map(str, chosen[0].gpus))
+        seen = [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            f"CUDA_VISIBLE_DEVICES={numbers}",
+            f"NVIDIA_VISIBLE_DEVICES={numbers}",
+        ]
+        return self._asker.ask(lambda api: remote.execute(api, place, ["env", *seen, *command]))
+
+    # --- what they share
+
+    def _locate(self, name: str) -> tuple[str, str]:
+        """Say in which namespace a job is meant, and its name there."""
+        namespace, slash, own = name.rpartition("/")
+        return (namespace if slash else self._connection.namespace), own
+
+    def _log_of(self, name: str) -> podlogs.Job:
+        metadata = self.get_job(name)["metadata"]
+        return podlogs.Job(metadata["namespace"], metadata["name"])
+
+    def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
+        """Look at something that not everybody may see, or tell what follows from that."""
+        with self._asker.translating():
+            try:
+                return look()
+            except Rejected as error:
+                if error.status != FORBIDDEN:
+                    raise
+                self._tell_once(f"{self._asker.explain(error)}; {then}")
+                return None
+
+    def _tell_once(self, notice: str) -> None:
+        if notice not in self._noticed:
+            self._noticed.add(notice)
+            self._notice(f"note: {notice}")
+
+
+def _shown(document: Json) -> Json:
+    """Leave out who has written which field, which nobody asks a job for."""
+    document["metadata"].pop("managedFields", None)
+    return document
+
+
+def _pod_on(job: Json, node: str) -> str:
+    """Name the pod of a job on a node, as the operator does."""
+    from dloperator.podmaking import trainer_name  # noqa: PLC0415 - takes long to load
+
+    metadata = job["metadata"]
+    bookings = (job.get("status") or {}).get("pods", ())
+    serials = [booking["serial"] for booking in bookings if booking["node"] == node]
+    if not serials:
+        called = f"{metadata['namespace']}/{metadata['name']}"
+        raise Conflict(f"{called} has no pod on {node} yet; try again when it is Running")
+    return trainer_name(metadata["name"], max(serials))

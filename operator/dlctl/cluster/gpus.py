@@ -1,0 +1,164 @@
+"""
+Every GPU of a cluster and who has it, from its nodes and from what the statuses of jobs say.
+
+Only the operator knows more: what a SideCar holds at this instant, and faults that were reported to
+it. Whoever may not see all nodes or all jobs sees less, and nothing is made up for him.
+
+Pure.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dlctl.backends import NotThere
+from dlctl.jobviews import full_name
+from dloperator.reading import (
+    CORDONS,
+    Pool,
+    describe_node,
+    is_gone,
+    is_in_pool,
+    is_ready,
+)
+
+Json = dict[str, Any]
+Ref = tuple[str, int]
+
+UNKNOWN: Final = "unknown"
+HIDDEN: Final = "free, or held by a job that you may not see"
+TRAINING: Final = frozenset({"Running", "Adjusting"})
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A GPU that is decided for a job, or that it has yet to release."""
+
+    job: str
+    state: str
+    since: str | None = None
+    worker: int | None = None
+    kind: str = ""
+
+    def document(self) -> Json:
+        fields = {"job": self.job, "worker": self.worker, "since": self.since}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def find_holdings(jobs: Iterable[Json], home: str) -> dict[Ref, Holding]:
+    """Say who has which GPU. Who has yet to release one has it, whomever it was decided for."""
+    found: dict[Ref, Holding] = {}
+    leftovers: dict[Ref, Holding] = {}
+    for job in jobs:
+        name, status = full_name(job, home), job.get("status") or {}
+        found.update(_iter_allocated(name, job, status))
+        for ref in _iter_refs(status.get("leftover", ())):
+            leftovers[ref] = Holding(name, "in use")
+    return found | leftovers
+
+
+def _iter_allocated(name: str, job: Json, status: Json) -> Iterator[tuple[Ref, Holding]]:
+    allocation = status.get("allocation", {})
+    is_training = status.get("phase") in TRAINING
+    has_ranks = is_training and job["spec"].get("processes", "perGpu") == "perGpu"
+    for rank, ref in enumerate(_iter_refs(allocation.get("nodes", ()))):
+        yield (
+            ref,
+            Holding(
+                name,
+                "in use" if is_training else "reserved",
+                allocation.get("decidedAt"),
+                rank if has_ranks else None,
+                allocation.get("gpuType", ""),
+            ),
+        )
+
+
+def _iter_refs(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Ref]:
+    for node in nodes:
+        for number in node["gpuIds"]:
+            yield node["name"], number
+
+
+def list_gpus(
+    nodes: Sequence[Json], holdings: Mapping[Ref, Holding], pool: Pool, *, sees_all_jobs: bool
+) -> list[Json]:
+    """List the GPUs of the pool by their nodes."""
+    free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
+    return [
+        _show_node(node, holdings, pool, free)
+        for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
+        if is_in_pool(node, pool)
+    ]
+
+
+def _show_node(
+    document: Json, holdings: Mapping[Ref, Holding], pool: Pool, free: tuple[str, str]
+) -> Json:
+    node = describe_node(document, pool)
+    away = _why_away(document)
+    gpus = []
+    for gpu in node.gpus:
+        holding = holdings.get((node.name, gpu.index))
+        cordoned = "" if node.schedulable else "its node is cordoned"
+        because = away or gpu.unavailable_because or cordoned
+        state, reason = ("unavailable", because) if because else free
+        if holding is not None:
+            state, reason = holding.state, because
+        gpus.append(_show_gpu(gpu.index, state, holding, reason))
+    return {"name": node.name, "gpuType": node.gpu_type, "gpus": gpus}
+
+
+def _show_gpu(index: int, state: str, holding: Holding | None, reason: str) -> Json:
+    told = holding.document() if holding is not None else {}
+    return {"index": index, "state": state, **told, **({"reason": reason} if reason else {})}
+
+
+def _why_away(document: Json) -> str:
+    if is_gone(document):
+        return "its node is out of service"
+    return "" if is_ready(document) else "its node is not ready"
+
+
+def list_held(holdings: Mapping[Ref, Holding]) -> list[Json]:
+    """List the GPUs that jobs have, where nothing else can be seen."""
+    nodes: dict[str, Json] = {}
+    for (name, number), holding in sorted(holdings.items(), key=lambda each: each[0]):
+        node = nodes.setdefault(name, {"name": name, "gpuType": holding.kind, "gpus": []})
+        node["gpus"].append(_show_gpu(number, holding.state, holding, ""))
+    return list(nodes.values())
+
+
+# --- cordons ------------------------------------------------------------------------------
+
+
+def insist_on_gpu(node: Json, gpu: int, pool: Pool) -> None:
+    """See to it that there is this GPU, among those that the operator gives away."""
+    name = node["metadata"]["name"]
+    if not is_in_pool(node, pool):
+        raise NotThere(
+            f"{name}: is no node of the pool; label it {pool.label}, or see dljob gpu list"
+        )
+    numbers = [each.index for each in describe_node(node, pool).gpus]
+    if gpu not in numbers:
+        has = ", ".join(map(str, numbers)) or "none"
+        raise NotThere(f"{name}/{gpu}: there is no such GPU; {name} has {has}")
+
+
+def read_cordons(node: Json) -> dict[str, str]:
+    """Read why which GPUs are cordoned; what cannot be read is none, and is written anew."""
+    text = (node["metadata"].get("annotations") or {}).get(CORDONS, "")
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {str(key): str(why) for key, why in found.items()} if isinstance(found, dict) else {}
+
+
+def write_cordons(node: Json, cordons: Mapping[str, str]) -> Json:
+    """Make the change of a node that has its GPUs cordoned so, if nobody has written since."""
+    ordered = dict(sorted(cordons.items(), key=lambda each: (len(each[0]), each[0])))
+    text = json.dumps(ordered, ensure_ascii=False) if ordered else None
+    version = node["metadata"]["resourceVersion"]
+    return {"metadata": {"resourceVersion": version, "annotations": {CORDONS: text}}}

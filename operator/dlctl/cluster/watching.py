@@ -1,0 +1,85 @@
+"""
+Jobs as they change, for as long as somebody wants to know: whatever cuts a watch, it goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+from dloperator.apiserver import GONE, ApiServer, Rejected, Unreachable
+from dloperator.resources import DLJOBS
+
+Json = dict[str, Any]
+
+RETRY_S: Final = 1.0
+"""Where nobody answers any longer, it is asked again so often."""
+PAUSE_S: Final = 0.1
+"""So that who ends each watch at once is not asked all the time."""
+LATER: Final = 500
+"""What goes wrong with the server itself passes."""
+
+
+class News(NamedTuple):
+    """What has changed."""
+
+    items: list[Json]
+    removed: list[Json]
+    version: str
+    is_complete: bool = False
+    """Whether those are all there are, so that whoever knows of others is to forget them."""
+
+
+class Watcher:
+    """Watches the jobs of a namespace, or of all, that have these labels."""
+
+    def __init__(
+        self, api: ApiServer, namespace: str, labels: str, *, retry_seconds: float = RETRY_S
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._labels = labels
+        self._retry_seconds = retry_seconds
+
+    async def watch(self, version: str) -> AsyncIterator[News]:
+        """Yield what changes after this version, and now and then only how far it was watched."""
+        while True:
+            try:
+                async for news in self._go_on(version):
+                    version = news.version
+                    yield news
+                await asyncio.sleep(PAUSE_S)
+            except Unreachable:
+                await asyncio.sleep(self._retry_seconds)
+            except Rejected as error:
+                if error.status == GONE:
+                    version = ""  # So long ago that it has to be listed anew.
+                elif error.status >= LATER:
+                    await asyncio.sleep(self._retry_seconds)
+                else:
+                    raise
+
+    async def _go_on(self, version: str) -> AsyncIterator[News]:
+        """List everything if nothing is known, and watch until that is cut."""
+        if not version:
+            news = await self._list()
+            version = news.version
+            yield news
+        async for news in self._watch_once(version):
+            yield news
+
+    async def _list(self) -> News:
+        listing = await self._api.list(DLJOBS, self._namespace, labels=self._labels)
+        return News(listing.items, [], listing.version, is_complete=True)
+
+    async def _watch_once(self, version: str) -> AsyncIterator[News]:
+        events = self._api.watch(DLJOBS, self._namespace, version=version, labels=self._labels)
+        async for event in events:
+            found = event["object"]
+            newer = found["metadata"]["resourceVersion"]
+            match event["type"]:
+                case "BOOKMARK":
+                    yield News([], [], newer)
+                case "DELETED":
+                    yield News([], [found], newer)
+                case _:
+                    yield News([found], [], newer)
