@@ -18,7 +18,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
-from dlcontrol.platforms import Entry, PodPhase
+from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
     counted,
@@ -343,6 +343,9 @@ class _Judge:
         reason, times = pod.reason or "NotInitialized", self.status.setbacks
         if pod.fault:
             self._fail(message, reason=reason, keeps=False)
+        elif reason == UNSCHEDULABLE:
+            # The platform leaves that node out for some time, so it is another one or none.
+            self._step_back(reason, message, 0.0)
         elif pod.stuck and times >= self.rules.most_setbacks:
             self._end(Event.FAILED, reason, f"{message}; it was tried {times + 1} times")
         else:
@@ -360,6 +363,8 @@ class _Judge:
         since = self.status.booked_at if seat.fresh else seat.contact.since
         rules = self.rules
         limit = rules.stuck_seconds if seat.pod.stuck else rules.initialize_seconds
+        if seat.pod.reason == UNSCHEDULABLE:
+            limit = rules.unscheduled_seconds
         return self.now - since > limit
 
     def _falls_apart(self) -> bool:

@@ -32,6 +32,7 @@ from dlcontrol.verdicts import News, Rules, Verdict
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
+from dlcore.limits import NamespaceLimits
 from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
@@ -75,6 +76,7 @@ class Options:
     rules: Rules = Rules()
     pace: Pace = Pace()
     seed: int = 0
+    limits: NamespaceLimits = NamespaceLimits()
 
     @classmethod
     def of(cls, settings: "Settings", policy: Policy) -> "Options":
@@ -86,6 +88,7 @@ class Options:
             rules=settings.rules,
             pace=settings.pace,
             seed=settings.seed,
+            limits=settings.limits,
         )
 
 
@@ -258,6 +261,7 @@ class Controller:
                 if entry.status.pods
             },
             nodes={node.name: node for node in observation.nodes},
+            needs=observation.needs,
             mechanism=self._options.mechanism,
             warm_seconds=self._options.pace.warm_seconds,
             lost_seconds=self._options.rules.lost_seconds,
@@ -315,6 +319,7 @@ class Controller:
                 entry.status.generation,
                 observing.is_changing(scene, entry),
                 observing.count_speeds(entry, profiles.get(entry.job.type)),
+                scene.needs.get(job),
             )
             for job, entry in scene.entries.items()
             if observing.is_schedulable(scene, entry)
@@ -380,6 +385,7 @@ class Controller:
             asides=self._asides,
             forecasts=self._memory.forecasts(),
             seed=self._options.seed,
+            limits=self._options.limits,
             policy_state=self._last.policy_state,
         )
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from math import inf
 
 from dlcontrol.asides import Asides
-from dlcontrol.platforms import Entry, PodPhase
+from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import total_iterations
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
 from dlcore import explaining, fitting, lifecycle
 from dlcore.lifecycle import Event
+from dlcore.limits import NamespaceLimits, namespace_of
 from dlcore.model import (
     CauseCode,
     Cluster,
@@ -25,6 +26,7 @@ from dlcore.model import (
     JobState,
     Mechanism,
     Node,
+    NodeName,
     Phase,
     Snapshot,
 )
@@ -51,6 +53,7 @@ def take_snapshot(
     asides: Asides | None = None,
     forecasts: Mapping[JobId, fitting.Forecast] | None = None,
     seed: int = 0,
+    limits: NamespaceLimits | None = None,
     policy_state: object = None,
 ) -> Snapshot:
     """Show the brain the jobs it can decide about, and the GPUs that it can give away."""
@@ -58,6 +61,8 @@ def take_snapshot(
     running: list[JobState] = []
     pending: list[JobState] = []
     kept: dict[GpuRef, str] = {}
+    beyond: dict[str, int] = {}
+    """How many GPUs they have in each namespace."""
     for job, entry in scene.entries.items():
         if not is_schedulable(scene, entry):
             continue
@@ -68,6 +73,8 @@ def take_snapshot(
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:
             kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
+            namespace = namespace_of(job)
+            beyond[namespace] = beyond.get(namespace, 0) + entry.status.placement.gpus
     unavailable = kept | find_unproven(scene)
     return Snapshot(
         now=scene.now,
@@ -78,6 +85,7 @@ def take_snapshot(
         costs=costs,
         mechanism=scene.mechanism,
         seed=seed,
+        limits=(limits or NamespaceLimits()).less(beyond),
         policy_state=policy_state,
     )
 
@@ -137,7 +145,7 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
         # What hangs keeps its speed, and would soon be taken for nearly done.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
-    predicted = forecasts.get(entry.job.id)
+    predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
     # What is counted already may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
@@ -156,6 +164,17 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
         waiting=status.cause if status.placement is None else None,
         bound_to=() if entry.job.checkpoint.shared else status.bound_to,
         batch_size=status.batch_size,
+        needs=needs,
+        pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
+    )
+
+
+def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
+    """Where the job has a pod that it could train in, so that it needs no new one there."""
+    return tuple(
+        node
+        for node, seat in scene.seats_of(job).items()
+        if not seat.is_leaving and seat.pod.reason != UNSCHEDULABLE
     )
 
 

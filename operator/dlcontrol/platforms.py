@@ -10,10 +10,14 @@ to the SideCars.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dlcontrol.records import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName
+from dlcore.needs import Needs
+
+UNSCHEDULABLE: Final = "Unschedulable"
+"""Why a pod is not up that the platform did not let on its node."""
 
 
 class PodKey(NamedTuple):
@@ -95,6 +99,8 @@ class Observation:
     nodes: tuple[Node, ...]
     pods: Mapping[PodKey, Pod] = field(default_factory=dict)
     """Of every booking, and none besides."""
+    needs: Mapping[JobId, Needs] = field(default_factory=dict)
+    """What pods of a job need of a node besides GPUs, where that is known."""
 
 
 class PodOrder(NamedTuple):

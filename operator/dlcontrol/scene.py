@@ -15,6 +15,7 @@ from functools import cached_property
 from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
+from dlcore.needs import Needs
 from dlwire.messages import Gpu, Run, State, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
 
@@ -183,6 +184,8 @@ class Scene:
     """For how long a newcomer's spare interpreters are waited for."""
     lost_seconds: float = 60.0
     """For how long a SideCar may be silent before its pod is ended."""
+    needs: Mapping[JobId, Needs] = field(default_factory=dict)
+    """What pods of a job need of a node besides GPUs, where that is known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
     """What this controller told jobs to run."""
 

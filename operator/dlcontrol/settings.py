@@ -11,7 +11,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
@@ -20,11 +20,13 @@ from dlcontrol.addresses import redact
 from dlcontrol.dialing import DialSettings
 from dlcontrol.pacing import Pace
 from dlcontrol.verdicts import Rules
+from dlcore.limits import NamespaceLimits
 from dlcore.model import Mechanism
 from dlcore.problems import Problem, WrongDocument, nearest
 from dlcore.profiles import Costs
 
 PREFIX = "DLJOB_"
+_WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Settings:
     """How GPUs change hands: in-place (the process is restarted in its pod) or recreate."""
     seed: int = 0
     """For policies that draw at random."""
+    limits: NamespaceLimits = field(default_factory=NamespaceLimits)
+    """What the jobs of a namespace may have together."""
     store: str = ""
     """Where profiles and the history are kept: a file, or a mongodb:// address."""
     pace: Pace = field(default_factory=Pace)
@@ -131,8 +135,10 @@ def load_tree(
     """
     given: dict[str, tuple[Any, str]] = {}
     problems: list[Problem] = []
-    paths = {path: None for path, _, _ in _iter_leaves(tree, "")}
-    for path, value in _flatten(document, "", problems):
+    leaves = {path: value for path, value, _ in _iter_leaves(tree, "")}
+    paths = dict.fromkeys(leaves)
+    whole = {path for path, value in leaves.items() if isinstance(value, Mapping)}
+    for path, value in _flatten(document, "", problems, whole):
         given[path] = (value, file)
     for path in paths:
         variable = _variable(path)
@@ -205,7 +211,9 @@ def _documentation(kind: Any) -> Mapping[str, str]:
     return notes
 
 
-def _flatten(document: object, prefix: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+def _flatten(
+    document: object, prefix: str, problems: list[Problem], whole: Collection[str]
+) -> Iterator[tuple[str, Any]]:
     if document is None:
         return
     if not isinstance(document, Mapping):
@@ -215,8 +223,8 @@ def _flatten(document: object, prefix: str, problems: list[Problem]) -> Iterator
         return
     for name, value in document.items():
         path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}.", problems)
+        if isinstance(value, Mapping) and path not in whole:
+            yield from _flatten(value, f"{path}.", problems, whole)
         else:
             yield path, value
 
@@ -252,6 +260,8 @@ def _read(kind: Any, value: Any) -> Any:
         return _read_switch(value)
     if kind == tuple[str, ...]:
         return _read_words(value)
+    if kind == Mapping[str, int]:
+        return _read_numbers(value)
     if kind is str:
         if not isinstance(value, str):
             raise ValueError("a text")
@@ -273,6 +283,21 @@ def _read_switch(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
     raise ValueError("true or false")
+
+
+def _read_numbers(value: Any) -> dict[str, int]:
+    """Read whole numbers by names: a mapping in a file, ``NAME=NUMBER,…`` elsewhere."""
+    wrong = "a mapping of names to whole numbers, or NAME=NUMBER,NAME=NUMBER"
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",") if part.strip()]
+        value = {name.strip(): number.strip() for name, _, number in parts}
+    numbers = {}
+    for name, number in value.items() if isinstance(value, Mapping) else [("", "")]:
+        text = str(number)
+        if not isinstance(name, str) or isinstance(number, bool) or not _WHOLE.fullmatch(text):
+            raise ValueError(wrong)
+        numbers[name] = int(text)
+    return numbers
 
 
 def _read_words(value: Any) -> tuple[str, ...]:

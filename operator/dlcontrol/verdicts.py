@@ -25,6 +25,9 @@ class Rules:
     """For how long the pods of a job may take to come up before it gives its GPUs back."""
     stuck_seconds: float = 60.0
     """The same for pods that wait for somebody to act: an image or a Secret is missing."""
+    unscheduled_seconds: float = 20.0
+    """The same for pods that the scheduler of Kubernetes does not let on their node; it is tried
+    elsewhere at once."""
     most_setbacks: int = 10
     """A job whose pods were stuck so often in a row fails."""
     quiet_seconds: float = 5.0

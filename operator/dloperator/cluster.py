@@ -36,6 +36,7 @@ from dloperator.jobs import (
     status_document,
     template_condition,
 )
+from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
 from dloperator.reading import Pool, is_in_pool, read_node, read_pod
@@ -96,12 +97,15 @@ class Cluster:
         self._templates = templates
         self._reservations = reservations
         self._jobs = Jobs(templates.specs)
+        self._lodging = Lodging(mirrors, templates.asks)
         self._entries: dict[JobId, Entry] = {}
         self._remaining: dict[JobId, Span | None] = {}
         """In what time jobs are expected to end, as it was told last."""
         self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
         """Each with what it was read from: its object, and why it is not ours."""
         self._pods: dict[PodKey, tuple[Json | None, Json | None, str, Pod]] = {}
+        self._unsettled: set[Name] = set()
+        """Jobs that have changed since what their pods ask was counted."""
         self._turns = asyncio.Semaphore(AT_ONCE)
         # Whatever was shown before we began to look.
         mirrors.changed_jobs.update(mirrors.jobs.objects)
@@ -116,20 +120,23 @@ class Cluster:
     async def observe(self) -> Observation:
         """Tell everything there is."""
         self._insist_on_leading()
-        self._read_jobs()
-        nodes = tuple(self._read_nodes())
+        changed = self._read_jobs() | self._unsettled
+        self._unsettled = set()
+        there = [(self._mirrors.nodes.objects[Name("", n.name)], n) for n in self._read_nodes()]
+        nodes = self._lodging.settle(self._entries, changed, there)
         self._reservations.note({name.name: why for name, (_, why, _) in self._nodes.items()})
-        return Observation(self._entries, nodes, self._read_pods())
+        return Observation(self._entries, nodes, self._read_pods(), self._lodging.needs)
 
     def _insist_on_leading(self) -> None:
         if not self._term.holds():
             raise Fenced("the Lease could not be renewed in time, so another operator may lead")
 
-    def _read_jobs(self) -> None:
+    def _read_jobs(self) -> set[Name]:
+        """Take in what became of jobs, and return of which ones anything did."""
         changed = set(self._mirrors.changed_jobs) | self._templates.news()
         self._mirrors.changed_jobs.clear()
         if not changed:
-            return
+            return changed
         entries = dict(self._entries)
         for name in changed:
             document = self._mirrors.jobs.get(name)
@@ -147,6 +154,7 @@ class Cluster:
             if verdict is not None or was_seen:
                 entries[job_id(name)] = self._jobs.read(document, problem=verdict or "")
         self._entries = entries
+        return changed
 
     def _read_nodes(self) -> Iterable[Node]:
         there = self._mirrors.nodes.objects
@@ -198,7 +206,7 @@ class Cluster:
 
     async def stamp(self) -> None:
         """Put our epoch on every allocation, so that no former leader can write one any more."""
-        self._read_jobs()
+        self._unsettled |= self._read_jobs()
         held = {
             job: entry.status
             for job, entry in self._entries.items()

@@ -8,6 +8,8 @@ so an answer to a write and an event of the watch can come in any order.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from dloperator.neighbourhood import Neighbourhood
+
 Json = Mapping[str, Any]
 
 MOST_GONE = 10_000
@@ -111,15 +113,23 @@ class Mirrors:
         """Told of every change, our own too."""
         self.changed_jobs: set[Name] = set()
         """Since they were looked at last."""
+        self.changed_pods: set[Name] = set()
+        """Since they were counted last."""
         self.jobs = Mirror(self._job_changed)
-        self.pods = Mirror(self._changed)
+        self.pods = Mirror(self._pod_changed)
         self.nodes = Mirror(self._changed)
+        self.neighbourhood = Neighbourhood()
+        """What else there is on the nodes."""
 
     def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         self.changed_jobs.add(name)
         self.stir()
         if is_news:
             self.wake(True)  # noqa: FBT003 - as it stands above
+
+    def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        self.changed_pods.add(name)
+        self._changed(name, is_news)
 
     def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         self.stir()

@@ -21,6 +21,7 @@ from dloperator.electing import Election, LeaseSettings
 from dloperator.jobs import epoch_of
 from dloperator.leading import Candidate, Leading, Work, together
 from dloperator.mirror import Mirrors
+from dloperator.neighbours import Neighbours
 from dloperator.serving import Door
 from dloperator.watching import NotInstalled, Watches, followed_by_operator
 
@@ -42,6 +43,11 @@ class Place:
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
 
+    @property
+    def pod_namespaces(self) -> tuple[str, ...]:
+        """Where its pods are, if not everywhere."""
+        return (*self.watched, self.namespace) if self.watched else ()
+
 
 class Operator:
     """All parts of one operator. To be made on its event loop."""
@@ -59,6 +65,7 @@ class Operator:
             followed_by_operator(self._mirrors, home=place.namespace),
             namespaces=place.watched,
         )
+        self._neighbours = Neighbours(self._api, self._mirrors, place.pod_namespaces)
         self._election = Election(
             self._api, place.namespace, place.identity, lease or LeaseSettings()
         )
@@ -73,7 +80,7 @@ class Operator:
         await self.door.open()
         try:
             authority = await self._prepare()
-            await together(self._watches.run(), self._lead(authority))
+            await together(self._watches.run(), self._neighbours.run(), self._lead(authority))
         finally:
             self._watches.ended.set()
             await self._election.leave()
@@ -85,6 +92,7 @@ class Operator:
         while True:
             try:
                 await self._watches.list_all()
+                await self._neighbours.list_all()
                 authority = await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:
                 if self._complaint != str(error):
@@ -100,6 +108,7 @@ class Operator:
         await self._election.win(1 + max(written, default=0))
         # Whoever led before may have written until just now.
         await self._watches.list_all()
+        await self._neighbours.list_all()
         place = self._place
         candidate = Candidate(
             self._api,

@@ -8,6 +8,8 @@ from dloperator.apiserver import Resource
 DLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 PODS: Final = Resource("", "v1", "pods", "Pod")
 NODES: Final = Resource("", "v1", "nodes", "Node")
+CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIGMAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")

@@ -15,9 +15,11 @@ from typing import Any
 
 from dlcontrol.records import Booking
 from dlcore import jobfile
+from dlcore.amounts import NoAmount
 from dlcore.model import NodeName
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
+from dloperator.asking import Asks, read_asks
 from dloperator.jobs import Specs
 from dloperator.mirror import Name
 from dloperator.podmaking import PodSettings
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 AT_ONCE = 8
+NOWHERE = NodeName("dry-run")
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
 LONGEST = 800
@@ -37,6 +40,7 @@ LONGEST = 800
 class _Trial:
     of: tuple[str, int]
     verdict: str | None = None
+    asks: Asks | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -67,6 +71,11 @@ class Templates:
             trial.task = asyncio.get_running_loop().create_task(self._try(name, trial, document))
         return trial.verdict
 
+    def asks(self, name: Name) -> Asks | None:
+        """Say what the pods of a job ask of a node, as Kubernetes would take them."""
+        trial = self._trials.get(name)
+        return trial.asks if trial is not None else None
+
     def news(self) -> set[Name]:
         """Tell of which jobs something was found out since this was asked last."""
         news, self._news = self._news, set()
@@ -93,8 +102,8 @@ class Templates:
             # Whoever reads the job says so himself.
             self._find(name, trial, "")
             return
-        booking = Booking(NodeName("dry-run"), 0)
-        pod = podmaking.make_trainer(dict(document), job, booking, self._settings)
+        pod = podmaking.make_trainer(dict(document), job, Booking(NOWHERE, 0), self._settings)
+        self._learn(name, trial, pod)
         attempt = 0
         while not await self._ask(name, trial, pod):
             await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
@@ -104,7 +113,9 @@ class Templates:
         """Ask once; tell whether the pod would be taken."""
         try:
             async with self._turns:
-                await self._api.create(PODS, pod, name.namespace, dry_run=True)
+                taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
+            # With what the cluster adds to it: usual requests, the overhead of its runtime.
+            self._learn(name, trial, taken)
         except Conflict:
             pass  # There is one of that name, which was taken.
         except Unreachable as error:
@@ -117,6 +128,16 @@ class Templates:
             return False
         self._find(name, trial, "")
         return True
+
+    def _learn(self, name: Name, trial: _Trial, pod: Json) -> None:
+        try:
+            asks = read_asks(pod, NOWHERE)
+        except NoAmount:
+            return  # The API server says so itself, and better.
+        if asks != trial.asks:
+            trial.asks = asks
+            self._news.add(name)
+            self._wake()
 
     def _find(self, name: Name, trial: _Trial, verdict: str) -> None:
         if verdict != trial.verdict:

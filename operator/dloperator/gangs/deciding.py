@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from dloperator.gangs import placing, wording
 from dlcore.amounts import Amounts, fits, less, total
+from dloperator.gangs import placing, wording
 from dloperator.gangs.matching import at_best, may_run
 from dloperator.gangs.members import (
     GangName,

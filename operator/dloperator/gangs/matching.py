@@ -20,11 +20,20 @@ TEMPORARY: Final = "node.kubernetes.io/"
 
 def may_run(wants: Wants, machine: Machine) -> bool:
     """Whether a pod may run on this node if there is room."""
-    return (
-        all(machine.labels.get(key) == value for key, value in wants.selector)
-        and _is_wanted(wants.terms, machine)
-        and all(_is_tolerated(taint, wants.tolerations) for taint in machine.taints)
+    return is_wanted(wants, machine) and find_repelling(wants, machine) is None
+
+
+def is_wanted(wants: Wants, machine: Machine) -> bool:
+    """Whether the node is one of those that a pod asks for."""
+    return all(machine.labels.get(key) == value for key, value in wants.selector) and _holds_one(
+        wants.terms, machine
     )
+
+
+def find_repelling(wants: Wants, machine: Machine) -> Taint | None:
+    """Return a taint of the node that keeps the pod off it, if there is one."""
+    repelling = (each for each in machine.taints if not _is_tolerated(each, wants.tolerations))
+    return next(repelling, None)
 
 
 def at_best(machine: Machine) -> Machine:
@@ -33,7 +42,7 @@ def at_best(machine: Machine) -> Machine:
     return replace(machine, taints=lasting) if lasting != machine.taints else machine
 
 
-def _is_wanted(terms: tuple[Term, ...] | None, machine: Machine) -> bool:
+def _holds_one(terms: tuple[Term, ...] | None, machine: Machine) -> bool:
     return terms is None or any(_holds(term, machine) for term in terms)
 
 

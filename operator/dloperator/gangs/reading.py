@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dloperator import names
 from dlcore.amounts import Amounts, NoAmount, read_amounts, requests_of
+from dloperator import names
 from dloperator.gangs.members import (
     GangName,
     Machine,
@@ -130,7 +130,7 @@ def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
             gang=gang_of(document),
             role=_read_role(metadata, dict(roles)),
             roles=roles,
-            wants=_read_wants(spec),
+            wants=read_wants(spec),
             created=metadata.get("creationTimestamp") or "",
             priority=spec.get("priority") or 0,
             stage=_stage(phase, is_bound=is_bound),
@@ -210,12 +210,13 @@ def _read_role(metadata: Json, roles: Mapping[str, int]) -> str:
     return str(role)
 
 
-def _read_wants(spec: Json) -> Wants:
+def read_wants(spec: Json) -> Wants:
+    """Read what a pod needs of a node."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None
     if required is not None:
-        terms = tuple(_read_term(each) for each in required.get("nodeSelectorTerms") or ())
+        terms = tuple(read_term(each) for each in required.get("nodeSelectorTerms") or ())
     return Wants(
         amounts=tuple(sorted(requests_of(spec).items())),
         selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
@@ -224,7 +225,8 @@ def _read_wants(spec: Json) -> Wants:
     )
 
 
-def _read_term(document: Json) -> Term:
+def read_term(document: Json) -> Term:
+    """Read one of the terms of a node affinity."""
     return Term(
         _read_requirements(document.get("matchExpressions")),
         _read_requirements(document.get("matchFields")),

@@ -1,0 +1,107 @@
+"""
+What the pods of a job ask of a node, from the pod as Kubernetes would take it; and which nodes do not
+fulfil it, whatever room they have, and why.
+
+Pure. What only kube-scheduler knows (affinity to other pods, topology) is learnt when it refuses a pod.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dlcore.amounts import Amounts
+from dlcore.model import NodeName
+from dlcore.needs import Needs
+from dloperator.gangs.matching import find_repelling, is_wanted
+from dloperator.gangs.members import Machine, Term, Wants
+from dloperator.gangs.reading import read_term, read_wants
+from dloperator.mirror import Name
+from dloperator.occupancy import asked_by
+
+Json = Mapping[str, Any]
+
+
+class Asks(NamedTuple):
+    """What a pod asks; equal ones are interchangeable."""
+
+    wants: Wants
+    claims: tuple[Name, ...] = ()
+    """The volumes that it claims."""
+
+    @property
+    def amounts(self) -> Amounts:
+        return dict(self.wants.amounts)
+
+
+class Reach(NamedTuple):
+    """From where a claimed volume can be reached."""
+
+    name: str
+    terms: tuple[Term, ...] | None = None
+    """A node has to fulfil one of these; any will do if there are none."""
+    missing: bool = False
+    """Whether there is no such claim."""
+
+
+def read_asks(pod: Json, node: NodeName) -> Asks:
+    """Read what a pod asks that was made to be on this node, but for that."""
+    spec = pod["spec"]
+    wants = replace(read_wants(spec), amounts=tuple(sorted(asked_by(spec).items())))
+    terms = None
+    if wants.terms is not None:
+        terms = tuple(_without(term, node) for term in wants.terms)
+        if any(term == Term((), ()) for term in terms):
+            # There the node was all that was asked for.
+            terms = None
+    namespace = pod["metadata"].get("namespace", "")
+    claims = tuple(Name(namespace, name) for name in _iter_claims(spec))
+    return Asks(replace(wants, terms=terms), claims)
+
+
+def _without(term: Term, node: NodeName) -> Term:
+    return term._replace(fields=tuple(each for each in term.fields if each.values != (node,)))
+
+
+def _iter_claims(spec: Json) -> Iterable[str]:
+    for volume in spec.get("volumes") or ():
+        claim = volume.get("persistentVolumeClaim")
+        if claim:
+            yield claim["claimName"]
+
+
+def read_reach(name: Name, volume: str | None, terms: Iterable[Json] | None) -> Reach:
+    """Say from where a claim can be reached; ``volume`` is empty until one is bound to it."""
+    if volume is None:
+        return Reach(name.name, missing=True)
+    # What is not bound yet will be where the pod is, or its own business.
+    return Reach(name.name, tuple(map(read_term, terms)) if volume and terms is not None else None)
+
+
+def find_needs(asks: Asks, reaches: Iterable[Reach], machines: Iterable[Machine]) -> Needs:
+    """Find the nodes that would take such a pod if they had room, and say why the others would not."""
+    places = list(reaches)
+    nodes: set[str] = set()
+    refusals: dict[str, int] = {}
+    for machine in machines:
+        why = _why_not(asks, places, machine)
+        if why:
+            refusals[why] = refusals.get(why, 0) + 1
+        else:
+            nodes.add(machine.name)
+    allowed = frozenset(nodes) if refusals else None
+    return Needs(asks.wants.amounts, allowed, tuple(sorted(refusals.items())))
+
+
+def _why_not(asks: Asks, reaches: Iterable[Reach], machine: Machine) -> str:
+    if not is_wanted(asks.wants, machine):
+        return "with labels that its nodeSelector or node affinity does not match"
+    taint = find_repelling(asks.wants, machine)
+    if taint is not None:
+        value = f"={taint.value}" if taint.value else ""
+        return f"with the taint {taint.key}{value}:{taint.effect}, which it does not tolerate"
+    for reach in reaches:
+        if reach.missing:
+            return f"for want of the PersistentVolumeClaim {reach.name}, which does not exist"
+        if reach.terms is not None and not is_wanted(Wants((), terms=reach.terms), machine):
+            return f"out of reach of the volume of its PersistentVolumeClaim {reach.name}"
+    return ""

@@ -1,0 +1,270 @@
+"""
+What is free on the nodes of the pool for new pods, and what the pods of each job need of a node.
+
+The pods of others, ours that are there, and ours that are only decided yet are added up; a pod counts
+until the kubelet says that it has ended. What changed is looked at, and nothing else: thousands of
+jobs wait, and hundreds of nodes have pods that come and go.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from dlcontrol.platforms import UNSCHEDULABLE, Entry
+from dlcore.amounts import WHOLE, Amounts, NoAmount, less
+from dlcore.model import JobId, Node, NodeName
+from dlcore.needs import Needs
+from dloperator import names, podmaking
+from dloperator.asking import Asks, Reach, find_needs, read_reach
+from dloperator.gangs.members import Machine
+from dloperator.gangs.reading import read_machine
+from dloperator.jobs import job_id, name_of
+from dloperator.mirror import Mirrors, Name
+from dloperator.occupancy import PORT, Lodger, Occupancy, read_lodger
+
+Json = Mapping[str, Any]
+
+REFUSED_S: Final = 300.0
+"""For so long a job does not come back to a node that kube-scheduler did not let its pod on."""
+LONGEST_REASON: Final = 200
+MOST_KINDS: Final = 1000
+
+
+class Lodging:
+    """Keeps the account, for as long as we lead."""
+
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        asks_of: Callable[[Name], Asks | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mirrors = mirrors
+        self._neighbours = mirrors.neighbourhood
+        self._asks_of = asks_of
+        """What the pods of a job ask, once that is known."""
+        self._clock = clock
+        self._ours = Occupancy()
+        self._decided = Occupancy()
+        """Pods that are decided, and are not on their node yet."""
+        self._whose: dict[Name, JobId] = {}
+        """Of which jobs our pods are."""
+        self._asks: dict[JobId, Asks] = {}
+        self._machines: dict[NodeName, tuple[Json, Machine | None]] = {}
+        self._places = -1
+        """Which claims and volumes the needs were found with."""
+        self._found: dict[Asks, Needs] = {}
+        self._same: dict[tuple[object, ...], Needs] = {}
+        """Needs by what they say, so that equal ones are one."""
+        self._needs: Mapping[JobId, Needs] = {}
+        self._refused: dict[tuple[JobId, NodeName], tuple[float, str]] = {}
+        """Until when, and what kube-scheduler said."""
+        self._ports: set[str] = set()
+        self._nodes: dict[NodeName, tuple[Node, Json, Node]] = {}
+        mirrors.changed_pods.update(mirrors.pods.objects)
+
+    @property
+    def needs(self) -> Mapping[JobId, Needs]:
+        """What the pods of each job need, as far as it is known; another object if it changed."""
+        return self._needs
+
+    def settle(
+        self,
+        entries: Mapping[JobId, Entry],
+        changed: Iterable[Name],
+        nodes: Iterable[tuple[Json, Node]],
+    ) -> tuple[Node, ...]:
+        """Take in what has changed, and return these nodes with what is free on them."""
+        there = list(nodes)
+        touched = {job_id(name) for name in changed} | self._see_pods()
+        for job in touched:
+            self._see_job(job, entries.get(job))
+        self._find_needs(touched, entries, fits_changed=self._see_machines(there))
+        dirty = self._ours.dirty | self._decided.dirty | self._neighbours.pods.dirty
+        for each in (self._ours, self._decided, self._neighbours.pods):
+            each.dirty.clear()
+        return tuple(self._counted(document, node, dirty) for document, node in there)
+
+    # --- pods
+
+    def _see_pods(self) -> set[JobId]:
+        """Take in what became of our pods, and return whose they are."""
+        whose = set()
+        for name in self._mirrors.changed_pods:
+            document = self._mirrors.pods.get(name)
+            lodger = read_lodger(document) if document is not None else None
+            self._ours.put(name, (lodger,) if lodger is not None else ())
+            job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
+            if job is None:
+                continue
+            whose.add(job)
+            if document is not None:
+                self._whose[name] = job
+        self._mirrors.changed_pods.clear()
+        return whose
+
+    def _see_job(self, job: JobId, entry: Entry | None) -> None:
+        """Count the pods of a job that are decided but not on their node."""
+        name = name_of(job)
+        if entry is None:
+            self._asks.pop(job, None)
+            self._decided.drop(name)
+            self._forget_refusals(job)
+            return
+        asks = self._asks_of(name) or self._asks.get(job)
+        if asks is None:
+            return
+        self._asks[job] = asks
+        booked = {booking.node: booking.serial for booking in entry.status.pods}
+        placed = entry.status.placement.nodes if entry.status.placement is not None else ()
+        coming = [
+            Lodger(node, asks.amounts)
+            for node in {*placed, *booked}
+            if not self._is_there(job, node, booked.get(node))
+        ]
+        self._decided.put(name, sorted(coming))
+
+    def _is_there(self, job: JobId, node: NodeName, serial: int | None) -> bool:
+        """Whether the pod is counted on its node, or will not be on one any more."""
+        if serial is None:
+            return False
+        name = name_of(job)
+        pod_name = podmaking.trainer_name(name.name, serial)
+        document = self._mirrors.pods.get(Name(name.namespace, pod_name))
+        if document is None:
+            return False
+        said = _refusal(document)
+        if said:
+            self._refused[job, node] = (self._clock() + REFUSED_S, said[:LONGEST_REASON])
+        is_bound = bool(document["spec"].get("nodeName"))
+        return is_bound or (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+    # --- needs
+
+    def _see_machines(self, nodes: Iterable[tuple[Json, Node]]) -> bool:
+        """Take in what the nodes are like; tell whether that matters to who may be on them."""
+        seen: dict[NodeName, tuple[Json, Machine | None]] = {}
+        is_new = False
+        for document, node in nodes:
+            known = self._machines.get(node.name)
+            if known is None or known[0] is not document:
+                before = known[1] if known is not None else None
+                known = (document, _machine(document))
+                is_new = is_new or known[1] is None or before is None or _differ(before, known[1])
+            seen[node.name] = known
+        is_new = is_new or seen.keys() != self._machines.keys()
+        self._machines = seen
+        places, self._places = self._places, self._neighbours.places_changed
+        return is_new or places != self._places
+
+    def _find_needs(
+        self, touched: set[JobId], entries: Mapping[JobId, Entry], *, fits_changed: bool
+    ) -> None:
+        if fits_changed:
+            self._found.clear()
+        now = self._clock()
+        over = [key for key, (until, _) in self._refused.items() if until <= now]
+        for key in over:
+            del self._refused[key]
+        jobs = self._asks.keys() if fits_changed else touched | {job for job, _ in over}
+        changed = {}
+        for job in jobs:
+            needs = self._needs_of(job) if job in entries else None
+            if needs is not self._needs.get(job):
+                changed[job] = needs
+        if changed:
+            merged = {**self._needs, **changed}
+            self._needs = {job: needs for job, needs in merged.items() if needs is not None}
+
+    def _needs_of(self, job: JobId) -> Needs | None:
+        asks = self._asks.get(job)
+        if asks is None:
+            return None
+        found = self._found.get(asks)
+        if found is None:
+            self._learn_ports(asks)
+            machines = [machine for _, machine in self._machines.values() if machine is not None]
+            reaches = [self._reach(claim) for claim in asks.claims]
+            found = self._found[asks] = self._share(find_needs(asks, reaches, machines))
+        refused = {node: why for (who, node), (_, why) in self._refused.items() if who == job}
+        return self._share(_without(found, refused, self._machines.keys())) if refused else found
+
+    def _reach(self, claim: Name) -> Reach:
+        volume = self._neighbours.claims.get(claim)
+        return read_reach(claim, volume, self._neighbours.volumes.get(volume or ""))
+
+    def _share(self, needs: Needs) -> Needs:
+        if len(self._same) > MOST_KINDS:
+            self._same.clear()
+        return self._same.setdefault((needs.amounts, needs.nodes, needs.refusals), needs)
+
+    def _learn_ports(self, asks: Asks) -> None:
+        ports = {name for name, _ in asks.wants.amounts if name.startswith(PORT)}
+        if not ports <= self._ports:
+            self._ports |= ports
+            self._nodes.clear()
+
+    def _forget_refusals(self, job: JobId) -> None:
+        for key in [key for key in self._refused if key[0] == job]:
+            del self._refused[key]
+
+    # --- nodes
+
+    def _counted(self, document: Json, node: Node, dirty: set[str]) -> Node:
+        known = self._nodes.get(node.name)
+        if known and known[0] is node and known[1] is document and node.name not in dirty:
+            return known[2]
+        counted = self._count(node)
+        if known and known[2] == counted:
+            counted = known[2]
+        self._nodes[node.name] = (node, document, counted)
+        return counted
+
+    def _count(self, node: Node) -> Node:
+        _, machine = self._machines[node.name]
+        if machine is None or not machine.allocatable:
+            return node
+        capacity = {**machine.allocatable, **dict.fromkeys(self._ports, WHOLE)}
+        free: Amounts = capacity
+        for each in (self._ours, self._decided, self._neighbours.pods):
+            free = less(free, each.on(node.name))
+        return replace(node, free={name: free[name] for name in capacity}, capacity=capacity)
+
+
+def _machine(document: Json) -> Machine | None:
+    try:
+        return read_machine(document)
+    except NoAmount:
+        return None  # Nothing can be counted there; kube-scheduler may know more.
+
+
+def _differ(one: Machine, other: Machine | None) -> bool:
+    return other is None or (one.labels, one.taints) != (other.labels, other.taints)
+
+
+def _without(needs: Needs, refused: Mapping[NodeName, str], nodes: Iterable[NodeName]) -> Needs:
+    """Leave out nodes on which kube-scheduler did not let the pod lately."""
+    allowed = needs.nodes if needs.nodes is not None else frozenset(nodes)
+    said: dict[str, int] = dict(needs.refusals)
+    for node, why in refused.items():
+        if node in allowed:
+            reason = f"that kube-scheduler refused lately ({why})"
+            said[reason] = said.get(reason, 0) + 1
+    left = allowed - refused.keys()
+    return Needs(needs.amounts, frozenset(left), tuple(sorted(said.items())))
+
+
+def _refusal(document: Json) -> str:
+    """Say why kube-scheduler finds no place for a pod; empty if it does not say so."""
+    for condition in (document.get("status") or {}).get("conditions") or ():
+        is_it = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        if is_it and condition.get("reason") == UNSCHEDULABLE:
+            return str(condition.get("message") or UNSCHEDULABLE)
+    return ""
+
+
+def _job_of(name: Name, document: Json) -> JobId | None:
+    job = (document["metadata"].get("labels") or {}).get(names.JOB_LABEL)
+    return job_id(Name(name.namespace, job)) if job else None

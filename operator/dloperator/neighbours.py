@@ -1,0 +1,112 @@
+"""
+What else is on the nodes of the pool: the pods of others, and volumes that only some nodes can reach.
+
+These are followed by watches of their own, because of each object a few words are kept and the rest
+is not even remembered for a moment: of all pods of a cluster those that are bound to a node, and of
+those the amounts that they ask for.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dloperator import names
+from dloperator.apiserver import ApiServer, Rejected, Resource, Unreachable
+from dloperator.mirror import Mirrors, Name, version_of
+from dloperator.resources import CLAIMS, PODS, VOLUMES
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+AGAIN_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    resource: Resource
+    show: Callable[[Name, Json | None], bool]
+    """Takes in an object, or that it is gone; tells whether that matters."""
+    keep_only: Callable[[Collection[Name]], bool]
+    labels: str = ""
+    fields: str = ""
+
+
+class Neighbours:
+    """All of it. :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, mirrors: Mirrors, watched: Collection[str] = ()) -> None:
+        """
+        Begin with nothing.
+
+        Jobs' pods are known from elsewhere, in the namespaces that are ``watched``; all are if none is
+        named. The others are those of another operator.
+        """
+        self._api = api
+        self._mirrors = mirrors
+        there = mirrors.neighbourhood
+        self._watched = frozenset(watched)
+        others = "" if watched else f"!{names.JOB_LABEL}"
+        self._followed = (
+            _Followed(PODS, self._show_pod, there.pods.keep_only, labels=others, fields=BOUND),
+            _Followed(CLAIMS, there.show_claim, there.keep_claims),
+            _Followed(VOLUMES, there.show_volume, there.keep_volumes),
+        )
+        self._versions: dict[Resource, str] = {}
+
+    async def list_all(self) -> None:
+        """Take in everything there is as of now."""
+        for each in self._followed:
+            await self._list(each)
+
+    async def run(self) -> None:
+        """Follow everything until cancelled."""
+        await asyncio.gather(*(self._follow(each) for each in self._followed))
+
+    async def _list(self, followed: _Followed) -> None:
+        resource = followed.resource
+        listing = await self._api.list(resource, labels=followed.labels, fields=followed.fields)
+        there = {Name.of(item): item for item in listing.items}
+        matters = followed.keep_only(set(there))
+        for name, item in there.items():
+            matters |= followed.show(name, item)
+        self._versions[resource] = listing.version
+        if matters:
+            self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
+
+    async def _follow(self, followed: _Followed) -> None:
+        while True:
+            try:
+                async for event in self._events(followed):
+                    self._see(followed, event)
+            except (Rejected, Unreachable) as error:
+                log.info("follows %s anew: %s", followed.resource.plural, error)
+                await asyncio.sleep(AGAIN_S)
+                self._versions.pop(followed.resource, None)
+
+    async def _events(self, followed: _Followed) -> AsyncIterator[Json]:
+        if followed.resource not in self._versions:
+            await self._list(followed)
+        version = self._versions[followed.resource]
+        async for event in self._api.watch(
+            followed.resource, version=version, labels=followed.labels, fields=followed.fields
+        ):
+            yield event
+
+    def _see(self, followed: _Followed, event: Json) -> None:
+        document = event["object"]
+        self._versions[followed.resource] = str(version_of(document))
+        if event["type"] == "BOOKMARK":
+            return
+        is_gone = event["type"] == "DELETED"
+        if followed.show(Name.of(document), None if is_gone else document):
+            self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
+
+    def _show_pod(self, name: Name, document: Json | None) -> bool:
+        labels = ((document or {}).get("metadata") or {}).get("labels") or {}
+        if name.namespace in self._watched and names.JOB_LABEL in labels:
+            return False
+        return self._mirrors.neighbourhood.show_pod(name, document)
