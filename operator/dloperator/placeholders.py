@@ -8,27 +8,29 @@ use. Until it runs there, with the full count, they are not ours.
 Pure: what should be (:func:`next_steps`) and what follows from what is (:func:`why_not_ours`).
 """
 
+import copy
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 from dloperator import names
 from dloperator.mirror import Name
+from dloperator.podmaking import RESTRICTED
 
 Json = Mapping[str, Any]
 
 RESOURCE: Final = "nvidia.com/gpu"
 ROLE: Final = "placeholder"
 CONTAINER: Final = "placeholder"
-LONGEST_STEM: Final = 40
+LONGEST_STEM: Final = 36
 SECONDS_TO_END: Final = 1
 
 _ENDED: Final = ("Succeeded", "Failed")
 
 
-class PoolMode(Enum):
+class PoolMode(StrEnum):
     """How the pods of others are kept off the GPUs of the pool."""
 
     DEDICATED = "dedicated"
@@ -106,15 +108,7 @@ def make_placeholder(
         "name": CONTAINER,
         "image": settings.image,
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": copy.deepcopy(RESTRICTED),
     }
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy

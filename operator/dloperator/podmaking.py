@@ -274,5 +274,15 @@ def make_auxiliaries(document: Json, roles: Iterable[Role]) -> list[Json]:
         for number in range(role.replicas):
             template = copy.deepcopy(dict(role.template))
             name = auxiliary_name(metadata["name"], role.name, number)
+            _hide_gpus(template["spec"])
             pods.append(_pod(metadata, template, name, role.name))
     return pods
+
+
+def _hide_gpus(spec: Json) -> None:
+    """Let containers that have no GPUs see none, also on nodes of the pool and with an image for GPUs."""
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        container["env"] = [
+            *(container.get("env") or ()),
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+        ]

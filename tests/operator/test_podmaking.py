@@ -8,7 +8,7 @@ import yaml
 
 from dlcontrol.records import Booking
 from dlcore import jobfile
-from dlcore.model import NodeName
+from dlcore.model import NodeName, Role
 from dloperator import names, podmaking
 from dloperator.podmaking import PodSettings, make_trainer
 
@@ -168,3 +168,16 @@ def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set()
     pod = made(python="/opt/conda/bin/python", pull_secrets=("registry", "ours"))
     assert trainer(pod)["command"][1:3] == ["--python", "/opt/conda/bin/python"]
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "ours"}]
+
+
+def test_auxiliaries_see_no_gpus_whatever_their_image_says():
+    spec = {
+        "initContainers": [{"name": "fetch", "image": "f"}],
+        "containers": [{"name": "ps", "image": "cuda", "env": [{"name": "A", "value": "1"}]}],
+    }
+    document = yaml.safe_load(JOB)
+    role = Role(name="ps", replicas=2, template={"spec": spec})
+    for pod in podmaking.make_auxiliaries(document, [role]):
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
+            assert container["env"][-1] == {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"

@@ -1,0 +1,195 @@
+"""Who may make pods that could use the GPUs of the pool: the API server's own word, as it is installed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.operator.kubelets import ROOT
+from tests.operator.stages import wait_until
+from tests.servers.controlplane import ControlPlane
+from tests.servers.kubectl import Kubectl
+from tests.servers.namespaces import make_namespace
+from tests.servers.nodes import add_nodes, make_node
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+
+HOME = "dljob-system"
+INSTALL = ROOT / "manifests" / "install"
+POLICY = "validatingadmissionpolicy/dljob-pool"
+OURS = {"key": "dljob.io/pool", "operator": "Exists"}
+ANY = {"operator": "Exists"}
+REMEDY = "submit a DLJob instead"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """A control plane on which DLJob is installed, and its policy is in force."""
+    with ControlPlane(tmp_path_factory.mktemp("installed")) as plane:
+        plane.kubectl("apply", "--server-side", "-k", INSTALL)
+        wait_until(lambda: "forbidden" in refusal(plane.kubectl, pod(tolerations=[OURS])))
+        yield plane
+
+
+@pytest.fixture
+def kubectl(plane):
+    """Kubectl of somebody who may do everything but this."""
+    with plane.api() as api:
+        return plane.kubectl.in_namespace(make_namespace(api))
+
+
+def pod(*, env: Json | None = None, annotations: Json | None = None, **spec: Any) -> Json:
+    container: Json = {"name": "c", "image": "c"}
+    if env is not None:
+        container["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    metadata = {"name": "it", "annotations": annotations or {}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def refusal(kubectl: Kubectl, document: Json) -> str:
+    """Say why this would be refused; empty if it would not."""
+    said = kubectl.try_to("create", "--dry-run=server", "-f", "-", stdin=json.dumps(document))
+    return said.err if said.code else ""
+
+
+ALL_GPUS = {"NVIDIA_VISIBLE_DEVICES": "all"}
+INIT = {"name": "i", "image": "i", "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}
+CDI = {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (pod(), ""),
+        (pod(tolerations=[OURS]), "only DLJob may tolerate the taint dljob.io/pool"),
+        (pod(tolerations=[{**OURS, "effect": "NoSchedule"}]), "only DLJob may tolerate the taint"),
+        (pod(tolerations=[{"key": "dljob.io/pool", "value": "x"}]), "only DLJob may tolerate"),
+        (pod(tolerations=[{"key": "another", "operator": "Exists"}]), ""),
+        (pod(tolerations=[ANY]), ""),
+        (pod(env=ALL_GPUS), ""),
+        (pod(env=ALL_GPUS, tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
+        (pod(env=ALL_GPUS, nodeName="gpu-a"), "must not set NVIDIA_VISIBLE_DEVICES"),
+        (pod(env={"NVIDIA_DRIVER_CAPABILITIES": "all"}, tolerations=[ANY]), "must not set NVIDIA"),
+        (pod(initContainers=[INIT], tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
+        (pod(env={"NVIDIA": "all"}, tolerations=[ANY]), ""),
+        (pod(runtimeClassName="nvidia"), ""),
+        (pod(runtimeClassName="nvidia", tolerations=[ANY]), "must not have the runtime class"),
+        (pod(runtimeClassName="nvidia", nodeName="gpu-a"), "must not have the runtime class"),
+        (pod(runtimeClassName="other", tolerations=[ANY]), ""),
+        (pod(annotations=CDI), ""),
+        (pod(annotations=CDI, tolerations=[ANY]), "must not ask for devices by an annotation"),
+        (pod(annotations={"mine": "x"}, tolerations=[ANY]), ""),
+    ],
+)
+def test_what_could_use_the_gpus_of_jobs_is_refused_with_a_remedy(kubectl, classes, document, why):
+    said = refusal(kubectl, document)
+    assert why in said
+    assert bool(said) is bool(why), said
+    assert not why or REMEDY in said
+
+
+@pytest.fixture(scope="module")
+def classes(plane):
+    for name in ("nvidia", "other"):
+        document = {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": name},
+            "handler": name,
+        }
+        plane.kubectl("create", "-f", "-", stdin=json.dumps(document))
+
+
+def test_the_expressions_of_the_policy_are_well_typed(plane):
+    def status() -> Json:
+        found = json.loads(plane.kubectl("get", POLICY, "-o", "json"))
+        status: Json = found.get("status", {})
+        return status if status.get("observedGeneration") else {}
+
+    assert wait_until(status)["typeChecking"] == {}
+
+
+def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane, classes):
+    document = pod(
+        env=ALL_GPUS, annotations=CDI, runtimeClassName="nvidia", tolerations=[OURS, ANY]
+    )
+    document["metadata"] |= {"namespace": "default"}
+    plane.kubectl("create", "serviceaccount", "somebody", "-n", HOME)
+    plane.kubectl(
+        "create", "clusterrolebinding", "somebody", "--clusterrole=admin",
+        f"--serviceaccount={HOME}:somebody",
+    )  # fmt: skip
+    for account, is_let in (("dljob-operator", True), ("somebody", False)):
+        kubeconfig = plane.kubeconfig_for_service_account(HOME, account)
+        said = refusal(plane.kubectl_as(kubeconfig), document)
+        assert ("only DLJob may tolerate" in said) is not is_let, said
+        assert is_let is (said == "")
+
+
+def test_a_toleration_cannot_be_added_later_and_all_else_may_be_changed(kubectl):
+    kubectl("create", "-f", "-", stdin=json.dumps(pod(env=ALL_GPUS)))
+    tolerations = json.loads(kubectl("get", "pod/it", "-o", "json"))["spec"]["tolerations"]
+
+    def add(toleration: Json) -> str:
+        patch = json.dumps({"spec": {"tolerations": [*tolerations, toleration]}})
+        return kubectl.try_to("patch", "pod/it", "--type=merge", "-p", patch).err
+
+    assert "only DLJob may tolerate" in add(OURS)
+    assert "must not set NVIDIA_VISIBLE_DEVICES" in add(ANY)
+    kubectl("label", "pod/it", "any=thing")
+    assert add({"key": "another", "operator": "Exists"}) == ""
+
+
+def workload(kind: str, **spec: Any) -> Json:
+    template = {"metadata": {"labels": {"app": "it"}}, "spec": pod(**spec)["spec"]}
+    selector = {"matchLabels": {"app": "it"}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "it"},
+        "spec": {"selector": selector, "template": template},
+    }
+
+
+@pytest.fixture
+def pool_node(plane):
+    with plane.api() as api:
+        taint = {"key": "dljob.io/pool", "effect": "NoSchedule"}
+        add_nodes(api, [make_node("gpu-a", labels={"dljob.io/pool": ""}, taints=[taint])])
+        yield
+        api.delete("/api/v1/nodes/gpu-a", gracePeriodSeconds=0)
+
+
+def events(kubectl: Kubectl) -> str:
+    return kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
+
+
+def test_daemonsets_may_come_to_the_pool_but_not_to_its_gpus(kubectl, pool_node):
+    kubectl("create", "-f", "-", stdin=json.dumps(workload("DaemonSet", tolerations=[OURS])))
+    wait_until(lambda: "it-" in kubectl("get", "pods", "-o", "name"), lambda: events(kubectl))
+    greedy = workload("DaemonSet", env=ALL_GPUS, tolerations=[OURS])
+    greedy["metadata"]["name"] = "greedy"
+    kubectl("create", "-f", "-", stdin=json.dumps(greedy))
+    wait_until(lambda: "must not set NVIDIA_VISIBLE_DEVICES" in events(kubectl))
+
+
+def test_what_controllers_make_for_users_is_refused_as_what_they_make_themselves(kubectl):
+    kubectl("create", "-f", "-", stdin=json.dumps(workload("Deployment", tolerations=[OURS])))
+    wait_until(lambda: "only DLJob may tolerate the taint dljob.io/pool" in events(kubectl))
+    assert kubectl("get", "pods", "-o", "name") == ""
+
+
+def test_an_administrator_can_let_a_namespace_do_it(kubectl, plane):
+    document = pod(env=ALL_GPUS, tolerations=[OURS])
+    assert "only DLJob may tolerate" in refusal(kubectl, document)
+    plane.kubectl("create", "namespace", "trusted")
+    plane.kubectl("label", "namespace", "trusted", "dljob.io/pool-access=allowed")
+    wait_until(lambda: refusal(plane.kubectl.in_namespace("trusted"), document) == "")
+    assert refusal(plane.kubectl.in_namespace("kube-system"), document) == ""

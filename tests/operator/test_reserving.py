@@ -1,0 +1,149 @@
+"""Nodes that keep their device plugin: taken one by one, and given back, with kube-scheduler's word."""
+
+from typing import Any
+
+import pytest
+
+from dloperator.placeholders import is_placeholder, node_of
+from tests.operator.stages import Stage, staged
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+A, B = "gpu-a", "gpu-b"
+RESERVE = {"pool.mode": "reserve"}
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}) as stage:
+        for node in (A, B):
+            offer(stage, node, 4)
+        yield stage
+        for pod in stage.pods():
+            # Bound to a node, it would count there also for whoever has a node of that name next.
+            if "ownerReferences" not in pod["metadata"]:
+                stage.api.delete(pods_path(stage, pod["metadata"]["name"]), gracePeriodSeconds=0)
+
+
+def offer(stage: Stage, node: str, gpus: int) -> None:
+    """Play the device plugin of a node."""
+    has = {"nvidia.com/gpu": str(gpus)}
+    status = {"capacity": has, "allocatable": has}
+    stage.api.merge(f"/api/v1/nodes/{node}/status", {"status": status})
+
+
+def submit_foreign(stage: Stage, name: str, node: str, gpus: int) -> None:
+    """Let somebody else ask Kubernetes for GPUs of a node."""
+    amounts = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "c", "image": "c", "resources": {"limits": amounts}}
+    selector = {"kubernetes.io/hostname": node}
+    spec = {"containers": [container], "nodeSelector": selector}
+    stage.api.post(pods_path(stage), {"metadata": {"name": name}, "spec": spec})
+
+
+def pods_path(stage: Stage, name: str = "") -> str:
+    base = f"/api/v1/namespaces/{stage.namespace}/pods"
+    return f"{base}/{name}" if name else base
+
+
+def is_bound(stage: Stage, name: str) -> bool:
+    return bool(stage.api.get(pods_path(stage, name))["spec"].get("nodeName"))
+
+
+def is_refused(stage: Stage, name: str) -> bool:
+    status = stage.api.get(pods_path(stage, name))["status"]
+    messages = [each.get("message", "") for each in status.get("conditions", ())]
+    return any("Insufficient nvidia.com/gpu" in message for message in messages)
+
+
+def held(stage: Stage) -> dict[str, int]:
+    """How many GPUs of each node placeholders hold that run."""
+    return {
+        node_of(pod): int(pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"])
+        for pod in stage.pods()
+        if is_placeholder(pod)
+        and pod["status"]["phase"] == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def nodes_of(stage: Stage, job: str) -> list[str]:
+    allocation = stage.status(job).get("allocation") or {}
+    return [node["name"] for node in allocation.get("nodes", ())]
+
+
+def trainers_on(stage: Stage, node: str) -> list[str]:
+    """The SideCars that live on a node, whatever the API server says of their pods."""
+    there = {p["metadata"]["name"] for p in stage.pods() if p["spec"].get("nodeName") == node}
+    return sorted(there & stage.kubelets.pids().keys())
+
+
+def only(count: int) -> Json:
+    return {"options": [count]}
+
+
+def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is_there(stage):
+    submit_foreign(stage, "theirs", B, 1)
+    stage.wait(lambda: is_bound(stage, "theirs"))
+    operator = stage.start_operator(settings=RESERVE)
+
+    # Taken node by node: what others have is waited for, with a reason.
+    stage.submit("first", iterations=10**6, gpus=only(4))
+    stage.wait_for_phase("first", "Running")
+    assert nodes_of(stage, "first") == [A]
+    assert held(stage) == {A: 4}
+    stage.submit("second", iterations=10**6, gpus=only(4))
+    stage.wait(lambda: "pods of others hold some" in stage.status("second").get("message", ""))
+    assert "4 are out of service (gpu-b:" in stage.status("second")["message"]
+    assert "node gpu-b gets no jobs" in operator.last_words()
+    stage.api.delete(pods_path(stage, "theirs"), gracePeriodSeconds=0)
+    stage.wait_for_phase("second", "Running")
+    assert (nodes_of(stage, "second"), held(stage)) == ([B], {A: 4, B: 4})
+
+    # Kubernetes itself keeps others off now.
+    submit_foreign(stage, "later", B, 1)
+    stage.wait(lambda: is_refused(stage, "later"))
+
+    # Given back: the job leaves first.
+    stage.api.merge(f"/api/v1/nodes/{B}", {"metadata": {"labels": {"dljob.io/pool": None}}})
+    stage.wait(lambda: is_bound(stage, "later"))
+    assert trainers_on(stage, B) == []
+    assert held(stage) == {A: 4}
+    assert nodes_of(stage, "first") == [A], "was not disturbed"
+
+    # One that grows is counted anew when its job has ended.
+    offer(stage, A, 8)
+    stage.wait(lambda: "offers 8 GPUs by now, and 4 are reserved" in operator.last_words())
+    assert stage.phase("first") == "Running"
+    stage.api.delete(stage.path("first"))
+    stage.wait(lambda: held(stage) == {A: 8})
+
+    # Another mode leaves none behind.
+    operator.stop()
+    stage.start_operator(settings={"pool.mode": "dedicated"})
+    stage.wait(lambda: held(stage) == {})
+    stage.wait_for_phase("second", "Running")
+
+
+def test_a_placeholder_that_is_lost_is_made_anew_and_jobs_leave_where_others_came_first(stage):
+    stage.start_operator(settings=RESERVE)
+    stage.submit("job", iterations=10**6, gpus=only(4))
+    stage.wait_for_phase("job", "Running")
+    (node,) = nodes_of(stage, "job")
+    other = ({A, B} - {node}).pop()
+    submit_foreign(stage, "thief", node, 4)
+    stage.wait(lambda: is_refused(stage, "thief"))
+    (name,) = [
+        pod["metadata"]["name"]
+        for pod in stage.pods()
+        if is_placeholder(pod) and node_of(pod) == node
+    ]
+    # Who waits is bound as soon as the GPUs are counted as free, before a new pod is there.
+    stage.api.delete(pods_path(stage, name), gracePeriodSeconds=0)
+    stage.wait(lambda: is_bound(stage, "thief") or held(stage).get(node) == 4)
+    if is_bound(stage, "thief"):
+        stage.wait(lambda: nodes_of(stage, "job") == [other] and stage.phase("job") == "Running")
+        stage.wait(lambda: trainers_on(stage, node) == [])
+        stage.api.delete(pods_path(stage, "thief"), gracePeriodSeconds=0)
+    stage.wait(lambda: held(stage) == {A: 4, B: 4})
