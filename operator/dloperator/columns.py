@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from dlcontrol import figures
 from dlcore.model import Phase
-from dloperator.statusfields import LONGEST_MESSAGE, MANY
+from dloperator.bounding import bounded
+from dloperator.statusfields import STATUS
 
 Json = dict[str, Any]
 
@@ -52,23 +53,8 @@ def with_columns(status: Mapping[str, Any]) -> Json:
     job could not go on.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
-    return {**status, **_fitted(status), **shown}
-
-
-def _fitted(status: Mapping[str, Any]) -> Json:
-    fitted: Json = {}
-    if "message" in status:
-        fitted["message"] = cut(status["message"])
-    if "conditions" in status:
-        fitted["conditions"] = [
-            {**condition, "message": cut(condition["message"])}
-            for condition in status["conditions"]
-        ]
-    progress = status.get("progress", {})
-    # A training may report anything as its metric, even what is no number.
-    if "metric" in progress and not abs(progress["metric"]) <= MANY:
-        fitted["progress"] = {name: progress[name] for name in progress if name != "metric"}
-    return fitted
+    fitting: Json = bounded(STATUS, {**status, **shown})
+    return fitting
 
 
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:
@@ -84,10 +70,5 @@ def _shown(status: Mapping[str, Any]) -> dict[str, str]:
         ),
         "speed": figures.speed(progress.get("iterationsPerSecond", 0.0)),
         "eta": figures.NOTHING if eta is None else figures.duration(eta),
-        "allocation": cut(" ".join(places)) or figures.NOTHING,
+        "allocation": " ".join(places) or figures.NOTHING,
     }
-
-
-def cut(text: str) -> str:
-    """Shorten a text to what the custom resource takes."""
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"

@@ -1,0 +1,85 @@
+"""Whatever is reported, the status that is made of it is one that the API server takes."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol.documents import read_status
+from dlcontrol.records import Condition, ConditionType, Status
+from dloperator.bounding import CUT, bounded
+from dloperator.jobs import Circumstances, status_document
+from dloperator.statusfields import LONGEST_MESSAGE, MANY, STATUS
+
+AROUND = Circumstances(epoch=1, generation=1)
+WILD = st.floats(allow_nan=True, allow_infinity=True)
+NAMES = st.text(max_size=80)
+
+
+def written(status: Status) -> dict[str, object]:
+    document = status_document(status, AROUND)
+    assert [str(each) for each in STATUS.problems(document, "status")] == []
+    return document
+
+
+@given(
+    iteration=st.integers(min_value=0),
+    speed=WILD,
+    metric=WILD,
+    code=st.integers(),
+    message=st.sampled_from(["é" * 5000, "\n" * 5000, "\0", ""]),
+    reason=NAMES,
+)
+def test_no_report_makes_a_status_unfit(iteration, speed, metric, code, message, reason):
+    told = Condition(ConditionType.TROUBLED, status=True, reason=reason, message=message, since=1.0)
+    status = Status(
+        iteration=iteration,
+        iterations_total=100.0,
+        speed=speed,
+        metric=metric,
+        exit_code=code,
+        message=message,
+    )
+    read_status(written(status.with_condition(told, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"iteration": 10**400}, MANY),
+        ({"iteration": -5}, 0),
+        ({"metric": 1e300}, MANY),
+        ({"metric": -math.inf}, -MANY),
+        ({"metric": math.nan}, None),
+        ({"iterationsPerSecond": 2.5}, 2.5),
+    ],
+)
+def test_a_number_is_written_as_the_nearest_there_is(given, kept):
+    (name,) = given
+    assert bounded(STATUS, {"progress": given})["progress"].get(name) == kept
+
+
+def test_what_is_too_long_is_cut_and_says_so():
+    message = bounded(STATUS, {"message": "x" * 5000})["message"]
+    assert (len(message), message[-1]) == (LONGEST_MESSAGE, CUT)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("OOMKilled", "OOMKilled"),
+        ("a/b@c-d", "abcd"),
+        ("Two,Words", "Two,Words"),
+        ("💥", "Unnamed"),
+        ("", "Unnamed"),
+    ],
+)
+def test_a_reason_stays_one_that_kubernetes_knows(reason, kept):
+    condition = {"type": "Troubled", "status": "True", "reason": reason, "message": ""}
+    assert bounded(STATUS, {"conditions": [condition]})["conditions"][0]["reason"] == kept
+
+
+def test_what_fits_is_what_it_was():
+    document = written(Status(message="trains", iteration=7, speed=2.0))
+    assert bounded(STATUS, document) == document
