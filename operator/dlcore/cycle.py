@@ -226,7 +226,6 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
         is_for_pod = least <= rooms.largest_possible(replace(state, needs=None), cluster)
         code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
         return Cause(code, gpus=least)
-    if least <= rooms.largest_at_present(state, cluster):
-        return None
-    could = least <= rooms.largest_if_alone(state, cluster)
-    return Cause(CauseCode.NO_ROOM_FOR_POD if could else CauseCode.POD_FITS_NOWHERE, gpus=least)
+    if least > rooms.largest_at_present(state, cluster):
+        return Cause(CauseCode.NO_ROOM_FOR_POD, gpus=least)
+    return None

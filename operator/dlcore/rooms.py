@@ -332,16 +332,6 @@ def largest_at_present(state: JobState, cluster: Cluster) -> int:
     return _most_of(state, _recall(cluster, needs, "room", find), cluster, None)
 
 
-def largest_if_alone(state: JobState, cluster: Cluster) -> int:
-    """The same were there no other pods at all."""
-    needs = state.needs
-    if needs is None:
-        return largest_possible(state, cluster)
-    find = functools.partial(_sizes_if_alone, state, needs, cluster)
-    sizes = find() if state.bound_to else _recall(cluster, needs, "alone", find)
-    return _most_of(state, sizes, cluster, None)
-
-
 Sizes = Mapping[str, Sequence[int]]
 """How many GPUs may be given away on each node of a type, the largest first."""
 
@@ -361,21 +351,25 @@ def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
     return _sizes_of(fits, cluster)
 
 
-def _sizes_if_alone(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    there = (cluster.by_name[n] for n in state.bound_to or cluster.by_name if n in cluster.by_name)
-    return _sizes_of((n.name for n in there if needs.may_be_on(n.name, n.capacity)), cluster)
+def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
+    """Whether every node of the cluster would take the job if it were empty, as far as pods go."""
+    return _sizes_in_reach(state, cluster) is cluster.sizes
 
 
 def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
-    """The sizes of the nodes that the job may be on at all."""
-    allowed = state.needs.nodes if state.needs is not None else None
-    if state.bound_to:
-        nodes = [node for node in state.bound_to if allowed is None or node in allowed]
-        return _sizes_of(nodes, cluster)
-    if allowed is None:
-        return cluster.sizes
-    assert state.needs is not None
-    return _recall(cluster, state.needs, "allowed", lambda: _sizes_of(allowed, cluster))
+    """The sizes of the nodes that the job may be on at all, were there no pods."""
+    needs = state.needs
+    if needs is None:
+        return _sizes_of(state.bound_to, cluster) if state.bound_to else cluster.sizes
+    find = functools.partial(_sizes_if_empty, state, needs, cluster)
+    return find() if state.bound_to else _recall(cluster, needs, "reach", find)
+
+
+def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
+    there = state.bound_to or tuple(cluster.by_name)
+    nodes = [cluster.by_name[name] for name in there if name in cluster.by_name]
+    taking = [node.name for node in nodes if needs.may_be_on(node.name, node.capacity)]
+    return cluster.sizes if len(taking) == len(cluster.nodes) else _sizes_of(taking, cluster)
 
 
 def _recall(cluster: Cluster, needs: Needs, what: str, find: Callable[[], Sizes]) -> Sizes:

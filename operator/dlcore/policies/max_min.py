@@ -13,7 +13,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.profiles import JobType
-from dlcore.rooms import acceptable_types, largest_possible
+from dlcore.rooms import acceptable_types, largest_possible, may_be_anywhere
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)
@@ -89,7 +89,7 @@ class _Filling:
     def _may_have(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> bool:
         """Whether so many could be placed at all; what cannot be would be waited for in vain."""
         cluster = self.view.cluster
-        if not state.bound_to and gpus <= cluster.largest_node.get(kinds[0], 0):
+        if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
             return True
         return gpus <= largest_possible(state, cluster, kinds[0] if len(kinds) == 1 else None)
 

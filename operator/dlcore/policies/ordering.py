@@ -19,6 +19,7 @@ from dlcore.rooms import (
     acceptable_types,
     count_usable,
     largest_possible,
+    may_be_anywhere,
     name_type,
 )
 
@@ -43,7 +44,8 @@ def count_requested(state: JobState, view: View) -> int:
     job that is larger than the cluster would wait for ever, and block a strict line with it.
     """
     requested = state.job.gpus.requested
-    if not state.picky and requested <= min(view.cluster.largest_node.values()):
+    smallest = min(view.cluster.largest_node.values())
+    if not state.picky and requested <= smallest and may_be_anywhere(state, view.cluster):
         return requested
     return min(requested, largest_option(state, view.cluster))
 

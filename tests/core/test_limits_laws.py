@@ -1,0 +1,251 @@
+"""
+What pods need of nodes, and what namespaces may have: held for every policy by judges of their own.
+
+The judges know nothing of how it is done: they add up what each plan leads to, in worlds where pods come
+to nodes that others use and jobs end one after the other.
+"""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlcore import cycle, policies
+from dlcore.limits import NamespaceLimits, namespace_of
+from dlcore.model import CauseCode, Cluster, JobId, JobState, Snapshot
+from dlcore.needs import Needs
+from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
+from tests.builders import make_node, make_snapshot, make_state
+
+every_policy = pytest.mark.parametrize("name", policies.NAMES)
+
+NODES = ("n0", "n1", "n2", "n3")
+NAMESPACES = ("red", "blue", "free")
+OPTIONS = [(1,), (2,), (4,), (1, 2), (1, 2, 4), (2, 4, 8)]
+KINDS = [
+    Needs((("cpu", cpus), ("memory", 1000)), nodes)
+    for cpus in (0, 1000, 3000, 6000)
+    for nodes in (None, frozenset({"n0", "n1"}), frozenset({"n2"}))
+]
+AWAKE = 40
+"""So many rounds are more than any world here takes."""
+
+
+def draw_world(seed: int) -> Snapshot:
+    rng = random.Random(seed)
+    nodes = []
+    for name in NODES[: rng.randint(1, 4)]:
+        cpus = rng.choice([0, 2000, 6000, 64_000])
+        nodes.append(make_node(name, rng.randint(1, 4), free={"cpu": cpus, "memory": 3000}))
+    states = [
+        make_state(
+            f"{rng.choice(NAMESPACES)}/job-{number}",
+            options=(options := rng.choice(OPTIONS)),
+            requested=rng.choice(options),
+            priority=rng.randint(0, 2),
+            order=number,
+            needs=rng.choice([None, *KINDS]),
+        )
+        for number in range(rng.randint(1, 8))
+    ]
+    limits = NamespaceLimits(
+        max_gpus={"red": rng.randint(0, 6), "blue": rng.randint(1, 4)}
+        if rng.random() < 0.7
+        else {},
+        max_priority={"*": rng.choice([1, 2])} if rng.random() < 0.3 else {},
+    )
+    return replace(make_snapshot(Cluster(nodes), *states, seed=rng.randint(0, 3)), limits=limits)
+
+
+worlds = st.integers(0, 4000).map(draw_world)
+
+
+def carry_out(plan: Plan, snapshot: Snapshot) -> Snapshot:
+    """Do what the plan says; pods of those that lose a node are gone at once."""
+    states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
+    nodes = {node.name: node for node in snapshot.cluster.nodes}
+    for step in plan.steps:
+        state = states[step.job]
+        if isinstance(step, Wait):
+            states[step.job] = replace(state, waiting=step.cause)
+            continue
+        placement = (
+            None
+            if isinstance(step, Stop)
+            else step.placement
+            if isinstance(step, Start)
+            else step.new
+        )
+        had = set(state.placement.nodes) if state.placement is not None else set()
+        has = set(placement.nodes) if placement is not None else set()
+        for node in had ^ has:
+            sign = 1 if node in had else -1
+            nodes[node] = charged(nodes[node], state, sign)
+        gang = 0 if isinstance(step, Stop) else step.gang
+        states[step.job] = replace(state, placement=placement, gang=gang, waiting=None)
+    return with_states(snapshot, states.values(), Cluster(nodes.values()), plan.policy_state)
+
+
+def charged(node, state, sign):
+    asked = dict(state.needs.amounts) if state.needs is not None else {}
+    return replace(
+        node, free={name: amount + sign * asked.get(name, 0) for name, amount in node.free.items()}
+    )
+
+
+def with_states(snapshot, states, cluster, policy_state):
+    ordered = sorted(states, key=lambda state: state.order)
+    return replace(
+        snapshot,
+        cluster=cluster,
+        running=tuple(state for state in ordered if state.placement is not None),
+        pending=tuple(state for state in ordered if state.placement is None),
+        policy_state=policy_state,
+    )
+
+
+def gpus_by_namespace(snapshot: Snapshot) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for state in snapshot.running:
+        assert state.placement is not None
+        held[namespace_of(state.id)] += state.placement.gpus
+    return held
+
+
+def judge(snapshot: Snapshot) -> None:
+    """Hold that no node has more pods than it has room for, and no namespace more than it may."""
+    for node in snapshot.cluster.nodes:
+        assert node.free is not None
+        assert min(node.free.values()) >= 0, f"{node.name} is overfull"
+    for state in snapshot.running:
+        assert state.placement is not None
+        if state.needs is not None and state.needs.nodes is not None:
+            assert set(state.placement.nodes) <= state.needs.nodes
+    for namespace, gpus in gpus_by_namespace(snapshot).items():
+        limit = snapshot.limits.gpus_of(namespace)
+        assert limit is None or gpus <= limit
+
+
+@every_policy
+@settings(max_examples=60)
+@given(worlds)
+def test_no_node_is_overfull_and_no_namespace_has_too_much(name, snapshot):
+    policy = policies.make(name)
+    for _ in range(4):
+        snapshot = carry_out(cycle.schedule(snapshot, policy), snapshot)
+        judge(snapshot)
+
+
+def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool:
+    """Whether some nodes that take its pods have GPUs enough when there is nobody else."""
+    limits, namespace = snapshot.limits, namespace_of(state.id)
+    highest, limit = limits.priority_of(namespace), limits.gpus_of(namespace)
+    if (highest is not None and state.job.priority > highest) or (
+        limit is not None and state.least > limit
+    ):
+        return False
+    gpus = 0
+    for node in empty.nodes:
+        needs = state.needs
+        if needs is not None and needs.nodes is not None and node.name not in needs.nodes:
+            continue
+        asked = dict(needs.amounts) if needs is not None else {}
+        if all(amount <= node.free[what] for what, amount in asked.items()):
+            gpus += len(node.gpus)
+    return gpus >= state.least
+
+
+# What this one shows is that some jobs wait for ever, and rigid ones may ask for more than they get.
+@pytest.mark.parametrize("name", sorted(set(policies.NAMES) - {"kube-pods"}))
+@settings(max_examples=60)
+@given(worlds)
+def test_whoever_could_run_does_before_all_others_have_ended(name, snapshot):
+    policy, empty = policies.make(name), snapshot.cluster
+    able = {s.id for s in snapshot.pending if could_run_alone(s, snapshot, empty)}
+    ran: set[JobId] = set()
+    for _ in range(AWAKE):
+        snapshot = carry_out(cycle.schedule(snapshot, policy), snapshot)
+        ran |= {state.id for state in snapshot.running}
+        if not snapshot.running:
+            break
+        # The first of those that run ends.
+        first = snapshot.running[0]
+        assert first.placement is not None
+        gone = set(first.placement.nodes)
+        nodes = [charged(n, first, 1) if n.name in gone else n for n in snapshot.cluster.nodes]
+        left = [s for s in (*snapshot.running, *snapshot.pending) if s.id != first.id]
+        snapshot = replace(
+            with_states(snapshot, left, Cluster(nodes), snapshot.policy_state),
+            now=snapshot.now + 100.0,
+        )
+    assert not snapshot.running
+    assert ran == able
+    codes = {s.waiting.code for s in snapshot.pending if s.waiting is not None}
+    assert len(codes) == 0 or codes <= {
+        CauseCode.TOO_LARGE,
+        CauseCode.POD_FITS_NOWHERE,
+        CauseCode.NO_ROOM_FOR_POD,
+        CauseCode.NAMESPACE_LIMIT,
+        CauseCode.PRIORITY_NOT_ALLOWED,
+    }
+
+
+def steps_of(snapshot, name="adaptive"):
+    return {step.job: step for step in cycle.schedule(snapshot, policies.make(name)).steps}
+
+
+def test_jobs_of_a_namespace_make_room_for_each_other_and_nobody_is_stopped():
+    old = make_state("red/old", options=(1, 2, 4), holds={"n0": (0, 1, 2, 3)})
+    world = make_snapshot(Cluster([make_node("n0", 8)]), old, make_state("red/new", options=(1, 2)))
+    steps = steps_of(replace(world, limits=NamespaceLimits(max_gpus={"red": 4})))
+    assert isinstance(steps["red/old"], Reshape)
+    assert steps["red/old"].cause.code is CauseCode.NAMESPACE_LIMIT
+    assert steps["red/old"].new.gpus + steps["red/new"].placement.gpus <= 4
+
+
+def test_a_lower_limit_shrinks_jobs_to_their_least_and_stops_none():
+    jobs = [
+        make_state("red/a", options=(2, 4), holds={"n0": (0, 1, 2, 3)}),
+        make_state("red/b", options=(1, 2), holds={"n0": (4, 5)}),
+    ]
+    world = make_snapshot(Cluster([make_node("n0", 8)]), *jobs)
+    steps = steps_of(replace(world, limits=NamespaceLimits(max_gpus={"*": 2})))
+    assert [steps["red/a"].new.gpus, steps["red/b"].new.gpus] == [2, 1]
+
+
+def test_a_job_of_a_limited_namespace_is_not_in_the_way_of_others():
+    world = make_snapshot(
+        Cluster([make_node("n0", 2)]),
+        make_state("red/first", options=(2,)),
+        make_state("blue/second", options=(2,)),
+    )
+    world = replace(world, limits=NamespaceLimits(max_gpus={"red": 1}))
+    for name in policies.NAMES:
+        steps = steps_of(world, name)
+        assert isinstance(steps["blue/second"], Start), name
+        assert steps["red/first"].cause.code is CauseCode.NAMESPACE_LIMIT
+
+
+def test_a_victim_is_looked_for_where_the_newcomers_pod_has_room():
+    olds = [
+        make_state(f"old-{n}", options=(1, 2), holds={f"n{n}": (0, 1)}, order=n) for n in range(3)
+    ]
+    new = make_state("new", options=(1,), needs=Needs((("cpu", 2000),)), order=9)
+    nodes = [make_node(f"n{n}", 2, free={"cpu": 4000 if n == 1 else 0}) for n in range(3)]
+    steps = steps_of(make_snapshot(Cluster(nodes), *olds, new))
+    assert steps["new"].placement.nodes == ("n1",)
+    assert steps["new"].after == ("old-1",)
+
+
+def test_a_job_grows_onto_a_node_only_where_a_second_pod_has_room():
+    job = make_state(
+        "job", options=(2, 4), holds={"n0": (0, 1)}, needs=Needs((("cpu", 2000),)), speed=1.0
+    )
+    full = [make_node("n0", 2, free={"cpu": 0}), make_node("n1", 2, free={"cpu": 1000})]
+    roomy = [full[0], replace(full[1], free={"cpu": 2000})]
+    assert steps_of(make_snapshot(Cluster(full), job)) == {}
+    assert not isinstance(steps_of(make_snapshot(Cluster(roomy), job)).get("job"), Move | Stop)
+    assert steps_of(make_snapshot(Cluster(roomy), job))["job"].new.gpus == 4
