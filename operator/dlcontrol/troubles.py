@@ -5,13 +5,16 @@ conditions, with the remedies.
 
 from collections.abc import Iterable
 
-from dlcontrol.endings import NOT_STARTED
+from dlcontrol.endings import NOT_STARTED as CANNOT_START
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Seat
 
-TOLD_OTHERWISE = NOT_STARTED | {"TrainingStalled"}
+TOLD_OTHERWISE = CANNOT_START | {"TrainingStalled"}
 """What is told as the reason of a crash, and by the condition for progress."""
+
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that is not up while nobody says why."""
 
 MOST = 4
 """So many at once are named; a reason and a message have to be short."""
@@ -79,4 +82,4 @@ def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str
     since = booked_at if seat.fresh else seat.contact.since
     if since > patient_until:
         return None
-    return "NotStarted", pod.message or f"its pod on {node} is not up, and nobody says why"
+    return NOT_STARTED, pod.message or f"its pod on {node} is not up, and nobody says why"

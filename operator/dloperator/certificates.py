@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +35,8 @@ Json = dict[str, Any]
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
 CA_DAYS: Final = 3650
 OUR_DAYS: Final = 365
+LATELY_S: Final = 5.0
+"""Pods that are made within so long share one certificate."""
 SKEW: Final = timedelta(hours=1)
 """By so much the clocks of nodes may be behind ours."""
 
@@ -122,15 +124,24 @@ class Certificates:
         self._clock = clock
         self._chance = chance if chance is not None else random.Random()
         self._renew_at: dict[JobId, float] = {}
+        self._written_at: dict[JobId, float] = {}
 
     async def provide(self, job: JobId, metadata: Mapping[str, Any]) -> None:
-        """Let there be a certificate for a job whose pods are about to be made."""
-        if job not in self._renew_at:
+        """
+        Let there be a certificate for a job of which a pod is about to be made.
+
+        It is written anew for each pod, because nobody would tell us that its Secret was deleted.
+        """
+        if self._clock() >= self._written_at.get(job, 0.0) + LATELY_S:
             await self._write(job, metadata)
 
-    async def renew(self, jobs: Mapping[JobId, Mapping[str, Any]]) -> None:
+    async def renew(
+        self, jobs: Mapping[JobId, Mapping[str, Any]], waiting: Collection[JobId] = ()
+    ) -> None:
         """
         Renew what has to be; ``jobs`` are those with pods.
+
+        Those that are ``waiting`` have pods that do not start, perhaps for want of their certificate.
 
         Nobody may read Secrets, we neither; so of those that a former operator wrote we do not know
         until when they are valid, and write them anew, not all at once.
@@ -138,9 +149,10 @@ class Certificates:
         now, lasts = self._clock(), self._days * 86_400
         for job in self._renew_at.keys() - jobs.keys():
             del self._renew_at[job]
+            self._written_at.pop(job, None)
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
-            if now >= due:
+            if now >= due or job in waiting:
                 await self._write(job, metadata)
 
     async def _write(self, job: JobId, metadata: Mapping[str, Any]) -> None:
@@ -158,7 +170,19 @@ class Certificates:
         await self._api.apply(SECRETS, document, metadata["namespace"])
         # Well before it ends, and not all that were made at once at the same time.
         share = self._chance.uniform(0.5, 0.66)
+        self._written_at[job] = self._clock()
         self._renew_at[job] = self._clock() + share * self._days * 86_400
+
+
+def authority_document(authority: Authority, namespace: str) -> Json:
+    """Make the Secret in which the authority of an installation is kept."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": CA_SECRET, "namespace": namespace},
+        "type": "kubernetes.io/tls",
+        "data": authority.data(),
+    }
 
 
 async def open_authority(api: ApiServer, namespace: str) -> Authority:
@@ -168,14 +192,7 @@ async def open_authority(api: ApiServer, namespace: str) -> Authority:
             secret = await api.get(SECRETS, CA_SECRET, namespace)
             return Authority.read(secret.get("data") or {})
         except NotFound:
-            authority = Authority.new()
-            document = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": CA_SECRET, "namespace": namespace},
-                "type": "kubernetes.io/tls",
-                "data": authority.data(),
-            }
+            document = authority_document(Authority.new(), namespace)
             # Who was faster than we has made the one that counts.
             with contextlib.suppress(Conflict):
                 await api.create(SECRETS, document, namespace)

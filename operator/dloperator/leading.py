@@ -15,8 +15,11 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
+from dlcontrol.troubles import NOT_STARTED
+from dlcore.model import JobId
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
 from dloperator.certificates import Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
@@ -34,6 +37,8 @@ from dlwire.messages import Refusal
 log = logging.getLogger(__name__)
 
 RENEWAL_S = 60.0
+MOST_WAITING = 20
+"""For so many jobs at a time a certificate is written once more, in case it is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +163,18 @@ class Leading:
                 if entry.status.pods and document is not None:
                     jobs[job] = document["metadata"]
             try:
-                await self._certificates.renew(jobs)
+                await self._certificates.renew(jobs, self._waiting())
             except (Rejected, Unreachable) as error:
                 log.warning("certificates are not renewed yet: %s", error)
+
+    def _waiting(self) -> list[JobId]:
+        """Some of the jobs whose pods do not start, and nobody says why."""
+        told = (
+            (job, entry.status.condition(ConditionType.INITIALIZED))
+            for job, entry in self._cluster.entries.items()
+        )
+        found = [job for job, said in told if said is not None and said.reason == NOT_STARTED]
+        return found[:MOST_WAITING]
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self._cluster.entries.get(key.job)

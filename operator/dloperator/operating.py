@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcontrol.metrics import Metrics
-from dloperator import certificates
+from dloperator import certificates, installed
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
 from dloperator.certificates import Authority, Certificates
 from dloperator.electing import Election, LeaseSettings
+from dloperator.guarding import Guard
 from dloperator.jobs import epoch_of
 from dloperator.leading import Candidate, Leading, Work, together
 from dloperator.mirror import Mirrors
@@ -91,6 +92,7 @@ class Operator:
         """See everything that there is, and have an authority; until then it is tried again."""
         while True:
             try:
+                remark = await installed.check(self._api)
                 await self._watches.list_all()
                 await self._neighbours.list_all()
                 authority = await certificates.open_authority(self._api, self._place.namespace)
@@ -101,6 +103,8 @@ class Operator:
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._complaint = ""
+                if remark:
+                    log.warning("%s", remark)
                 return authority
 
     async def _lead(self, authority: Authority) -> None:
@@ -123,6 +127,7 @@ class Operator:
             certificates.write_own(authority, Path(folder), name)
             leading = Leading(candidate, self._work, Certificates(self._api, authority), folder)
             try:
-                await leading.run()
+                guard = Guard(self._api, authority, place.namespace)
+                await together(leading.run(), guard.run())
             finally:
                 await leading.close()

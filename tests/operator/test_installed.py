@@ -1,0 +1,44 @@
+"""A definition that is older than the operator is noticed before anything is written to it."""
+
+import copy
+
+from dloperator import crd
+from dloperator.installed import find_missing
+
+
+def version(document):
+    return document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+
+
+def without(*path):
+    """Our definition, as it was before it had this field."""
+    document = copy.deepcopy(crd.definition())
+    part = version(document)
+    for name in path[:-1]:
+        part = part[name]
+    del part[path[-1]]
+    return document
+
+
+def test_ours_lacks_nothing():
+    assert find_missing(crd.definition()) == []
+
+
+def test_what_is_missing_is_named_wherever_it_is():
+    pods = ("status", "properties", "pods")
+    assert find_missing(without(*pods)) == ["status.pods"]
+    assert find_missing(without(*pods, "items", "properties", "serial")) == ["status.pods[].serial"]
+    options = ("spec", "properties", "gpus", "properties", "options")
+    assert find_missing(without(*options)) == ["spec.gpus.options"]
+
+
+def test_fields_that_only_the_installed_one_has_are_none_of_our_business():
+    newer = copy.deepcopy(crd.definition())
+    version(newer)["status"]["properties"]["future"] = {"type": "string"}
+    assert find_missing(newer) == []
+
+
+def test_another_version_of_the_resource_lacks_everything():
+    other = copy.deepcopy(crd.definition())
+    other["spec"]["versions"][0]["name"] = "v1"
+    assert "status" in find_missing(other)
