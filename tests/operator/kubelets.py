@@ -33,8 +33,13 @@ from tests.servers.processes import Guard
 Json = dict[str, Any]
 
 LOOK_S = 0.1
+NETWORK = f"127.{64 + os.getpid() % 128}"
+"""Of the addresses of pods; another one for whoever tests at the same time."""
 RESTART_S = (0.2, 0.5, 1.0)
 ROOT = Path(__file__).parents[2]
+OUR_NETWORK = f"127.{1 + os.getpid() % 254}"
+OUR_ADDRESSES = os.getpid() // 254 % 16 * 16
+"""Several test runs share the loopback network of a machine, and each pod has the same ports."""
 
 
 @dataclass
@@ -156,7 +161,8 @@ class Kubelets:
             folder.mkdir(parents=True, exist_ok=True)
             self._addresses += 1
             high, low = divmod(self._addresses, 250)
-            self._containers[uid] = _Container(pod, f"127.77.{high}.{low + 1}", folder)
+            address = f"{OUR_NETWORK}.{OUR_ADDRESSES + high}.{low + 1}"
+            self._containers[uid] = _Container(pod, address, folder)
         container = self._containers[uid]
         container.pod = pod
         try:
