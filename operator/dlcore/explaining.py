@@ -344,6 +344,8 @@ def _too_large(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
         there = ", ".join(kind for kind in snapshot.cluster.types if kind) or "none of a known type"
         return f"needs GPUs of type {' or '.join(wanted)}; this cluster has {there}"
     least = cause.gpus or state.least
+    if not any(node.gpus for node in snapshot.cluster.nodes):
+        return f"needs at least {_gpus(least)}; no node of this cluster has a GPU to give"
     most = largest_possible(state, snapshot.cluster)
     kind = f" of type {' or '.join(wanted)}" if wanted else ""
     limit = state.job.gpus.max_nodes

@@ -124,7 +124,8 @@ class Certificates:
         self._clock = clock
         self._chance = chance if chance is not None else random.Random()
         self._renew_at: dict[JobId, float] = {}
-        self._written_at: dict[JobId, float] = {}
+        self._written: dict[JobId, tuple[str, float]] = {}
+        """For which job of that name, and when."""
 
     async def provide(self, job: JobId, metadata: Mapping[str, Any]) -> None:
         """
@@ -132,7 +133,8 @@ class Certificates:
 
         It is written anew for each pod, because nobody would tell us that its Secret was deleted.
         """
-        if self._clock() >= self._written_at.get(job, 0.0) + LATELY_S:
+        uid, written_at = self._written.get(job, ("", 0.0))
+        if uid != metadata["uid"] or self._clock() >= written_at + LATELY_S:
             await self._write(job, metadata)
 
     async def renew(
@@ -149,7 +151,7 @@ class Certificates:
         now, lasts = self._clock(), self._days * 86_400
         for job in self._renew_at.keys() - jobs.keys():
             del self._renew_at[job]
-            self._written_at.pop(job, None)
+            self._written.pop(job, None)
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
             if now >= due or job in waiting:
@@ -170,7 +172,7 @@ class Certificates:
         await self._api.apply(SECRETS, document, metadata["namespace"])
         # Well before it ends, and not all that were made at once at the same time.
         share = self._chance.uniform(0.5, 0.66)
-        self._written_at[job] = self._clock()
+        self._written[job] = (metadata["uid"], self._clock())
         self._renew_at[job] = self._clock() + share * self._days * 86_400
 
 

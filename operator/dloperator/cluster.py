@@ -146,6 +146,13 @@ class Cluster:
                 self._remaining.pop(job_id(name), None)
                 self._templates.forget(name)
                 continue
+            if self._is_another(entries.get(job_id(name)), document):
+                # Whoever remembers the former one of this name shall see first that it is gone.
+                del entries[job_id(name)]
+                self._jobs.forget(name)
+                self._mirrors.changed_jobs.add(name)
+                self._mirrors.wake(True)  # noqa: FBT003 - one news follows the other
+                continue
             if epoch_of(document) > self._epoch:
                 raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
             verdict = self._templates.verdict(document)
@@ -155,6 +162,11 @@ class Cluster:
                 entries[job_id(name)] = self._jobs.read(document, problem=verdict or "")
         self._entries = entries
         return changed
+
+    @staticmethod
+    def _is_another(known: Entry | None, document: Json) -> bool:
+        uid = document["metadata"]["uid"]
+        return known is not None and known.document["metadata"]["uid"] != uid
 
     def _read_nodes(self) -> Iterable[Node]:
         there = self._mirrors.nodes.objects

@@ -78,6 +78,9 @@ class Kubelets:
     silent: set[str] = field(default_factory=set)
     """Nodes that do nothing and report nothing, whatever goes on there."""
 
+    driver: Path | None = None
+    """Where the NVML is that containers find, if there is to be one."""
+
     def __post_init__(self) -> None:
         self._containers: dict[str, _Container] = {}
         self._ended = threading.Event()
@@ -105,6 +108,10 @@ class Kubelets:
             for each in list(self._containers.values())
             if each.process is not None and each.process.poll() is None
         }
+
+    def gpus_of(self, pod: str) -> Path:
+        """Where it stands what the GPUs say that the container of a pod sees."""
+        return self.folder / pod / "gpus"
 
     def log(self, pod: str) -> str:
         """What the container of a pod has printed."""
@@ -240,12 +247,22 @@ class Kubelets:
             **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
             "PYTHONPATH": str(ROOT / "sidecar"),
             "CHAOS_NODE": container.pod["spec"]["nodeName"],
+            **self._driver_of(container),
         }
         container.process = self._guard.spawn(
             _command(spec["command"], container), container.folder / "log", environment
         )
         container.start_at = time.time()
         return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
+
+    def _driver_of(self, container: _Container) -> dict[str, str]:
+        """Give a container the driver of its own GPUs."""
+        if self.driver is None:
+            return {}
+        folder = self.gpus_of(container.pod["metadata"]["name"])
+        folder.mkdir(exist_ok=True)
+        paths = f"{self.driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+        return {"STANDIN_NVML": str(folder), "LD_LIBRARY_PATH": paths}
 
     def _write_secret(self, api: Api, container: _Container) -> bool:
         """Mount the Secrets; tell whether they are there."""
