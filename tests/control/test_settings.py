@@ -116,3 +116,46 @@ def test_a_platform_may_have_more_to_set(given, read):
 def test_what_a_platform_cannot_take_is_refused_by_name(given, told):
     with pytest.raises(SettingsError, match=told):
         load_tree(Larger(), given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"document": {"limits": {"maxGpus": {"team-a": 8, "*": 2}, "maxPriority": {"*": -1}}}},
+        {
+            "environment": {
+                "DLJOB_LIMITS_MAX_GPUS": "team-a=8, *=2",
+                "DLJOB_LIMITS_MAX_PRIORITY": "*=-1",
+            }
+        },
+        {"options": {"limits.maxGpus": "team-a=8,*=2", "limits.maxPriority": "*=-1"}},
+    ],
+    ids=["file", "environment", "options"],
+)
+def test_limits_are_given_by_namespace(given):
+    limits = load(**given).settings.limits
+    assert (limits.gpus_of("team-a"), limits.gpus_of("other")) == (8, 2)
+    assert limits.priority_of("team-a") == -1
+
+
+def test_nobody_is_limited_who_is_not_named():
+    limits = load({"limits": {"maxGpus": {"team-a": 0}}}).settings.limits
+    assert (limits.gpus_of("team-a"), limits.gpus_of("other")) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"team-a": "many"}, "is not a mapping of names to whole numbers"),
+        ({"team-a": True}, "is not a mapping of names to whole numbers"),
+        ("8", "is not a mapping of names to whole numbers"),
+        ({"Team A": 8}, "'Team A' is no name of a namespace; name one, or write *"),
+        ({"team-a": -1}, "team-a cannot have -1 GPUs; write 0 or more"),
+    ],
+)
+def test_wrong_limits_are_refused_by_name(wrong, said):
+    with pytest.raises(SettingsError) as caught:
+        load({"limits": {"maxGpus": wrong}}, file="f")
+    (told,) = caught.value.lines()
+    assert told.startswith("limits.maxGpus (f): ")
+    assert said in told

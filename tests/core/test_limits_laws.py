@@ -7,6 +7,7 @@ to nodes that others use and jobs end one after the other.
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from dlcore import cycle, policies
 from dlcore.limits import NamespaceLimits, namespace_of
-from dlcore.model import CauseCode, Cluster, JobId, JobState, Snapshot
+from dlcore.model import CauseCode, Cluster, JobId, JobState, Node, Snapshot
 from dlcore.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_node, make_snapshot, make_state
@@ -89,14 +90,17 @@ def carry_out(plan: Plan, snapshot: Snapshot) -> Snapshot:
     return with_states(snapshot, states.values(), Cluster(nodes.values()), plan.policy_state)
 
 
-def charged(node, state, sign):
+def charged(node: Node, state: JobState, sign: int) -> Node:
+    assert node.free is not None
     asked = dict(state.needs.amounts) if state.needs is not None else {}
     return replace(
         node, free={name: amount + sign * asked.get(name, 0) for name, amount in node.free.items()}
     )
 
 
-def with_states(snapshot, states, cluster, policy_state):
+def with_states(
+    snapshot: Snapshot, states: Iterable[JobState], cluster: Cluster, policy_state: object
+) -> Snapshot:
     ordered = sorted(states, key=lambda state: state.order)
     return replace(
         snapshot,
@@ -153,6 +157,7 @@ def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool
         if needs is not None and needs.nodes is not None and node.name not in needs.nodes:
             continue
         asked = dict(needs.amounts) if needs is not None else {}
+        assert node.free is not None
         if all(amount <= node.free[what] for what, amount in asked.items()):
             gpus += len(node.gpus)
     return gpus >= state.least
