@@ -36,7 +36,7 @@ sys.path.append(str(ROOT))
 
 from tests.servers.binaries import find_all  # noqa: E402
 from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes  # noqa: E402
-from tests.servers.nodes import make_node  # noqa: E402
+from tests.servers.nodes import is_untouchable, make_node  # noqa: E402
 from tests.servers.processes import Guard, Server  # noqa: E402
 
 HOME = "dljob-system"
@@ -51,6 +51,7 @@ NAMESPACE = "default"
 GPUS_A_NODE = 8
 AT_ONCE = 32
 LIMIT_S = 900.0
+LOOK_S = 3.0
 BOUND = re.compile(
     r'^apiserver_request_total\{.*resource="pods".*subresource="binding".*\} (\d+)', re.MULTILINE
 )
@@ -82,6 +83,7 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> 
         plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "install"))
         await _wait_until(lambda: _can_list(api), "the custom resource is not served")
         await _all(api.create(NODES, _node(number)) for number in range(nodes))
+        await _wait_until(lambda: _are_open(api), "the nodes are not given to pods", every=1.0)
         alone = await _measure_alone(plane, api, jobs)
         with Guard() as guard:
             operator = _start_operator(plane, guard, folder)
@@ -100,7 +102,7 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
     """Let the kube-scheduler bind the pods that we would make, and take them away again."""
     _say(f"{count} pods by kube-scheduler alone …")
     pods = [_pod(number) for number in range(count)]
-    before, began = _bound(plane), time.monotonic()
+    before, began = await _bound(plane), time.monotonic()
     await _all(api.create(PODS, pod, NAMESPACE) for pod in pods)
     await _wait_for_bound(plane, before + count)
     seconds = time.monotonic() - began
@@ -112,7 +114,7 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
 
 async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operator: Server) -> Json:
     _say(f"{count} jobs by the operator …")
-    before, began = _bound(plane), time.monotonic()
+    before, began = await _bound(plane), time.monotonic()
     peak, server = _Peak(operator.pid), _Peak(plane.api_server.pid)
     serving = asyncio.create_task(server.watch())
     watching = asyncio.create_task(peak.watch())
@@ -258,17 +260,18 @@ class _Peak:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _bound(plane: ControlPlane) -> int:
+async def _bound(plane: ControlPlane) -> int:
     """How many pods were ever bound, as the API server counts them."""
-    text = plane.kubectl("get", "--raw", "/metrics")
+    text = await asyncio.to_thread(plane.kubectl, "get", "--raw", "/metrics")
     return sum(int(number) for number in BOUND.findall(text))
 
 
 async def _wait_for_bound(plane: ControlPlane, count: int) -> None:
     async def are_bound() -> bool:
-        return await asyncio.to_thread(_bound, plane) >= count
+        return await _bound(plane) >= count
 
-    await _wait_until(are_bound, f"{count} pods are not bound", every=2.0)
+    # To be asked for its figures costs the API server as much as to bind twenty pods.
+    await _wait_until(are_bound, f"{count} pods are not bound", every=LOOK_S)
 
 
 async def _wait_until(
@@ -279,6 +282,12 @@ async def _wait_until(
         if time.monotonic() > end:
             raise click.ClickException(f"{told} after {LIMIT_S:g} s")
         await asyncio.sleep(every)
+
+
+async def _are_open(api: ApiServer) -> bool:
+    """Whether the controller-manager has seen of all nodes that they are ready."""
+    nodes = await api.list(NODES)
+    return not any(is_untouchable(node) for node in nodes.items)
 
 
 async def _can_list(api: ApiServer) -> bool:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
+from urllib.request import getproxies
 
 import aiohttp
 
@@ -109,8 +110,9 @@ class ApiServer:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "dljob", "Accept": "application/json"},
             timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=5.0),
-            # Kept as the environment says, because kubectl does too.
-            trust_env=True,
+            # Through a proxy if the environment names one, because kubectl does so too. It is not
+            # searched for one with each request where it names none.
+            trust_env=bool(getproxies()),
         )
 
     async def close(self) -> None:

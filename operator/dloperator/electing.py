@@ -103,7 +103,8 @@ class Election:
                 )
             try:
                 assert self._lease is not None
-                async with asyncio.timeout(self._settings.give_up_seconds):
+                # An answer that does not come is not waited for until it is too late to ask again.
+                async with asyncio.timeout(self._settings.renew_seconds):
                     await self._take(self._lease, self.epoch)
             except Conflict:
                 await self._look_who_wrote()

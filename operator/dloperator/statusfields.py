@@ -42,7 +42,9 @@ _REASON: Final = Form(
 
 
 def _time(description: str, *, required: bool = False) -> Text:
-    return Text(description=description, required=required, max_length=40, form=_TIME)
+    return Text(
+        description=description, required=required, max_length=40, form=_TIME, is_for_programs=True
+    )
 
 
 def _count(description: str, *, required: bool = False) -> Number:
@@ -131,6 +133,7 @@ _CONDITIONS: Final = Many(
                 required=True,
                 max_length=316,
                 form=_CONDITION_TYPE,
+                is_for_programs=True,
             ),
             "status": Text(
                 description="Whether it is so.",
@@ -145,6 +148,7 @@ _CONDITIONS: Final = Many(
                 required=True,
                 max_length=1024,
                 form=_REASON,
+                is_for_programs=True,
             ),
             "message": Text(
                 description="Why, in a sentence, for people.",

@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
 LEAST_REST_S = 0.05
-REST_SHARE = 10.0
+REST_SHARE = 30.0
 
 
 class Tidier:

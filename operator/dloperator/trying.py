@@ -5,13 +5,17 @@ Of a pod template only what rules need is typed in the custom resource, so wheth
 is found out by a dry run of making one. Until that is answered the job is not looked at; a job whose
 pods would be refused is set aside with the words of the API server, and tried again from time to
 time, because what refuses it may be a quota or a missing class that somebody brings.
+
+Of many jobs that differ by nothing but their names, as a sweep makes them, one is tried for all.
 """
 
 import asyncio
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlcontrol.records import Booking
 from dlcore import jobfile
@@ -30,6 +34,8 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 AT_ONCE = 8
+FRESH_S = 60.0
+"""So long it counts for others alike that pods would be taken."""
 NOWHERE = NodeName("dry-run")
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
@@ -44,6 +50,36 @@ class _Trial:
     task: asyncio.Task[None] | None = None
 
 
+class _Alike(NamedTuple):
+    """Of jobs with the same of these, the pods differ by nothing but the name of the job."""
+
+    namespace: str
+    spec: bytes
+
+    @classmethod
+    def of(cls, document: Json) -> "_Alike":
+        spec = json.dumps(document["spec"], sort_keys=True)
+        return cls(Name.of(document).namespace, hashlib.sha256(spec.encode()).digest())
+
+
+class _Answer(NamedTuple):
+    verdict: str | None
+    """Why the pod would be refused; empty if it would not; none if that was not answered."""
+    taken: Json | None = None
+    """The pod as it would be."""
+
+
+class _Question(NamedTuple):
+    asked_at: float
+    answer: asyncio.Task[_Answer]
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the answer counts for others; what is refused may be allowed the next moment."""
+        if not self.answer.done():
+            return True
+        return self.answer.result().verdict == "" and now < self.asked_at + FRESH_S
+
+
 class Templates:
     """Remembers what was found out; one for the life of an operator."""
 
@@ -55,6 +91,8 @@ class Templates:
         self._settings = settings
         self._wake = wake
         self._trials: dict[Name, _Trial] = {}
+        self._questions: dict[_Alike, _Question] = {}
+        """In the order in which they were asked."""
         self._news: set[Name] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -91,6 +129,8 @@ class Templates:
         """Ask no more."""
         for name in list(self._trials):
             self.forget(name)
+        for question in self._questions.values():
+            question.answer.cancel()
 
     async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
         if "deletionTimestamp" in document["metadata"]:
@@ -104,30 +144,48 @@ class Templates:
             return
         pod = podmaking.make_trainer(dict(document), job, Booking(NOWHERE, 0), self._settings)
         self._learn(name, trial, pod)
-        attempt = 0
-        while not await self._ask(name, trial, pod):
+        alike, attempt = _Alike.of(document), 0
+        while True:
+            # Whoever no longer waits for the answer does not take it from the others.
+            answer = await asyncio.shield(self._answer(alike, name, pod))
+            if answer.taken is not None:
+                # With what the cluster adds to it: usual requests, the overhead of its runtime.
+                self._learn(name, trial, answer.taken)
+            if answer.verdict is not None:
+                self._find(name, trial, answer.verdict)
+            if answer.verdict == "":
+                return
             await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
             attempt += 1
 
-    async def _ask(self, name: Name, trial: _Trial, pod: Json) -> bool:
-        """Ask once; tell whether the pod would be taken."""
+    def _answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
+        """Ask for this job, unless it was just asked for one that is alike."""
+        loop = asyncio.get_running_loop()
+        now, known = loop.time(), self._questions
+        if (question := known.get(alike)) is not None and question.is_fresh(now):
+            return question.answer
+        known.pop(alike, None)
+        while known and not (oldest := next(iter(known.items())))[1].is_fresh(now):
+            del known[oldest[0]]
+        known[alike] = _Question(now, loop.create_task(self._ask(name, pod)))
+        return known[alike].answer
+
+    async def _ask(self, name: Name, pod: Json) -> _Answer:
+        """Ask once."""
         try:
             async with self._turns:
                 taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
-            # With what the cluster adds to it: usual requests, the overhead of its runtime.
-            self._learn(name, trial, taken)
         except Conflict:
-            pass  # There is one of that name, which was taken.
+            return _Answer("")  # There is one of that name, which was taken.
         except Unreachable as error:
             log.warning("cannot find out whether the pods of job %s are right: %s", name, error)
-            return False
+            return _Answer(None)
         except Rejected as error:
-            if error.status < SERVER_ERROR:
-                why = f"Kubernetes would refuse its pods: {error}"
-                self._find(name, trial, f"{why[:LONGEST]}; correct spec.template")
-            return False
-        self._find(name, trial, "")
-        return True
+            if error.status >= SERVER_ERROR:
+                return _Answer(None)
+            why = f"Kubernetes would refuse its pods: {error}"
+            return _Answer(f"{why[:LONGEST]}; correct spec.template")
+        return _Answer("", taken)
 
     def _learn(self, name: Name, trial: _Trial, pod: Json) -> None:
         try:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from dloperator.podmaking import secret_name
 from tests.operator.kubelets import ROOT
-from tests.operator.stages import staged
+from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane, Wishes
 from tests.servers.namespaces import make_namespace
 
@@ -94,6 +95,16 @@ IMPLIED = {
 }
 
 
+def make_secret(stage: Stage, job: str) -> None:
+    """Leave behind what an earlier job of this name may have had."""
+    document = {
+        "metadata": {"name": secret_name(job)},
+        "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": "", "tls.key": ""},
+    }
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/secrets", document)
+
+
 @pytest.fixture
 def plane(tmp_path):
     with ControlPlane(tmp_path / "plane", Wishes(audit_policy=POLICY)) as plane:
@@ -110,6 +121,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
             first = stage.start_operator(settings={"namespace": HOME, "watched": ""})
             stage.submit("old", iterations=2000)
             stage.wait_for_phase("old", "Running")
+            make_secret(stage, "new")
             stage.submit("new")
             stage.submit("unwanted", iterations=10**6)
             stage.wait(lambda: stage.phase("unwanted") in ("Running", "Queued"))
