@@ -170,6 +170,12 @@ class Stage:
         items: list[Json] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         return items
 
+    def pods_of(self, name: str) -> list[Json]:
+        """Those of one job."""
+        return [
+            pod for pod in self.pods() if pod["metadata"]["labels"].get(names.JOB_LABEL) == name
+        ]
+
     def events(self, name: str) -> list[tuple[str, str]]:
         items = self.api.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
         return [

@@ -1,0 +1,183 @@
+"""
+What is missing is said: in the status of the job that misses it, and nothing else is disturbed.
+
+How long each answer took is printed (``-s``); no test hangs on it. The stories share a stage, and end
+with an operator that finds an older definition of DLJobs.
+"""
+
+import copy
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dloperator import crd
+from dloperator.certificates import CA_SECRET
+from dloperator.podmaking import secret_name
+from tests.operator.stages import Stage, install, staged
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace, remove_namespace
+from tests.servers.ports import choose_ports
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+
+NODE = "gpu-a"
+QUICK = {
+    "lease.leaseSeconds": 4,
+    "lease.renewSeconds": 1,
+    "lease.giveUpSeconds": 3,
+    "rules.retrySeconds": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("missing")
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(control_plane, namespace, folder, {NODE: 0}) as stage:
+            stage.start_operator(settings=QUICK)
+            yield stage
+        remove_namespace(api, namespace)
+
+
+def condition(stage: Stage, name: str, kind: str) -> Json:
+    found = stage.status(name).get("conditions", ())
+    return next((each for each in found if each["type"] == kind), {})
+
+
+def timed(stage: Stage, what: str, happens: Callable[[], object]) -> Any:
+    """Wait for something, and print how long that took."""
+    began = time.monotonic()
+    result = stage.wait(happens)
+    sys.stdout.write(f"\n{what}: told after {time.monotonic() - began:.1f} s\n")
+    return result
+
+
+def says(stage: Stage, name: str, kind: str, reason: str) -> Callable[[], str]:
+    """What a condition says, once it is false for this reason."""
+
+    def said() -> str:
+        found = condition(stage, name, kind)
+        is_it = (found.get("status"), found.get("reason")) == ("False", reason)
+        return str(found["message"]) if is_it else ""
+
+    return said
+
+
+def test_a_pool_without_gpus_is_told_to_who_waits(stage: Stage):
+    stage.submit("poor", iterations=50)
+    message = timed(stage, "a pool without GPUs", says(stage, "poor", "Scheduled", "TooLarge"))
+    assert "no node of this cluster has a GPU to give" in message
+    labels = {"labels": {"dljob.io/gpu-count": "4"}}
+    stage.api.merge(f"/api/v1/nodes/{NODE}", {"metadata": labels})
+    stage.wait_for_phase("poor", "Completed")
+
+
+def test_a_template_that_kubernetes_refuses_is_told_and_others_go_on(stage: Stage):
+    document = stage.make_job("wrong", iterations=10)
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
+    stage.api.post(stage.path(), document)
+    refused = says(stage, "wrong", "TemplateValid", "Refused")
+    assert "nowhere" in timed(stage, "a template that is refused", refused)
+    stage.submit("right", iterations=50)
+    stage.wait_for_phase("right", "Completed")
+    stage.api.delete(stage.path("wrong"))
+
+
+def test_pods_that_never_start_are_told_and_others_go_on(stage: Stage):
+    stage.kubelets.ails.waits["lab/never"] = {"reason": "ContainerCreating"}
+    document = stage.make_job("never", iterations=10)
+    document["spec"]["gpus"] = {"options": [1]}
+    document["spec"]["template"]["spec"]["containers"][0]["image"] = "lab/never"
+    stage.api.post(stage.path(), document)
+    started = says(stage, "never", "Initialized", "NotStarted")
+    message = timed(stage, "a pod that never starts", started)
+    assert "kubectl describe pod never-1" in message
+    stage.submit("able", iterations=50)
+    stage.wait_for_phase("able", "Completed")
+    stage.api.delete(stage.path("never"))
+
+
+def test_a_deleted_certificate_is_told_and_made_anew_with_the_next_pod(stage: Stage):
+    secret = f"/api/v1/namespaces/{stage.namespace}/secrets/{secret_name('bare')}"
+    stage.kubelets.silent.add(NODE)
+    stage.submit("bare", iterations=50)
+    stage.wait(lambda: any(pod["spec"].get("nodeName") for pod in stage.pods_of("bare")))
+    stage.api.delete(secret)
+    stage.kubelets.silent.clear()
+    message = timed(
+        stage, "a deleted certificate", says(stage, "bare", "Initialized", "NotStarted")
+    )
+    assert "a Secret" in message
+    stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/bare-1")
+    stage.wait_for_phase("bare", "Completed")
+    assert stage.api.get(secret)["data"].keys() == {"tls.crt", "tls.key", "ca.crt"}
+
+
+def test_a_deleted_authority_is_put_back_and_nothing_is_disturbed(stage: Stage):
+    stage.submit("calm", iterations=10**6)
+    stage.wait_for_phase("calm", "Running")
+    pids = stage.kubelets.pids()
+    secret = f"/api/v1/namespaces/{stage.namespace}/secrets/{CA_SECRET}"
+    before = stage.api.get(secret)["data"]
+    stage.api.delete(secret)
+
+    def is_back() -> bool:
+        items = stage.api.get(f"/api/v1/namespaces/{stage.namespace}/secrets")["items"]
+        return any(each["metadata"]["name"] == CA_SECRET for each in items)
+
+    timed(stage, "a deleted authority", is_back)
+    assert stage.api.get(secret)["data"] == before
+    stage.wait(lambda: "was deleted, and is put back" in stage.operators[-1].last_words())
+    assert stage.kubelets.pids() == pids
+    assert stage.status("calm").get("restarts", 0) == 0
+    stage.api.delete(stage.path("calm"))
+    stage.wait(lambda: stage.is_gone("calm"))
+
+
+def older() -> Json:
+    """The definition as it was before the pods that were asked for were kept."""
+    document = copy.deepcopy(crd.definition())
+    schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["pods"]
+    return document
+
+
+def readiness(port: int) -> str:
+    """What /readyz says; nothing if nobody is there."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode())
+    except OSError:
+        return ""
+
+
+def test_an_older_definition_is_not_written_to_and_told_until_it_is_of_this_version(stage: Stage):
+    stage.operators[-1].stop()
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+    installed = stage.api.get(path)
+    (port,) = choose_ports(1)
+    health = {"health": f"127.0.0.1:{port}"}
+    try:
+        stage.api.put(path, installed | {"spec": older()["spec"]})
+        operator = stage.start_operator(launches=True, settings=QUICK | health)
+        missing = "does not keep status.pods"
+        timed(stage, "an older definition", lambda: missing in readiness(port))
+        assert "kubectl apply --server-side -k crds" in readiness(port)
+        assert missing in operator.last_words()
+        stage.submit("waits", iterations=50)
+        assert stage.status("waits") == {}
+    finally:
+        install(stage.api)
+    stage.wait_for_phase("waits", "Completed")
+    assert readiness(port) == "ok\n"
