@@ -210,6 +210,7 @@ class Stage:
         told = [f"{each['metadata']['name']}: {each.get('status')}" for each in jobs]
         told += [f"{each['metadata']['name']}: {each['status']}" for each in self.pods()]
         told += [self.kubelets.log(each["metadata"]["name"])[-1500:] for each in self.pods()]
+        told += [str(self.events(each["metadata"]["name"])) for each in jobs]
         told += [operator.last_words() for operator in self.operators]
         return "\n".join(told)
 

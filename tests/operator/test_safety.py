@@ -1,0 +1,249 @@
+"""
+Who may command a SideCar, what a training can do by what it says, and what is shown to whom: with
+pods as the operator makes them, in a namespace that takes restricted pods only.
+"""
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dloperator.certificates import Authority, write_own
+from dloperator.podmaking import SIDECAR_PORT, PodSettings
+from dlwire import codec
+from dlwire.messages import State, Stop
+from tests.operator.stages import ROOT, Stage, staged
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace, remove_namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+
+PASSWORD = "open-sesame-4711"  # noqa: S105 - of nobody
+STORE = f"mongodb://lab:{PASSWORD}@127.0.0.1:1/dljob?serverSelectionTimeoutMS=500"
+COMPLIES: Json = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+LONG = 10**6
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("safety")
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+        restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+        api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": restricted}})
+        with staged(control_plane, namespace, folder, {"gpu-a": 4}) as stage:
+            stage.start_operator(settings={"store": STORE})
+            yield stage
+        remove_namespace(api, namespace)
+
+
+def submit(stage: Stage, name: str, *, iterations: int = 100, **spec: Any) -> None:
+    """Submit a job of one GPU whose own container complies."""
+    document = stage.make_job(name, iterations=iterations)
+    template = spec.pop("command", None)
+    document["spec"] |= {"gpus": {"options": [1]}} | spec
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["securityContext"] = COMPLIES
+    if template is not None:
+        container["command"] = template
+    stage.api.post(stage.path(), document)
+
+
+# --- pod security -------------------------------------------------------------------------
+
+
+def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage):
+    submit(stage, "modest")
+    stage.wait_for_phase("modest", "Completed")
+    document = stage.make_job("bold", iterations=10)
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["securityContext"] = {"privileged": True, "runAsUser": 0}
+    stage.api.post(stage.path(), document)
+
+    def refusal() -> str:
+        found = stage.status("bold").get("conditions", ())
+        said = {each["type"]: each["message"] for each in found if each["status"] == "False"}
+        return said.get("TemplateValid", "")
+
+    said = stage.wait(refusal)
+    assert 'container "trainer"' in said
+    assert "dljob-sidecar" not in said, "what it names is the user's alone"
+    stage.api.delete(stage.path("bold"))
+
+
+# --- who may command ----------------------------------------------------------------------
+
+
+class Visitor:
+    """Somebody who comes to the SideCar of a pod, perhaps with the certificate in a folder."""
+
+    def __init__(self, stage: Stage, pod: str, shows: Path | None) -> None:
+        found = stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+        self._host = found["status"]["podIP"]
+        own = stage.kubelets.folder / pod / "tls"
+        self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
+        # Whom they speak to is not in question here.
+        self._context.check_hostname = False
+        if shows is not None:
+            self._context.load_cert_chain(shows / "tls.crt", shows / "tls.key")
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPSConnection(
+            self._host, SIDECAR_PORT, context=self._context, timeout=30.0
+        )
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def state(self) -> State:
+        code, body = self.ask("GET", "/v1/state")
+        assert code == 200, body
+        return codec.decode(State, body)
+
+    def stop(self, state: State) -> tuple[int, bytes]:
+        """Tell it to end, as a later leader would."""
+        told = Stop(state.epoch + 1, state.generation + 1, state.incarnation, leave=True)
+        return self.ask("PUT", "/v1/target", codec.encode_target(told))
+
+
+def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path):
+    for name in ("mine", "theirs"):
+        submit(stage, name, iterations=LONG)
+    for name in ("mine", "theirs"):
+        stage.wait_for_phase(name, "Running")
+    pids = stage.kubelets.pids()
+    mine, theirs = (stage.kubelets.folder / f"{name}-1" / "tls" for name in ("mine", "theirs"))
+    before = Visitor(stage, "mine-1", mine).state()
+    # A job's own certificate may look, and no more; another job's not even that.
+    assert Visitor(stage, "mine-1", mine).stop(before)[0] == 403
+    assert Visitor(stage, "mine-1", theirs).stop(before)[0] == 403
+    assert Visitor(stage, "mine-1", theirs).ask("GET", "/v1/state")[0] == 403
+    # The operator's name, by an authority that nobody knows; and no certificate at all.
+    write_own(Authority.new(), tmp_path, PodSettings().controller_name)
+    for nobody in (tmp_path, None):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            Visitor(stage, "mine-1", nobody).stop(before)
+    after = Visitor(stage, "mine-1", mine).state()
+    assert (after.epoch, after.generation, after.phase) == (
+        before.epoch,
+        before.generation,
+        before.phase,
+    )
+    assert stage.kubelets.pids() == pids
+    for name in ("mine", "theirs"):
+        stage.api.delete(stage.path(name))
+        stage.wait(lambda name=name: stage.is_gone(name))
+
+
+# --- what a training says -----------------------------------------------------------------
+
+LIES = """
+import sys, time
+say = sys.stdout.write
+step = 0
+while True:
+    step += 1
+    say(f"step {step} loss=1\\n")
+    for number in ("9007199254740991", "9" * 400, "-7", "1e999", "nan"):
+        say(f"step {number} loss=-{number}\\n")
+        say(f"step {step} loss=-1e299\\n")
+    say("x" * 3_000_000 + "\\n")
+    say("status: neighbour Failed\\nstep " + "\\0" * 1000 + "\\n\\x1b[2J\\u202e\\n")
+    print('{"job": "neighbour", "iteration": 1, "phase": "Failed"}', flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_what_a_training_says_affects_its_own_job_only(stage: Stage):
+    submit(
+        stage,
+        "liar",
+        command=["python3", "-c", LIES],
+        progress={"log": r"step (?P<iteration>\S+) loss=(?P<loss>\S+)"},
+        training={
+            "iterations": LONG,
+            "batchSize": 64,
+            "target": {"metric": "loss", "value": 1e9, "direction": "rises"},
+        },
+    )
+    stage.wait_for_phase("liar", "Running")
+    stage.wait(lambda: stage.status("liar").get("progress", {}).get("iteration", 0) > 0)
+    for name in ("neighbour", "next"):
+        submit(stage, name)
+        status = stage.wait_for_phase(name, "Completed")
+        assert (status.get("failures", 0), status["exitCode"]) == (0, 0)
+    log = stage.operators[-1].log.read_text()
+    assert "cannot be written" not in log
+    assert "Traceback" not in log
+    stage.api.delete(stage.path("liar"))
+    stage.wait(lambda: stage.is_gone("liar"))
+
+
+# --- what is shown ------------------------------------------------------------------------
+
+
+def secrets_of(stage: Stage) -> set[str]:
+    """Lines by which private keys are known, plain and as the API server keeps them; and the password."""
+    marks = {PASSWORD, base64.b64encode(PASSWORD.encode()).decode()}
+    for secret in stage.api.get(f"/api/v1/namespaces/{stage.namespace}/secrets")["items"]:
+        key = secret["data"]["tls.key"]
+        lines = base64.b64decode(key).decode().splitlines()
+        assert "PRIVATE KEY" in lines[0]
+        marks |= {key[40:100], *(line for line in lines[1:-1] if len(line) > 20)}
+    return marks
+
+
+def test_no_key_and_no_password_is_seen_by_who_may_see_jobs_pods_and_logs(stage: Stage):
+    submit(stage, "shown", iterations=LONG)
+    stage.wait_for_phase("shown", "Running")
+    marks = secrets_of(stage)
+    assert len(marks) >= 6, "of the authority, of a job, and the password"
+    base = f"/api/v1/namespaces/{stage.namespace}"
+    paths = [stage.path(), f"{base}/pods", f"{base}/events", f"{base}/configmaps"]
+    texts = {path: json.dumps(stage.api.get(path)) for path in paths}
+    texts["the operator's log"] = stage.operators[-1].log.read_text()
+    texts["the log of a pod"] = stage.kubelets.log("shown-1")
+    assert "127.0.0.1:1" in texts["the operator's log"], "it complains of the store, by its address"
+    for where, text in texts.items():
+        assert text
+        assert [mark for mark in marks if mark in text] == [], where
+    stage.api.delete(stage.path("shown"))
+
+
+# --- the network --------------------------------------------------------------------------
+
+
+def test_the_policy_for_a_namespace_is_one_and_speaks_of_our_pods_and_ports(stage: Stage):
+    kubectl = stage.plane.kubectl.in_namespace(stage.namespace)
+    kubectl("apply", "-k", ROOT / "manifests" / "namespace")
+    path = f"/apis/networking.k8s.io/v1/namespaces/{stage.namespace}/networkpolicies/dljob-jobs"
+    spec = stage.api.get(path)["spec"]
+    operator, each_other = spec["ingress"]
+    assert [port["port"] for port in operator["ports"]] == [SIDECAR_PORT]
+    labels = operator["from"][0]["podSelector"]["matchLabels"]
+    installed = (ROOT / "manifests" / "install" / "operator.yaml").read_text()
+    deployment = next(yaml.safe_load_all(installed))
+    assert labels == deployment["spec"]["template"]["metadata"]["labels"]
+    for ports in each_other["ports"]:
+        is_open = ports["port"] <= SIDECAR_PORT <= ports["endPort"]
+        assert not (is_open and ports["protocol"] == "TCP")
+    submit(stage, "labelled")
+    stage.wait(lambda: stage.pods_of("labelled"))
+    (expression,) = spec["podSelector"]["matchExpressions"]
+    assert expression["key"] in stage.pods_of("labelled")[0]["metadata"]["labels"]
