@@ -254,3 +254,17 @@ def test_a_job_grows_onto_a_node_only_where_a_second_pod_has_room():
     assert steps_of(make_snapshot(Cluster(full), job)) == {}
     assert not isinstance(steps_of(make_snapshot(Cluster(roomy), job)).get("job"), Move | Stop)
     assert steps_of(make_snapshot(Cluster(roomy), job))["job"].new.gpus == 4
+
+
+def test_gpus_that_a_policy_held_back_for_a_pod_without_room_go_to_others_at_once():
+    needs = Needs((("cpu", 2000),))
+    first, second = (make_state(name, options=(2,), needs=needs) for name in ("first", "second"))
+    world = make_snapshot(
+        Cluster([make_node("n0", 4, free={"cpu": 2000})]),
+        first,
+        second,
+        make_state("third", options=(2,)),
+    )
+    steps = steps_of(world, "max-min")
+    assert [type(steps[name]) for name in ("first", "second", "third")] == [Start, Wait, Start]
+    assert steps["second"].cause.code is CauseCode.NO_ROOM_FOR_POD

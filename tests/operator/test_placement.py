@@ -1,0 +1,249 @@
+"""
+Where pods have room, and what a namespace may have: with the real kube-scheduler, and others' pods.
+
+One operator plays all stories; each leaves the two nodes, of four GPUs and 64 CPUs, as it found them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.operator.stages import Stage, staged
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+ENDLESS = 10**6
+HIGHEST = 10
+MOST = 6
+"""GPUs that the jobs of the namespace may have together."""
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder: Path = tmp_path_factory.mktemp("placement")
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+    with staged(control_plane, namespace, folder, {"gpu-a": 4, "gpu-b": 4}) as stage:
+        stage.start_operator(
+            settings={
+                "limits.maxGpus": f"{namespace}={MOST}",
+                "limits.maxPriority": f"*={HIGHEST}",
+                "rules.unscheduledSeconds": "1",
+            }
+        )
+        yield stage
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(stage: Stage) -> Iterator[None]:
+    yield
+    for job in stage.api.get(stage.path())["items"]:
+        stage.api.delete(stage.path(job["metadata"]["name"]))
+    for pod in stage.pods():
+        if "dljob.io/job" not in pod["metadata"].get("labels", {}):
+            stage.api.delete(pod_path(stage, pod["metadata"]["name"]), gracePeriodSeconds=0)
+    stage.wait(lambda: not stage.api.get(stage.path())["items"] and not stage.pods())
+
+
+def pod_path(stage: Stage, name: str = "") -> str:
+    return f"/api/v1/namespaces/{stage.namespace}/pods" + (f"/{name}" if name else "")
+
+
+def use(stage: Stage, node: str, cpu: str, *, labels: Json | None = None) -> None:
+    """Let a pod of others be on a node."""
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
+    metadata = {"name": f"others-{node}", "labels": labels or {}}
+    stage.api.post(
+        pod_path(stage), {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    )
+
+
+def submit(stage: Stage, name: str, *, cpu: str = "", pod: Json | None = None, **spec: Any) -> None:
+    """Submit a job whose pod asks for so much CPU, with more in the spec of its pod."""
+    document = stage.make_job(name, iterations=ENDLESS)
+    document["spec"] |= spec
+    template = document["spec"]["template"]["spec"]
+    if cpu:
+        template["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    template |= pod or {}
+    stage.api.post(stage.path(), document)
+
+
+def node_of(stage: Stage, name: str) -> str:
+    """Wait until a job trains, and say on which node."""
+    status = stage.wait_for_phase(name, "Running")
+    (node,) = status["allocation"]["nodes"]
+    return str(node["name"])
+
+
+def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
+    """Wait until a job is told to wait for this reason, and return the sentence."""
+
+    def told() -> str:
+        found = stage.status(name).get("conditions", ())
+        return next(
+            (
+                each["message"]
+                for each in found
+                if (each["type"], each["status"], each["reason"]) == ("Scheduled", "False", reason)
+            ),
+            "",
+        )
+
+    sentence: str = stage.wait(told)
+    return sentence
+
+
+def test_a_pod_that_asks_more_than_any_node_has_is_told_so(stage: Stage) -> None:
+    submit(stage, "vast", cpu="100")
+    told = wait_for_reason(stage, "vast", "PodFitsNowhere")
+    assert "its pod asks 100 cpu; the most that any node of the pool has at all is 64 cpu" in told
+    assert stage.pods() == []
+
+
+def test_what_others_ask_counts_until_they_are_gone(stage: Stage) -> None:
+    use(stage, "gpu-a", "60")
+    use(stage, "gpu-b", "50")
+    submit(stage, "job", cpu="20")
+    told = wait_for_reason(stage, "job", "NoRoomForPod")
+    assert (
+        "its pod asks 20 cpu; the most that any node of the pool has free is 14 cpu (gpu-b)" in told
+    )
+    stage.api.delete(pod_path(stage, "others-gpu-b"), gracePeriodSeconds=0)
+    assert node_of(stage, "job") == "gpu-b"
+
+
+def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> None:
+    use(stage, "gpu-a", "30")
+    for number in range(3):
+        submit(stage, f"job-{number}", cpu="30", gpus={"options": [1]})
+    nodes = sorted(node_of(stage, f"job-{number}") for number in range(3))
+    assert nodes == ["gpu-a", "gpu-b", "gpu-b"]
+    unscheduled = [
+        text for n in range(3) for reason, text in stage.events(f"job-{n}") if "nschedul" in reason
+    ]
+    assert unscheduled == []
+
+
+def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None:
+    taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
+    stage.api.merge("/api/v1/nodes/gpu-a", {"spec": {"taints": [taint]}})
+    try:
+        submit(stage, "elsewhere", gpus={"options": [1]})
+        here = {"nodeSelector": {"kubernetes.io/hostname": "gpu-a"}}
+        submit(stage, "kept-off", gpus={"options": [1]}, pod=here)
+        tolerant = here | {"tolerations": [{"key": "team", "operator": "Exists"}]}
+        submit(stage, "tolerant", gpus={"options": [1]}, pod=tolerant)
+        told = wait_for_reason(stage, "kept-off", "PodFitsNowhere")
+        assert "its pod may be on none of the 2 nodes of the pool" in told
+        assert "1 with the taint team=red:NoSchedule, which it does not tolerate" in told
+        assert "1 with labels that its nodeSelector or node affinity does not match" in told
+        assert node_of(stage, "elsewhere") == "gpu-b"
+        assert node_of(stage, "tolerant") == "gpu-a"
+    finally:
+        stage.api.merge("/api/v1/nodes/gpu-a", {"spec": {"taints": None}})
+    assert node_of(stage, "kept-off") == "gpu-a"
+
+
+def make_volume(stage: Stage, node: str) -> str:
+    """Let there be a claim whose volume is on this node's own disk, and return its name."""
+    name = f"data-{stage.namespace}"
+    term = {
+        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
+    }
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    volume = common | {
+        "capacity": {"storage": "1Gi"},
+        "local": {"path": "/data"},
+        "claimRef": {"namespace": stage.namespace, "name": "data"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
+    metadata = {"name": name}
+    stage.api.post(
+        "/api/v1/persistentvolumes",
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": volume},
+    )
+    claim = common | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+    stage.api.post(
+        f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims",
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": claim,
+        },
+    )
+    return name
+
+
+def test_a_job_goes_where_its_volume_is_and_waits_until_there_is_one(stage: Stage) -> None:
+    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    # Something that would be filled up first, were the volume not elsewhere.
+    submit(stage, "small", gpus={"options": [1]})
+    first = node_of(stage, "small")
+    other = "gpu-b" if first == "gpu-a" else "gpu-a"
+    submit(stage, "reader", gpus={"options": [1]}, pod={"volumes": claims})
+    told = wait_for_reason(stage, "reader", "PodFitsNowhere")
+    assert "2 for want of the PersistentVolumeClaim data, which does not exist" in told
+    volume = make_volume(stage, other)
+    try:
+        assert node_of(stage, "reader") == other
+    finally:
+        stage.api.delete(f"/api/v1/persistentvolumes/{volume}")
+        stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims/data")
+
+
+def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) -> None:
+    use(stage, "gpu-a", "1", labels={"app": "loud"})
+    apart = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "labelSelector": {"matchLabels": {"app": "loud"}},
+                    "topologyKey": "kubernetes.io/hostname",
+                }
+            ]
+        }
+    }
+    # What fills a node up comes to it first, so that it is the one tried before the other.
+    submit(stage, "quiet", gpus={"options": [1]}, pod={"affinity": apart})
+    assert node_of(stage, "quiet") == "gpu-b"
+    assert any(reason == "Unschedulable" for reason, _ in stage.events("quiet"))
+    use(stage, "gpu-b", "1", labels={"app": "loud"})
+    submit(stage, "lonely", gpus={"options": [1]}, pod={"affinity": apart})
+    told = wait_for_reason(stage, "lonely", "PodFitsNowhere")
+    assert "that kube-scheduler refused lately" in told
+    assert "anti-affinity" in told
+
+
+def test_the_jobs_of_a_namespace_never_have_more_than_it_may(stage: Stage) -> None:
+    def held() -> int:
+        jobs = stage.api.get(stage.path())["items"]
+        gpus = sum(job.get("status", {}).get("allocation", {}).get("gpus", 0) for job in jobs)
+        assert gpus <= MOST
+        return int(gpus)
+
+    def are_running(*names: str) -> bool:
+        return held() <= MOST and all(stage.phase(name) == "Running" for name in names)
+
+    submit(stage, "first", gpus={"options": [1, 2, 4]})
+    stage.wait(lambda: held() == 4)
+    for name in ("second", "third"):
+        submit(stage, name, gpus={"options": [1, 2, 4]})
+    stage.wait(lambda: are_running("first", "second", "third"))
+    stage.wait(lambda: held() == MOST)
+    submit(stage, "wide", gpus={"options": [4]})
+    submit(stage, "proud", gpus={"options": [1]}, priority=HIGHEST + 1)
+    told = wait_for_reason(stage, "wide", "NamespaceLimit")
+    assert f"may have {MOST} GPUs together, and have {MOST}" in told
+    told = wait_for_reason(stage, "proud", "PriorityNotAllowed")
+    assert f"its priority is {HIGHEST + 1}" in told
+    assert f"may have at most {HIGHEST}" in told
+    stage.api.merge(stage.path("proud"), {"spec": {"priority": 0}})
+    stage.wait(lambda: are_running("first", "second", "third", "proud"))
