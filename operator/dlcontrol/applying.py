@@ -299,9 +299,10 @@ def _booking(entry: Entry, node: NodeName) -> Booking:
 
 
 def gpu_names(node: Node, numbers: Iterable[int], kind: str) -> tuple[str, ...]:
-    """Name GPUs as a job wants them named: by ``index`` or by ``uuid``."""
-    if kind == "uuid":
-        uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
+    """Name GPUs as a job wants them named: by ``index`` or, where these are known, by ``uuid``."""
+    numbers = tuple(numbers)
+    uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
+    if kind == "uuid" and uuids.keys() >= set(numbers):
         return tuple(uuids[number] for number in numbers)
     return tuple(str(number) for number in numbers)
 

@@ -27,9 +27,13 @@ from itertools import chain
 from dlcontrol.asides import Asides
 from dlcontrol.platforms import Entry, PodKey, PodPhase
 from dlcontrol.scene import Scene, Seat
+from dlcontrol.vanishing import cannot_prove
 from dlcore.model import GpuRef, JobId, Mechanism, NodeName, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, State, Stop
+
+NAMES_S = 10.0
+"""For so long a new SideCar may tell the UUIDs of the GPUs; then they are named by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,7 @@ class _Case:
             if self._wants_stamp(seat) and seat.key.node not in addressed:
                 yield Stamp(seat.key)
         yield from self._remove_silent()
+        yield from self._remove_blind()
 
     @property
     def _is_over(self) -> bool:
@@ -219,6 +224,14 @@ class _Case:
             ):
                 because = f"its SideCar has not answered for {silent_for:.0f} s"
                 yield Remove(seat.key, because, is_needed=True)
+
+    def _remove_blind(self) -> Iterator[Command]:
+        """End the pods that are to end and cannot prove it, for want of GPUs that they could ask."""
+        for seat in self.present:
+            if seat.pod.phase is PodPhase.UP and seat.is_leaving and cannot_prove(seat):
+                yield Remove(
+                    seat.key, "its GPUs have vanished, so that only its own end is a proof"
+                )
 
     # --- to nothing
 
@@ -349,7 +362,18 @@ class _Case:
             return False
         if not seat.contact.reachable or seat.key.node not in self.scene.nodes:
             return False
-        return seat.is_living or seat.is_warm(self.scene.warm_seconds, self.scene.now)
+        if seat.is_living:
+            return True
+        return seat.is_warm(
+            self.scene.warm_seconds, self.scene.now
+        ) and not self._names_are_awaited(seat)
+
+    def _names_are_awaited(self, seat: Seat) -> bool:
+        """Whether its SideCar may be about to tell what the GPUs that it shall use are called."""
+        if self.entry.job.gpus.ids != "uuid" or seat.state is None or seat.state.gpus:
+            return False
+        is_new = self.scene.now - seat.contact.first_seen < NAMES_S
+        return is_new and not all(gpu.uuid for gpu in self.scene.nodes[seat.key.node].gpus)
 
     # --- who has what
 

@@ -61,6 +61,21 @@ class _Report:
         return {code for _, code in self.xids}
 
 
+class Returns:
+    """Which nodes somebody has taken out by hand and given back, which says that all of it is well."""
+
+    def __init__(self) -> None:
+        self._cordoned: frozenset[NodeName] = frozenset()
+
+    def look(self, scene: Scene) -> frozenset[NodeName]:
+        """Tell which are back since the last look."""
+        cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
+        back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
+        # A node that is away at the moment was not given back.
+        self._cordoned = (self._cordoned - back) | cordoned
+        return back
+
+
 class Health:
     """Which GPUs are broken, as far as this controller has heard."""
 
@@ -69,12 +84,14 @@ class Health:
         self._reports: dict[GpuRef, _Report] = {}
         """What is reported now."""
         self._pardons: dict[GpuRef, _Report] = {}
-        self._cordoned: frozenset[NodeName] = frozenset()
+        self._returns = Returns()
 
     def look(self, scene: Scene) -> tuple[GpuRef, ...]:
         """Learn what SideCars report; returns the GPUs that are known as broken only now."""
         self._reports = _reports(scene)
-        self._see_who_is_back(scene)
+        back = self._returns.look(scene)
+        for ref in [ref for ref in self._faults if ref.node in back]:
+            self.forgive(ref)
         found = {
             ref: report.beyond(self._pardons.get(ref, _Report())).sentence
             for ref, report in self._reports.items()
@@ -105,18 +122,6 @@ class Health:
         """Somebody says that it is well again; tells whether it was known as broken."""
         self._pardons[ref] = self._reports.get(ref, _Report())
         return self._faults.pop(ref, None) is not None
-
-    def _see_who_is_back(self, scene: Scene) -> None:
-        """Who takes a node out by hand and gives it back says that all of it is well."""
-        back = {name for name in self._cordoned if name in scene.nodes} - _cordoned(scene)
-        for ref in [ref for ref in self._faults if ref.node in back]:
-            self.forgive(ref)
-        # A node that is away at the moment was not given back.
-        self._cordoned = (self._cordoned - back) | _cordoned(scene)
-
-
-def _cordoned(scene: Scene) -> frozenset[NodeName]:
-    return frozenset(name for name, node in scene.nodes.items() if not node.schedulable)
 
 
 def _reports(scene: Scene) -> dict[GpuRef, _Report]:

@@ -31,6 +31,7 @@ from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat, Start
 from dlcontrol.starts import Latest
 from dlcontrol.troubles import tell_of_pods, tell_of_troubles
+from dlcontrol.vanishing import cannot_prove, missing_in
 from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
@@ -123,6 +124,7 @@ class _Judge:
             self._finishes,
             self._reaches_target,
             self._is_overdue,
+            self._loses_gpus,
             self._crashes,
             self._stands_still,
             self._loses_its_pod,
@@ -188,6 +190,24 @@ class _Judge:
         self.news.append(News(reason, message, warning=event is Event.FAILED))
 
     # --- what goes wrong
+
+    def _loses_gpus(self) -> bool:
+        """A container cannot use GPUs that it shall; only a new one may, and what trains on trains."""
+        if self.status.placement is None:
+            return False
+        wanted = set(self.status.placement.refs())
+        for seat in self.seats:
+            if seat.is_leaving or not _needs_its_gpus(seat):
+                continue
+            missing = missing_in(self.scene, seat)
+            if ref := next((ref for ref in sorted(missing) if ref in wanted), None):
+                if seat in self.started:
+                    broken = max(self.latest.generation, self.status.broken)
+                    self.status = replace(self.status, broken=broken)
+                what = f"its container cannot use GPU {ref}: {missing[ref]}"
+                self._set_back("GPUsVanished", what, ran=True, keeps=False)
+                return True
+        return False
 
     def _crashes(self) -> bool:
         failed = [seat for seat in self.started if seat.phase is SideCarPhase.FAILED]
@@ -284,7 +304,7 @@ class _Judge:
     def _find_former_start(self) -> Start | None:
         """What it still trains on undisturbed, if nobody else was given any of it."""
         start = self.scene.undisturbed(self.job.id)
-        if start is None:
+        if start is None or start.generation <= self.status.broken:
             return None
         owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
         return start if owners == {self.job.id} else None
@@ -456,3 +476,12 @@ class _Judge:
             paused_at=paused_at if was_changed else None,
         )
         self.news.append(News("Running", f"trains on {placement}"))
+
+
+def _needs_its_gpus(seat: Seat) -> bool:
+    """Whether processes could not begin or hang for want of GPUs; what trains has what it needs."""
+    state = seat.state
+    if state is None or state.phase is SideCarPhase.EXITED:
+        return False
+    hangs = state.phase is SideCarPhase.RUNNING and state.progress.stalled
+    return hangs or not seat.is_living or cannot_prove(seat)

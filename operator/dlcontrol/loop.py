@@ -23,11 +23,13 @@ from dlcontrol.asides import Asides
 from dlcontrol.audience import Gauge, Memory
 from dlcontrol.coordinating import Unbook
 from dlcontrol.health import Health
+from dlcontrol.identities import Identities
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
+from dlcontrol.vanishing import Vanishing
 from dlcontrol.verdicts import News, Rules, Verdict
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
@@ -116,6 +118,8 @@ class Controller:
         self._hands = Hands(platform, dialer, epoch)
         self._asides = Asides()
         self._health = Health()
+        self._identities = Identities()
+        self._vanishing = Vanishing()
         self._records = Records(platform)
         self._woken = asyncio.Event()
         self._burst = False
@@ -137,7 +141,8 @@ class Controller:
 
     def forgive(self, gpu: GpuRef) -> bool:
         """Somebody says that this GPU is well again; tells whether it was known as broken."""
-        return self._health.forgive(gpu)
+        was_absent = self._vanishing.forgive(gpu)
+        return self._health.forgive(gpu) or was_absent
 
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
@@ -195,8 +200,11 @@ class Controller:
 
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
+        self._identities.look(before)
+        before = self._identities.mark(before)
         broken = self._health.look(before)
-        before = self._health.mark(before)
+        self._vanishing.look(before)
+        before = self._vanishing.mark(self._health.mark(before))
         self._remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import logging
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -25,6 +26,10 @@ BUSY_BYTES = 512 << 20
 DRIVER = "libnvidia-ml.so.1"
 NOT_IDS = frozenset({"all", "none", "void"})
 """What NVIDIA_VISIBLE_DEVICES may say instead of a list."""
+DEVICE = "/dev/nvidia{}"
+"""Where a GPU is opened, by its minor number."""
+GPU_IS_LOST = 15
+"""What NVML answers of a GPU that fell off its bus."""
 XID_EVENT = 0x8
 MOST_XIDS = 64
 
@@ -68,6 +73,7 @@ class Nvml:
             (to_text(library.nvmlDeviceGetUUID(one)), to_text(library.nvmlDeviceGetName(one)))
             for one in self._handles
         ]
+        self._devices = [self._find_device(handle) for handle in self._handles]
         self._xids: dict[str, list[int]] = {}
         self._events = self._register_events()
 
@@ -82,6 +88,12 @@ class Nvml:
             log.info("Xid errors are not told by this driver: %s", error)
             return None
 
+    def _find_device(self, handle: Any) -> str:
+        """Return the device file of a GPU; empty where it cannot be opened even now."""
+        minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
+        device = "" if minor is None else DEVICE.format(minor)
+        return "" if why_closed(device) else device
+
     def read(self) -> list[Gpu]:
         self._read_events()
         return [
@@ -89,8 +101,16 @@ class Nvml:
             for index, handle in enumerate(self._handles)
         ]
 
+    def _ask_memory(self, handle: Any) -> tuple[Any, str]:
+        """Return the answer, and why there is none if that is because the GPU is lost."""
+        try:
+            return self._nvml.nvmlDeviceGetMemoryInfo(handle), ""
+        except self._nvml.NVMLError as error:
+            is_lost = getattr(error, "value", None) == GPU_IS_LOST
+            return None, "NVML says that it is lost" if is_lost else ""
+
     def _read_one(self, index: int, handle: Any, uuid: str, model: str) -> Gpu:
-        memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+        memory, lost = self._ask_memory(handle)
         rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
         # Uncorrectable errors, counted since the driver was loaded.
         ecc = self._ask(self._nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)
@@ -103,6 +123,8 @@ class Nvml:
             memory_total=int(memory.total) if memory else 0,
             xid_errors=tuple(self._xids.get(uuid, ())),
             ecc_errors=int(ecc or 0),
+            # What we have open stays open when it is forbidden; a new process gets nothing.
+            lost_because=lost or why_closed(self._devices[index]),
         )
 
     def _ask(self, question: Any, *arguments: Any) -> Any:
@@ -126,6 +148,17 @@ class Nvml:
 
     def close(self) -> None:
         self._ask(self._nvml.nvmlShutdown)
+
+
+def why_closed(device: str) -> str:
+    """Say why a device file cannot be opened; empty if it can, or none is named."""
+    if not device:
+        return ""
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"{device} cannot be opened: {error.strerror}"
+    return ""
 
 
 def to_text(name: str | bytes) -> str:
@@ -157,6 +190,12 @@ def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
     known = {str(one.index) for one in gpus} | {one.uuid for one in gpus}
     # NVML counts whole GPUs, and does not name the parts of one among them.
     return [one for one in ids if one not in known and not one.startswith("MIG-")]
+
+
+def find_lost(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
+    """Say of each GPU that the ids name and that can be used no more why that is."""
+    chosen = [one for one in choose(gpus, ids) if one.lost_because]
+    return [f"GPU {one.index} ({one.uuid}): {one.lost_because}" for one in chosen]
 
 
 def choose(gpus: Collection[Gpu], ids: Collection[str]) -> list[Gpu]:

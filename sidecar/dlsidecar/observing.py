@@ -181,7 +181,13 @@ class Observer:
         self.solve("GPUsDoNotAnswer")
         self._gpus = gpus.mark_strangers(reading, self.held())
         strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
-        self._tell("gpus", (strangers, [(one.xid_errors, one.ecc_errors) for one in self._gpus]))
+        faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
+        self._tell("gpus", (strangers, faults))
+        lost = gpus.find_lost(reading, [str(one.index) for one in reading])
+        if lost:
+            self.complain("GPUsVanished", "; ".join(lost))
+        else:
+            self.solve("GPUsVanished")
         if not self._settings.expected_gpus:
             return
         if reading or (self._gauges.missing and any(Path("/dev").glob("nvidia[0-9]*"))):

@@ -25,6 +25,8 @@ REMEDIES = {
     "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
     " with the job",
     "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
+    "GPUsVanished": "only a new container gets them back, which the controller sees to; look whether"
+    " systemd was reloaded on the node (docs/gpus.md), and at the driver (dmesg)",
     "HelperCannotStart": "see to it that the interpreter of the SideCar can start itself again",
     "LogUnreadable": "let --log-file name a regular file",
     "NoWarmStart": "remove warmStart from the job, or mend what is said",

@@ -137,6 +137,10 @@ class Processes:
         if unknown:
             self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
             return
+        lost = gpus.find_lost(present, run.gpus)
+        if lost:
+            self._fail_start("GPUsVanished", "; ".join(lost))
+            return
         self._start_all(run)
 
     def _start_all(self, run: Run) -> None:

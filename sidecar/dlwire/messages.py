@@ -294,6 +294,8 @@ class Gpu:
     xid_errors: tuple[int, ...] = field(default=(), metadata=wire(Each(Whole(), 64)))
     ecc_errors: int = field(default=0, metadata=wire(Whole()))
     """Uncorrected ones, since the driver was loaded."""
+    lost_because: str = field(default="", metadata=wire(Text(256)))
+    """Why it can be used from this container no more; empty if it can."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
         assert pod is not None
         assert pod.container is not None
         (ref,) = placement.refs()
-        pod.container.report(Seen(ref.number, xid_errors=(79,)))
+        well = Seen(1 - ref.number, uuid=f"GPU-n0-{1 - ref.number}")
+        ill = Seen(ref.number, uuid=f"GPU-n0-{ref.number}", xid_errors=(79,))
+        pod.container.report(well, ill)
         world.run(10.0)
         world.cancel(first.id)
         government.wake()

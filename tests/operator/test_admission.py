@@ -139,7 +139,8 @@ def test_a_toleration_cannot_be_added_later_and_all_else_may_be_changed(kubectl)
 
     def add(toleration: Json) -> str:
         patch = json.dumps({"spec": {"tolerations": [*tolerations, toleration]}})
-        return kubectl.try_to("patch", "pod/it", "--type=merge", "-p", patch).err
+        refused: str = kubectl.try_to("patch", "pod/it", "--type=merge", "-p", patch).err
+        return refused
 
     assert "only DLJob may tolerate" in add(OURS)
     assert "must not set NVIDIA_VISIBLE_DEVICES" in add(ANY)

@@ -171,7 +171,7 @@ def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set()
 
 
 def test_auxiliaries_see_no_gpus_whatever_their_image_says():
-    spec = {
+    spec: dict[str, list[dict[str, object]]] = {
         "initContainers": [{"name": "fetch", "image": "f"}],
         "containers": [{"name": "ps", "image": "cuda", "env": [{"name": "A", "value": "1"}]}],
     }

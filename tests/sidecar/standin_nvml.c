@@ -2,6 +2,8 @@
  * NVML of a machine with two GPUs that is no machine: what it says stands in the folder that
  * STANDIN_NVML names. The file `memory` holds how many MiB of GPU 0 are in use, and as long as there
  * is a file `hang`, nobody is answered, and as long as there is a file `lost`, no memory is told.
+ * A file `lost-1` says the same of GPU 1 alone, and a file `xid` with "1 79" in it is told once, as the
+ * error 79 of GPU 1.
  */
 
 #include <stdio.h>
@@ -11,11 +13,18 @@
 
 #define SUCCESS 0
 #define NOT_SUPPORTED 3
+#define TIMEOUT 10
 #define GPU_IS_LOST 15
+#define XID_EVENT 0x8
 #define MIB (1ULL << 20)
 
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int gpu, memory; } rates_t;
+typedef struct {
+    void *device;
+    unsigned long long type, data;
+    unsigned int instance, compute;
+} event_t;
 
 static char *path(char *into, const char *name)
 {
@@ -70,9 +79,10 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned int length)
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory)
 {
-    char name[4096];
+    char name[4096], alone[32];
     hang();
-    if (access(path(name, "lost"), F_OK) == 0)
+    snprintf(alone, sizeof alone, "lost-%zu", (size_t)handle - 1);
+    if (access(path(name, "lost"), F_OK) == 0 || access(path(name, alone), F_OK) == 0)
         return GPU_IS_LOST;
     memory->total = 16384 * MIB;
     memory->used = (size_t)handle == 1 ? used() : 0;
@@ -91,4 +101,40 @@ int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, unsigned lo
 {
     (void)handle; (void)kind; (void)counter; (void)count;
     return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetMinorNumber(void *handle, unsigned int *minor)
+{
+    (void)handle; (void)minor;
+    return NOT_SUPPORTED;
+}
+
+int nvmlEventSetCreate(void **set) { *set = (void *)1; return SUCCESS; }
+int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long kinds, void *set)
+{
+    (void)handle; (void)kinds; (void)set;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *set, event_t *event, unsigned int milliseconds)
+{
+    char name[4096];
+    size_t index = 0;
+    unsigned long long code = 0;
+    FILE *file = fopen(path(name, "xid"), "r");
+    (void)set; (void)milliseconds;
+    if (!file)
+        return TIMEOUT;
+    int found = fscanf(file, "%zu %llu", &index, &code);
+    fclose(file);
+    unlink(name);
+    if (found != 2)
+        return TIMEOUT;
+    memset(event, 0, sizeof *event);
+    event->device = (void *)(index + 1);
+    event->type = XID_EVENT;
+    event->data = code;
+    return SUCCESS;
 }

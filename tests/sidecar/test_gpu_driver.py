@@ -5,14 +5,13 @@ It is C, compiled here, so that everything on the way to it is what it is in pro
 """
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from dlwire.messages import Phase, State
-from tests.sidecar.drivers import HERE, wait_until
+from tests.sidecar.drivers import wait_until
+from tests.sidecar.standins import build_nvml
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -22,14 +21,7 @@ SOON = ("--grace-seconds", "0.2", "--kill-seconds", "0.3")
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler here")
-    folder = tmp_path_factory.mktemp("nvml")
-    made = folder / "libnvidia-ml.so.1"
-    source = HERE / "standin_nvml.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
-    return folder
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 class StandIn:
@@ -164,3 +156,31 @@ def test_a_driver_that_hangs_from_the_beginning_does_not_keep_a_training_from_it
     assert names(state) == {"GPUsDoNotAnswer"}
     sidecar.stop(2, leave=True)
     assert sidecar.wait_ended() == 143
+
+
+def test_a_gpu_that_is_lost_is_told_as_such_and_nothing_is_started_on_it(start, driver):
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    (driver.folder / "lost-1").touch()
+    state = sidecar.wait_for(lambda s: "GPUsVanished" in names(s))
+    assert [gpu.lost_because for gpu in state.gpus] == ["", "NVML says that it is lost"]
+    assert state.phase is Phase.RUNNING, "what does not use it goes on"
+    sidecar.run(2, "1")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert [problem.name for problem in state.problems] == ["GPUsVanished"]
+    (driver.folder / "lost-1").unlink()
+    sidecar.wait_for(lambda s: s.gpus and not any(gpu.lost_because for gpu in s.gpus))
+    sidecar.run(3, "1")
+    assert names(sidecar.wait_for(is_running(3))) == set()
+
+
+def test_errors_of_the_hardware_are_told(start, driver):
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.wait_for(lambda s: s.gpus)
+    (driver.folder / "new").write_text("1 79")
+    (driver.folder / "new").rename(driver.folder / "xid")
+    state = sidecar.wait_for(lambda s: any(gpu.xid_errors for gpu in s.gpus))
+    assert [gpu.xid_errors for gpu in state.gpus] == [(), (79,)]

@@ -21,6 +21,7 @@ class Library:
         self.used = [1 << 20, 2 << 30]
         self.events = []
         self.lost = set()
+        self.minors = [7000, 7001]  # There are no files of these.
         self.can_tell_events = True
 
     def nvmlInit(self):
@@ -36,6 +37,9 @@ class Library:
 
     def nvmlDeviceGetUUID(self, handle):
         return f"GPU-{handle}".encode()  # Old versions answer in bytes.
+
+    def nvmlDeviceGetMinorNumber(self, handle):
+        return self.minors[handle]
 
     def nvmlDeviceGetName(self, handle):
         return "V100"
@@ -111,6 +115,27 @@ def test_an_error_proves_no_release():
     assert list(gpus.find_unreleased([], base)) == ["GPU-0", "GPU-1"]
     # What was never told is not waited for.
     assert gpus.measure(gauge.read(), ["0", "1"]) == {"GPU-0": 1 << 20}
+
+
+def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gpus, "DEVICE", f"{tmp_path}/nvidia{{}}")
+    library = Library()
+    device = tmp_path / "nvidia7001"
+    device.touch()
+    gauge = gpus.Nvml(library)
+    assert [one.lost_because for one in gauge.read()] == ["", ""]
+    device.unlink()
+    first, second = gauge.read()
+    assert first.lost_because == ""
+    assert second.lost_because == f"{device} cannot be opened: No such file or directory"
+    assert gpus.find_lost([first, second], ["0", "GPU-1"]) == [
+        f"GPU 1 (GPU-1): {second.lost_because}"
+    ]
+    assert gpus.find_lost([first, second], ["0"]) == []
+    device.touch()
+    assert [one.lost_because for one in gauge.read()] == ["", ""]
 
 
 def test_ids_that_the_machine_does_not_have_are_found():

@@ -1,0 +1,161 @@
+"""
+GPUs that a container cannot use, although its node is said to have them.
+
+A device that vanishes from a container (as when systemd reloads its units on the machine, and with
+them the rules on who may open which device) comes back only with a new container. So it is given to
+nobody as long as the container that lost it is there, and may be tried once more after that. One
+that a new container does not see from its beginning is out of service until some container sees it
+again, or until somebody takes its node out and gives it back.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dlcontrol.health import Returns
+from dlcontrol.observing import marked
+from dlcontrol.scene import Scene, Seat
+from dlcore.model import GpuRef, Node
+from dlwire.messages import Run, State
+
+log = logging.getLogger(__name__)
+
+NOT_VISIBLE = "GPUsNotVisible"
+NOT_RELEASED = "GPUMemoryNotReleased"
+UNKNOWN = "UnknownGPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a container sees of its node."""
+
+    seat: Seat
+    state: State
+    node: Node
+    seen: frozenset[GpuRef]
+    missing: Mapping[GpuRef, str]
+    ever_seen: frozenset[GpuRef]
+    """Since it began."""
+
+
+class Vanishing:
+    """Which GPUs containers do not see, as far as this controller has heard."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, _View] = {}
+        """By incarnations."""
+        self._absent: dict[GpuRef, str] = {}
+        """What new containers did not see."""
+        self._lost: dict[GpuRef, str] = {}
+        """What is lost to containers that are there."""
+        self._returns = Returns()
+
+    def look(self, scene: Scene) -> None:
+        """Learn what SideCars see, and what they do not."""
+        before = self._lost | self._absent
+        for node in self._returns.look(scene):
+            self._absent = {ref: why for ref, why in self._absent.items() if ref.node != node}
+        self._views = {each.state.incarnation: each for each in self._iter_views(scene)}
+        self._lost = {}
+        for view in self._views.values():
+            for ref, why in view.missing.items():
+                if ref in view.ever_seen:
+                    self._lost[ref] = f"it vanished from a container on its node: {why}"
+                elif _is_the_nodes(scene, view.seat):
+                    self._absent[ref] = f"a new container on its node does not see it: {why}"
+        seen = frozenset[GpuRef]().union(*(view.seen for view in self._views.values()))
+        for refs in (self._lost, self._absent):
+            for ref in seen & refs.keys():
+                del refs[ref]
+        self._tell(before)
+
+    def mark(self, scene: Scene) -> Scene:
+        """Show the scene with those out of service."""
+        unavailable = self._lost | self._absent
+        if not unavailable:
+            return scene
+        nodes = {name: marked(node, unavailable) for name, node in scene.nodes.items()}
+        return replace(scene, nodes=nodes)
+
+    def forgive(self, ref: GpuRef) -> bool:
+        """Somebody says that it is there again; tells whether it was not."""
+        return self._absent.pop(ref, None) is not None
+
+    def _iter_views(self, scene: Scene) -> Iterator[_View]:
+        for seats in scene.seats.values():
+            for name, seat in seats.items():
+                node = scene.nodes.get(name)
+                if node is not None and seat.state is not None and not seat.has_ended:
+                    yield self._view(scene, seat, seat.state, node)
+
+    def _view(self, scene: Scene, seat: Seat, state: State, node: Node) -> _View:
+        known = self._views.get(state.incarnation)
+        if known is not None and known.state is state and known.node is node:
+            return replace(known, seat=seat)
+        seen = seen_in(scene, seat)
+        ever_seen = seen if known is None else seen | known.ever_seen
+        return _View(seat, state, node, seen, missing_in(scene, seat), ever_seen)
+
+    def _tell(self, before: Mapping[GpuRef, str]) -> None:
+        now = self._lost | self._absent
+        for ref in sorted(now.keys() - before.keys()):
+            log.warning("GPU %s is given to nobody: %s", ref, now[ref])
+        for ref in sorted(before.keys() - now.keys()):
+            log.info("GPU %s may be given again", ref)
+
+
+def seen_in(scene: Scene, seat: Seat) -> frozenset[GpuRef]:
+    """Which GPUs of its node a container sees, and can use."""
+    state = seat.state
+    gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
+    found = (scene.find_gpu(seat.key.node, gpu) for gpu in gpus)
+    return frozenset(ref for ref in found if ref is not None)
+
+
+def cannot_prove(seat: Seat) -> bool:
+    """Whether its processes are gone, and only lost GPUs keep its SideCar from proving it."""
+    state = seat.state
+    if state is None or state.released:
+        return False
+    lost = {name for g in state.gpus if g.lost_because for name in (g.uuid, str(g.index))}
+    is_stuck = any(problem.name == NOT_RELEASED for problem in state.problems)
+    return is_stuck and not lost.isdisjoint(state.held)
+
+
+def missing_in(scene: Scene, seat: Seat) -> Mapping[GpuRef, str]:
+    """Say which GPUs of its node a container cannot use, each with what its SideCar says of it."""
+    state, node = seat.state, scene.nodes.get(seat.key.node)
+    if state is None or node is None or seat.has_ended:
+        return {}
+    complaints = {problem.name: problem.message for problem in state.problems}
+    refs = {gpu.index: GpuRef(node.name, gpu.index) for gpu in node.gpus}
+    if NOT_VISIBLE in complaints:
+        return dict.fromkeys(refs.values(), complaints[NOT_VISIBLE])
+    missing: dict[GpuRef, str] = {}
+    for gpu in state.gpus:
+        ref = scene.find_gpu(node.name, gpu)
+        if gpu.lost_because and ref is not None:
+            missing[ref] = gpu.lost_because
+    told = {gpu.uuid for gpu in state.gpus}
+    for known in node.gpus if state.gpus else ():
+        if known.uuid and known.uuid not in told:
+            missing[refs[known.index]] = "it is not among those that the driver tells of"
+    missing.update(_named_in_vain(state, refs, complaints))
+    return missing
+
+
+def _named_in_vain(
+    state: State, refs: Mapping[int, GpuRef], complaints: Mapping[str, str]
+) -> Mapping[GpuRef, str]:
+    """Find GPUs on which processes were to run, and of which the driver knows nothing."""
+    if UNKNOWN not in complaints or not isinstance(state.target, Run):
+        return {}
+    there = {str(gpu.index) for gpu in state.gpus}
+    unknown = {int(name) for name in state.target.gpus if name.isdigit() and name not in there}
+    return {refs[number]: complaints[UNKNOWN] for number in unknown & refs.keys()}
+
+
+def _is_the_nodes(scene: Scene, seat: Seat) -> bool:
+    """Whether it tells of its node that a container sees no GPU, and not of what its user asked for."""
+    entry = scene.entries[seat.key.job]
+    return "runtimeClassName" not in entry.job.template.get("spec", {})

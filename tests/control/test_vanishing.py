@@ -1,0 +1,174 @@
+"""GPUs that containers cannot use: who is given them, what brings them back, and what becomes of the job."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.identities import Identities
+from dlcontrol.judging import judge
+from dlcontrol.scene import Scene
+from dlcontrol.vanishing import Vanishing
+from dlcontrol.verdicts import Rules
+from dlcore.model import GpuRef, JobId, Node, NodeName
+from dlsidecar.events import Gone, StartFailed
+from dlwire.messages import Gpu, Problem, Progress, State
+from tests.control.scenes import after, cast, make_scene, new, run, running
+
+A, N0 = JobId("a"), NodeName("n0")
+CLOSED = "/dev/nvidia1 cannot be opened: Operation not permitted"
+BLIND = Problem("GPUsNotVisible", "no GPU is to be seen in this container: NVML counts none")
+WELL = (Gpu(0, "GPU-a"), Gpu(1, "GPU-b"))
+LOST = (WELL[0], replace(WELL[1], lost_because=CLOSED))
+
+
+def scene_of(state: State, *, holds=(0, 1), uuids=("GPU-a", "GPU-b")) -> Scene:
+    """One job on a node of two GPUs; its SideCar says this."""
+    scene = make_scene(cast("a", {"n0": holds}, seats={"n0": state}))
+    node = Node.of("n0", 2)
+    gpus = tuple(replace(g, uuid=uuid) for g, uuid in zip(node.gpus, uuids, strict=True))
+    return replace(scene, nodes={N0: replace(node, gpus=gpus)})
+
+
+def training(*gpus: Gpu, incarnation="x", stalled=False, problems=()) -> State:
+    told = running(run(3, 0, 1, incarnation=incarnation), incarnation=incarnation)
+    progress = Progress(begun=True, stalled=stalled)
+    return replace(told, gpus=gpus, progress=progress, problems=problems)
+
+
+def out(vanishing: Vanishing, scene: Scene) -> dict[int, str]:
+    vanishing.look(scene)
+    gpus = vanishing.mark(scene).nodes[N0].gpus
+    return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
+
+
+EMPTY = replace(make_scene(), nodes={N0: Node.of("n0", 2)})
+
+
+def test_what_vanishes_from_a_container_is_given_to_nobody_until_that_container_is_gone():
+    vanishing = Vanishing()
+    assert out(vanishing, scene_of(training(*WELL))) == {}
+    told = out(vanishing, scene_of(training(*LOST)))
+    assert told == {1: f"it vanished from a container on its node: {CLOSED}"}
+    assert out(vanishing, EMPTY) == {}, "a new container may see it"
+
+
+def test_what_a_new_container_does_not_see_stays_out_until_one_does():
+    vanishing = Vanishing()
+    why = f"a new container on its node does not see it: {CLOSED}"
+    assert out(vanishing, scene_of(training(*LOST))) == {1: why}
+    assert out(vanishing, EMPTY) == {1: why}
+    assert out(vanishing, scene_of(training(*WELL, incarnation="y"))) == {}
+    assert out(vanishing, EMPTY) == {}
+
+
+def test_who_takes_the_node_out_and_gives_it_back_says_that_they_are_there_again():
+    vanishing = Vanishing()
+    assert set(out(vanishing, scene_of(training(*LOST)))) == {1}
+    cordoned = replace(EMPTY.nodes[N0], schedulable=False)
+    for nodes in ({N0: cordoned}, {}, {N0: cordoned}):
+        vanishing.look(replace(EMPTY, nodes=nodes))
+    assert out(vanishing, EMPTY) == {}
+    vanishing.look(scene_of(training(*LOST)))
+    assert vanishing.forgive(GpuRef(N0, 1))
+    assert out(vanishing, EMPTY) == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "uuids", "missing"),
+    [
+        (training(), ("GPU-a", "GPU-b"), set()),
+        (training(problems=(BLIND,)), ("", ""), {0, 1}),
+        (training(WELL[1]), ("GPU-a", "GPU-b"), {0}),
+        (training(Gpu(0, "GPU-z")), ("", ""), set()),
+        (training(*WELL), ("", ""), set()),
+    ],
+)
+def test_what_is_not_told_of_is_missing_where_it_is_known_what_should_be(state, uuids, missing):
+    assert set(out(Vanishing(), scene_of(state, uuids=uuids))) == missing
+
+
+def test_a_container_with_a_runtime_class_of_its_own_says_nothing_of_its_node():
+    scene = scene_of(training(problems=(BLIND,)))
+    entry = scene.entries[A]
+    template = {"spec": {**entry.job.template.get("spec", {}), "runtimeClassName": "mine"}}
+    job = replace(entry.job, template=template)
+    own = replace(scene, entries={A: replace(entry, job=job)})
+    assert out(Vanishing(), own) == {}
+
+
+def test_names_that_the_driver_does_not_know_are_missing():
+    failed = after(
+        run(3, 0, 1), StartFailed(1, Problem("UnknownGPUs", "this machine has no GPU 1"))
+    )
+    state = replace(failed, gpus=(WELL[0],))
+    why = "a new container on its node does not see it: this machine has no GPU 1"
+    assert out(Vanishing(), scene_of(state, uuids=("", ""))) == {1: why}
+
+
+# --- the job --------------------------------------------------------------------------------
+
+
+def judged(state: State):
+    return judge(scene_of(state), Rules()).get(A)
+
+
+def test_what_trains_goes_on():
+    verdict = judged(training(*LOST))
+    assert verdict is None or verdict.status.placement is not None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        training(*LOST, stalled=True),
+        replace(new(), gpus=LOST),
+        replace(new(), problems=(BLIND,)),
+        replace(
+            after(run(3, 0, 1), StartFailed(1, Problem("GPUsVanished", CLOSED)), Gone(1)), gpus=LOST
+        ),
+    ],
+    ids=["hangs", "has not begun", "sees none", "could not begin"],
+)
+def test_who_cannot_train_for_it_gets_new_pods_and_it_is_not_held_against_him(state):
+    verdict = judged(state)
+    assert verdict is not None
+    status = verdict.status
+    assert (status.placement, status.failures, status.setbacks) == (None, 0, 1)
+    (news,) = [each for each in verdict.news if each.reason == "GPUsVanished"]
+    assert news.warning
+    assert "its container cannot use GPU n0/" in news.message
+
+
+# --- names ----------------------------------------------------------------------------------
+
+
+def names(identities: Identities, scene: Scene) -> list[str]:
+    identities.look(scene)
+    return [gpu.uuid for gpu in identities.mark(scene).nodes[N0].gpus]
+
+
+def test_names_are_learnt_from_who_sees_all_gpus_and_kept():
+    identities, unnamed = Identities(), ("", "")
+    assert names(identities, scene_of(training(WELL[0]), uuids=unnamed)) == ["", ""]
+    assert names(identities, scene_of(training(*WELL), uuids=unnamed)) == ["GPU-a", "GPU-b"]
+    assert names(identities, EMPTY) == ["GPU-a", "GPU-b"]
+    assert identities.mark(EMPTY).nodes[N0] is identities.mark(EMPTY).nodes[N0]
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [(Gpu(0, "GPU-a"), Gpu(1, "GPU-a")), (Gpu(0), Gpu(1, "GPU-b")), (Gpu(0, "a"), Gpu(2, "b"))],
+)
+def test_names_that_cannot_be_are_not_learnt(gpus):
+    assert names(Identities(), scene_of(training(*gpus), uuids=("", ""))) == ["", ""]
+
+
+def test_a_machine_that_came_back_with_other_gpus_is_known_by_the_new_names():
+    identities, other = Identities(), (Gpu(0, "GPU-c"), Gpu(1, "GPU-d"))
+    names(identities, scene_of(training(*WELL), uuids=("", "")))
+    later = scene_of(training(*other, incarnation="y"), uuids=("", ""))
+    assert names(identities, later) == ["GPU-c", "GPU-d"]
+
+
+def test_what_the_platform_tells_is_not_doubted():
+    assert names(Identities(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]

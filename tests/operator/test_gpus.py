@@ -1,0 +1,137 @@
+"""What SideCars report of GPUs, on Kubernetes: their names, their faults, and that they vanish."""
+
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.operator.stages import Stage, staged
+from tests.servers.ports import choose_ports
+from tests.servers.processes import Server
+from tests.sidecar.standins import build_nvml
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+A, B = "gpu-a", "gpu-b"
+BOTH = "GPU-standin-0,GPU-standin-1"
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    with staged(control_plane, namespace, tmp_path, {A: 2, B: 2}) as stage:
+        folder = tmp_path / "nvml"
+        folder.mkdir()
+        stage.kubelets.driver = build_nvml(folder)
+        yield stage
+
+
+def place_of(stage: Stage, job: str) -> dict[str, list[int]]:
+    allocation = stage.status(job).get("allocation") or {}
+    return {node["name"]: node["gpuIds"] for node in allocation.get("nodes", ())}
+
+
+def pod_of(stage: Stage, job: str) -> str:
+    """The pod in which it trains."""
+    (booking,) = stage.status(job)["pods"]
+    return f"{job}-{booking['serial']}"
+
+
+def say(stage: Stage, pod: str, file: str, text: str = "") -> None:
+    """Let the GPUs that the container of a pod sees say this."""
+    folder = stage.kubelets.gpus_of(pod)
+    (folder / "new").write_text(text)
+    (folder / "new").rename(folder / file)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            yield child
+            yield from descendants(child)
+
+
+def trainings(stage: Stage, pod: str) -> dict[int, str]:
+    """The processes that a SideCar has given GPUs, each with how these are named."""
+    found = {}
+    for pid in descendants(stage.kubelets.pids()[pod]):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        for variable in environment:
+            name, _, value = variable.decode().partition("=")
+            if name == "CUDA_VISIBLE_DEVICES" and value:
+                found[pid] = value
+    return found
+
+
+def troubles(stage: Stage, job: str) -> str:
+    conditions = stage.status(job).get("conditions", ())
+    return next((c["reason"] for c in conditions if c["type"] == "Troubled"), "")
+
+
+def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(stage):
+    (port,) = choose_ports(1)
+    settings = {"pods.virtualGpus": "false", "health": f"127.0.0.1:{port}"}
+    operator = stage.start_operator(settings=settings)
+
+    # The first SideCar of a node tells what its GPUs are called.
+    stage.submit("first", iterations=10**6, gpus={"options": [2], "ids": "uuid"})
+    stage.wait_for_phase("first", "Running")
+    assert BOTH in trainings(stage, pod_of(stage, "first")).values()
+
+    def metrics() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            told: str = answer.read().decode()
+            return told
+
+    stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics())
+
+    # One that breaks is given to nobody new.
+    (broken,) = place_of(stage, "first")
+    (other,) = {A, B} - {broken}
+    say(stage, pod_of(stage, "first"), "xid", "1 79")
+    stage.wait(lambda: any(reason == "GpuBroken" for reason, _ in stage.events("first")))
+    assert f"GPU {broken}/1: it reported Xid 79" in str(stage.events("first"))
+    stage.api.delete(stage.path("first"))
+    stage.wait(lambda: stage.is_gone("first"))
+    wide = stage.make_job("wide", iterations=10**6)
+    wide["spec"]["gpus"] = {"options": [2]}
+    # What cannot prove that it has ended is ended after this time, and a bit more.
+    wide["spec"]["checkpoint"] |= {"timeoutSeconds": 2, "graceSeconds": 1}
+    stage.api.post(stage.path(), wide)
+    stage.wait_for_phase("wide", "Running")
+    stage.submit("narrow", iterations=10**6, gpus={"options": [1]})
+    stage.wait_for_phase("narrow", "Running")
+    assert (place_of(stage, "wide"), place_of(stage, "narrow")) == (
+        {other: [0, 1]},
+        {broken: [0]},
+    )
+
+    # One that vanishes is told, and what trains goes on with it.
+    former = pod_of(stage, "wide")
+    stage.wait(lambda: trainings(stage, former))
+    say(stage, former, "lost-0")
+    stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
+    assert f"GPU {other}/0 is given to nobody: it vanished from a container" in said(operator)
+    assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
+
+    # When it cannot go on, a new container brings it back; that is not held against the job.
+    for pid in trainings(stage, former):
+        os.kill(pid, signal.SIGKILL)
+    stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in warnings(stage, "wide")))
+    stage.wait(lambda: stage.phase("wide") == "Running" and pod_of(stage, "wide") != former)
+    assert stage.status("wide")["failures"] == 0
+    assert place_of(stage, "wide") == {other: [0, 1]}
+    assert f"GPU {other}/0 may be given again" in said(operator)
+    stage.wait(lambda: troubles(stage, "wide") == "Solved")
+
+
+def warnings(stage: Stage, job: str) -> list[tuple[str, str]]:
+    """The Events that tell of a new start, and not only of what is seen."""
+    return [each for each in stage.events(job) if "all its processes start anew" in each[1]]
+
+
+def said(operator: Server) -> str:
+    return operator.log.read_text(encoding="utf-8")
