@@ -71,6 +71,8 @@ class Pod:
     """Whether it does not come up until somebody does something about the reason."""
     unwelcome: bool = False
     """Whether it has ended because its node would not have it any longer."""
+    vanished: bool = False
+    """Whether nobody would start its container again, nor tell of its end, because it is known no more."""
 
 
 @dataclass(frozen=True, slots=True)

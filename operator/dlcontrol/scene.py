@@ -89,7 +89,11 @@ class Seat:
 
     @property
     def has_ended(self) -> bool:
-        return self.pod.phase is PodPhase.ENDED
+        """Whether it is proven that no process of it is left, and none will be started."""
+        if self.pod.phase is PodPhase.ENDED:
+            return True
+        state = self.state
+        return self.pod.vanished and state is not None and state.leaving and state.released
 
     @property
     def is_living(self) -> bool:

@@ -17,7 +17,6 @@ from dlcontrol.platforms import (
     Fenced,
     NotKept,
     Observation,
-    Pod,
     PodKey,
     PodOrder,
 )
@@ -26,6 +25,7 @@ from dlcore.model import JobId, Node
 from dlcore.predicting import Span
 from dloperator import names, podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.booked import BookedPods
 from dloperator.certificates import Certificates
 from dloperator.jobs import (
     Circumstances,
@@ -39,7 +39,7 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, read_node, read_pod
+from dloperator.reading import Pool, is_in_pool, read_node
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
 from dloperator.telling import Teller
@@ -103,7 +103,7 @@ class Cluster:
         """In what time jobs are expected to end, as it was told last."""
         self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
         """Each with what it was read from: its object, and why it is not ours."""
-        self._pods: dict[PodKey, tuple[Json | None, Json | None, str, Pod]] = {}
+        self._pods = BookedPods(mirrors)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -125,7 +125,9 @@ class Cluster:
         there = [(self._mirrors.nodes.objects[Name("", n.name)], n) for n in self._read_nodes()]
         nodes = self._lodging.settle(self._entries, changed, there)
         self._reservations.note({name.name: why for name, (_, why, _) in self._nodes.items()})
-        return Observation(self._entries, nodes, self._read_pods(), self._lodging.needs)
+        return Observation(
+            self._entries, nodes, self._pods.read(self._entries), self._lodging.needs
+        )
 
     def _insist_on_leading(self) -> None:
         if not self._term.holds():
@@ -186,33 +188,6 @@ class Cluster:
             must_leave = why and name.name in booked and self._reservations.is_taken(document)
             if known[2] is not None and not must_leave:
                 yield known[2]
-
-    def _read_pods(self) -> dict[PodKey, Pod]:
-        pods: dict[PodKey, Pod] = {}
-        for job, entry in self._entries.items():
-            for booking in entry.status.pods:
-                key = PodKey(job, booking.node)
-                pods[key] = self._read_pod(entry, key, booking.serial)
-        for key in self._pods.keys() - pods.keys():
-            del self._pods[key]
-        return pods
-
-    def _read_pod(self, entry: Entry, key: PodKey, serial: int) -> Pod:
-        name = name_of(key.job)
-        pod_name = podmaking.trainer_name(name.name, serial)
-        document = self._mirrors.pods.get(Name(name.namespace, pod_name))
-        node = self._mirrors.nodes.get(Name("", key.node))
-        known = self._pods.get(key)
-        if (
-            known is None
-            or known[0] is not document
-            or known[1] is not node
-            or known[2] != pod_name
-        ):
-            uid = entry.document["metadata"]["uid"]
-            known = (document, node, pod_name, read_pod(key, document, node, uid))
-            self._pods[key] = known
-        return known[3]
 
     # --- what is kept
 
@@ -427,7 +402,7 @@ class Cluster:
 
     def host_of(self, key: PodKey) -> str:
         """Every pod has an address of its own, by which the others reach it."""
-        address = self._pods[key][3].address
+        address = self._pods.address(key)
         if address is None:
             raise LookupError(f"the pod of {key} has no address")
         return address.host

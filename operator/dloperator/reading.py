@@ -167,7 +167,11 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
         found = explain_end(document, key.node, proof)
         return _pod(key, PodPhase.ENDED, found)
     if is_bound(document) and node is not None and _ready(node) == "Unknown":
-        message = f"node {key.node} does not answer, so nobody knows what runs there"
+        message = (
+            f"node {key.node} does not answer, so nobody knows what runs there; nothing of it is given"
+            f" away until its end is proven: by its kubelet, or by who deletes the Node or taints it"
+            f" {OUT_OF_SERVICE}, once the machine is off"
+        )
         return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
     status = document.get("status") or {}
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):

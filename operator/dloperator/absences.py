@@ -1,0 +1,71 @@
+"""
+Pods whose objects are gone although nobody has proven that they ended.
+
+Our finalizer keeps the object of a pod until then, also where it is deleted with force. Somebody may
+take the finalizer away as well; then nobody reports any more what becomes of the containers, and that
+the object is gone proves nothing (law 1). What proves it is that the machine has started anew since,
+or is gone, or that the SideCar, which is still spoken to where it was, has released everything and
+leaves: nobody starts a container again whose pod is no more.
+
+Remembered by one operator only. The next one does not know that there ever was a pod, and makes it
+anew on the same node, where the kubelet has ended the former by the time that it starts the new one.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
+from dloperator.reading import is_gone
+
+Json = Mapping[str, Any]
+
+REASON = "PodVanished"
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    address: Address | None
+    """Where its SideCar was spoken to."""
+    boot: str
+    """Which start of the machine it was when the object was first seen to be gone."""
+
+
+class Absences:
+    """One for the life of a leader."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[PodKey, str], _Absence] = {}
+
+    def note(self, key: PodKey, name: str, last: Pod, node: Json | None) -> None:
+        """Remember that a pod is gone that was seen as ``last``."""
+        self._known.setdefault((key, name), _Absence(last.address, _boot_of(node)))
+
+    def read(self, key: PodKey, name: str, node: Json | None) -> Pod | None:
+        """Say what is known of a pod without an object; none if none was ever seen."""
+        absence = self._known.get((key, name))
+        if absence is None:
+            return None
+        if is_gone(node):
+            message = f"its pod on {key.node} is gone with its node"
+            return Pod(key, PodPhase.ENDED, reason="NodeGone", message=message)
+        if absence.boot and _boot_of(node) not in ("", absence.boot):
+            message = f"its pod on {key.node} vanished, and the machine has started anew since"
+            return Pod(key, PodPhase.ENDED, reason="NodeRebooted", message=message)
+        message = (
+            f"somebody took away the object of its pod {name} on {key.node}, which proves no end; if"
+            f" nothing of it is left there, restart the machine, or delete or taint its Node"
+        )
+        return Pod(
+            key, PodPhase.LOST, absence.address, reason=REASON, message=message, vanished=True
+        )
+
+    def keep(self, keys: Collection[PodKey]) -> None:
+        """Forget all others, which nobody has booked any more."""
+        for known in [known for known in self._known if known[0] not in keys]:
+            del self._known[known]
+
+
+def _boot_of(node: Json | None) -> str:
+    info = ((node or {}).get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("bootID", ""))

@@ -1,0 +1,62 @@
+"""The pods that were booked, as the mirrors show them; each is read anew only when something of it is new."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dlcontrol.platforms import Address, Entry, Pod, PodKey
+from dlcore.model import JobId
+from dloperator import podmaking
+from dloperator.absences import Absences
+from dloperator.jobs import name_of
+from dloperator.mirror import Mirrors, Name
+from dloperator.reading import read_pod
+
+Json = Mapping[str, Any]
+
+
+class _Read(NamedTuple):
+    document: Json | None
+    node: Json | None
+    name: str
+    pod: Pod
+
+
+class BookedPods:
+    """One for the life of a leader."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._known: dict[PodKey, _Read] = {}
+        self._absences = Absences()
+
+    def read(self, entries: Mapping[JobId, Entry]) -> dict[PodKey, Pod]:
+        """Say of each booking what is known of its pod."""
+        pods: dict[PodKey, Pod] = {}
+        for job, entry in entries.items():
+            for booking in entry.status.pods:
+                key = PodKey(job, booking.node)
+                pods[key] = self._read(entry, key, booking.serial)
+        for key in self._known.keys() - pods.keys():
+            del self._known[key]
+        self._absences.keep(pods)
+        return pods
+
+    def address(self, key: PodKey) -> Address | None:
+        """Where the SideCar of a pod listens, if there is one."""
+        return self._known[key].pod.address
+
+    def _read(self, entry: Entry, key: PodKey, serial: int) -> Pod:
+        job = name_of(key.job)
+        name = podmaking.trainer_name(job.name, serial)
+        document = self._mirrors.pods.get(Name(job.namespace, name))
+        node = self._mirrors.nodes.get(Name("", key.node))
+        known = self._known.get(key)
+        is_known = known is not None and known.name == name
+        if known and is_known and known.document is document and known.node is node:
+            return known.pod
+        if document is None and known and is_known and known.document is not None:
+            self._absences.note(key, name, known.pod, node)
+        absent = self._absences.read(key, name, node) if document is None else None
+        pod = absent or read_pod(key, document, node, entry.document["metadata"]["uid"])
+        self._known[key] = _Read(document, node, name, pod)
+        return pod

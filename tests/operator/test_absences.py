@@ -1,0 +1,88 @@
+"""A pod whose object somebody took away: what proves its end then, and what does not."""
+
+import pytest
+
+from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
+from dlcore.model import JobId, NodeName
+from dloperator.absences import REASON, Absences
+from dloperator.reading import OUT_OF_SERVICE
+from dlsidecar.events import Gone, RankEnded
+from tests.control.scenes import Sat, ready, released, run, running, stop
+
+KEY = PodKey(JobId("lab/job"), NodeName("n1"))
+WAS = Pod(KEY, PodPhase.UP, Address(host="10.0.0.1", port=8470, name="x.job.dljob"))
+
+
+def node(boot="first", taints=()):
+    return {"metadata": {"name": "n1"}, "spec": {"taints": list(taints)}} | {
+        "status": {"nodeInfo": {"bootID": boot}}
+    }
+
+
+def absent(before):
+    absences = Absences()
+    absences.note(KEY, "job-1", WAS, before)
+    return absences
+
+
+def test_of_a_pod_that_was_never_seen_nothing_is_known():
+    assert Absences().read(KEY, "job-1", node()) is None
+    assert absent(node()).read(KEY, "job-2", node()) is None
+
+
+def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet():
+    for now in (node(), node(boot="")):
+        pod = absent(node()).read(KEY, "job-1", now)
+        assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, REASON, WAS.address)
+        assert "restart the machine" in pod.message
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        (None, "NodeGone"),
+        (node(taints=[{"key": OUT_OF_SERVICE}]), "NodeGone"),
+        (node(boot="second"), "NodeRebooted"),
+    ],
+)
+def test_that_the_machine_is_gone_or_another_start_of_it_does(now, reason):
+    pod = absent(node()).read(KEY, "job-1", now)
+    assert (pod.phase, pod.reason) == (PodPhase.ENDED, reason)
+
+
+def test_a_start_of_a_machine_that_was_not_known_before_is_no_proof():
+    assert absent(None).read(KEY, "job-1", node()).phase is PodPhase.LOST
+    assert absent(node(boot="")).read(KEY, "job-1", node()).phase is PodPhase.LOST
+
+
+def test_the_start_at_which_it_was_first_missed_counts():
+    absences = absent(node())
+    absences.note(KEY, "job-1", WAS, node(boot="second"))
+    assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
+
+
+def test_what_nobody_has_booked_any_more_is_forgotten():
+    absences = absent(node())
+    absences.keep([])
+    assert absences.read(KEY, "job-1", node()) is None
+
+
+LEAVES = stop(8, leave=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "has_ended"),
+    [
+        (None, False),
+        (running(run(3, 0)), False),
+        (ready(), False),
+        (released(run(3, 0), stop(8)), False),
+        (running(run(3, 0), LEAVES), False),
+        (running(run(3, 0), LEAVES, RankEnded(1, 0, 0), Gone(1)), True),
+    ],
+)
+def test_the_word_of_a_sidecar_that_leaves_and_has_released_all_is_a_proof(state, has_ended):
+    lost = Sat(state, phase=PodPhase.LOST, pod={"vanished": True})
+    assert lost.seat(KEY.job, KEY.node).has_ended is has_ended
+    # Of any other pod its container may be started again.
+    assert not Sat(state, phase=PodPhase.LOST).seat(KEY.job, KEY.node).has_ended
