@@ -24,9 +24,12 @@ class Needs:
 
     def fits(self, free: Amounts | None) -> bool:
         """Whether there is enough of everything; of what nobody counts there always is."""
-        if free is None:
-            return True
-        return all(amount <= free.get(name, 0) for name, amount in self.amounts)
+        if free is not None:
+            # Spelt out, for this is asked for each of hundreds of nodes.
+            for name, amount in self.amounts:
+                if amount > free.get(name, 0):
+                    return False
+        return True
 
     def may_be_on(self, node: str, free: Amounts | None) -> bool:
         """Whether a new pod could be on this node, given what is free there."""

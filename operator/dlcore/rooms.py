@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dlcore.amounts import Amounts, less, total
 from dlcore.model import (
     Cluster,
     JobState,
@@ -20,6 +19,7 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.needs import Needs
+from dlcore.vacancies import Vacancies, find_taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,11 @@ class Room:
     without looking at every node.
     """
 
-    __slots__ = ("_buckets", "_left", "_vain", "cluster", "free", "nodes")
+    __slots__ = ("_buckets", "_vain", "cluster", "free", "nodes", "vacancies")
 
     def __init__(self, cluster: Cluster, taken: Iterable[Placement] = ()) -> None:
         self.cluster = cluster
-        self._left: dict[NodeName, Amounts] = {}
-        """What is left for new pods on the nodes that some were counted on."""
+        self.vacancies = Vacancies(cluster)
         self._vain: set[tuple[Needs, int, tuple[str, ...]]] = set()
         """What was looked for in vain since anything was given back."""
         self.nodes: dict[NodeName, int] = {
@@ -75,37 +74,20 @@ class Room:
         """Count these as given away, with room for new pods of the job that has them."""
         for node, count in nodes.items():
             self._shift(node, -count)
-        if state is not None and state.needs is not None:
-            self._lodge(nodes, state, state.needs, less)
+        if state is not None:
+            self.vacancies.take(nodes, state)
 
     def give(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
         """Count these as free again, and the room that was taken for new pods of the job."""
         for node, count in nodes.items():
             self._shift(node, count)
         self._vain.clear()
-        if state is not None and state.needs is not None:
-            self._lodge(nodes, state, state.needs, _add)
-
-    def _lodge(
-        self,
-        nodes: Iterable[NodeName],
-        state: JobState,
-        needs: Needs,
-        count: Callable[[Amounts, Amounts], Amounts],
-    ) -> None:
-        """Take or give what new pods ask; one that is there has it, until it is proven to be gone."""
-        for node in nodes:
-            left = self._left.get(node) or self.cluster.free.get(node)
-            if left is not None and not state.has_pod_on(node):
-                self._left[node] = count(left, dict(needs.amounts))
+        if state is not None:
+            self.vacancies.give(nodes, state)
 
     def takes_pod(self, state: JobState, node: NodeName) -> bool:
         """Whether a pod of the job could be on this node, whatever GPUs there are."""
-        needs = state.needs
-        if needs is None:
-            return True
-        left = self._left.get(node) or self.cluster.free.get(node)
-        return needs.may_be_on(node, left) or state.has_pod_on(node)
+        return self.vacancies.takes(state, node)
 
     def has(self, nodes: Mapping[NodeName, int]) -> bool:
         """Tell whether so many are free on each of these nodes."""
@@ -141,13 +123,12 @@ class Room:
     def _find_in(
         self, buckets: Iterable[Mapping[NodeName, None]], state: JobState
     ) -> NodeName | None:
+        takers = self.vacancies.takers(state)
         for bucket in buckets:
-            if bucket:
-                if state.needs is None:
-                    return next(iter(bucket))
-                found = next((node for node in bucket if self.takes_pod(state, node)), None)
-                if found is not None:
-                    return found
+            there = bucket if takers is None else (node for node in bucket if node in takers)
+            found = next(iter(there), None)
+            if found is not None:
+                return found
         return None
 
     def find(self, state: JobState, gpus: int, gpu_type: str | None = None) -> Fit | None:
@@ -227,10 +208,11 @@ class Room:
         but: Mapping[NodeName, int],
     ) -> Iterator[tuple[NodeName, int]]:
         """The nodes that take the job with so many free GPUs, in the order of these counts."""
+        takers = self.vacancies.takers(state)
         for count, kind in itertools.product(counts, kinds):
             buckets = self._buckets.get(kind, ())
             for node in buckets[count] if count < len(buckets) else ():
-                if node not in but and self.takes_pod(state, node):
+                if node not in but and (takers is None or node in takers):
                     yield node, count
 
     def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
@@ -250,10 +232,6 @@ class Room:
             if nodes is not None:
                 return Fit(name_type(self.cluster, nodes), nodes)
         return None
-
-
-def _add(amounts: Amounts, more: Amounts) -> Amounts:
-    return total((amounts, more))
 
 
 def _take_fewest(
@@ -346,9 +324,8 @@ def _most_of(state: JobState, sizes: Sizes, cluster: Cluster, gpu_type: str | No
 
 
 def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    there = state.bound_to or cluster.by_name
-    fits = (n for n in there if needs.may_be_on(n, cluster.free.get(n)) or state.has_pod_on(n))
-    return _sizes_of(fits, cluster)
+    taking = find_taking(needs, cluster).union(state.pods_at)
+    return _sizes_of(taking.intersection(state.bound_to) if state.bound_to else taking, cluster)
 
 
 def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
