@@ -187,6 +187,12 @@ def test_gpus_are_named_as_the_job_wants(hands, place):
     assert said.gpus == ("GPU-1",)
 
 
+def test_gpus_without_known_names_are_named_by_their_numbers(hands, place):
+    scene = make_scene(cast("a", {"n0": (1,)}, seats={"n0": ready()}, ids="uuid"))
+    [(_, said)] = do(hands, place, scene, Begin(A, (N0,)))
+    assert said.gpus == ("1",)
+
+
 def test_what_cannot_be_said_to_one_job_is_said_to_the_others(hands, place):
     scene = make_scene(
         cast("a", {"n9": (0,)}, seats={"n9": ready()}),

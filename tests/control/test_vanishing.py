@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dlcontrol.coordinating import NAMES_S, Remove, is_ready, next_commands
 from dlcontrol.identities import Identities
 from dlcontrol.judging import judge
 from dlcontrol.scene import Scene
@@ -12,7 +13,16 @@ from dlcontrol.verdicts import Rules
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlsidecar.events import Gone, StartFailed
 from dlwire.messages import Gpu, Problem, Progress, State
-from tests.control.scenes import after, cast, make_scene, new, run, running
+from tests.control.scenes import (
+    after,
+    cast,
+    make_scene,
+    new,
+    ready,
+    run,
+    running,
+    stop,
+)
 
 A, N0 = JobId("a"), NodeName("n0")
 CLOSED = "/dev/nvidia1 cannot be opened: Operation not permitted"
@@ -172,3 +182,36 @@ def test_a_machine_that_came_back_with_other_gpus_is_known_by_the_new_names():
 
 def test_what_the_platform_tells_is_not_doubted():
     assert names(Identities(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "uuids", "age", "is_waited_for"),
+    [
+        (ready(), ("", ""), 1.0, True),
+        (ready(), ("", ""), NAMES_S, False),
+        (ready(), ("GPU-a", "GPU-b"), 1.0, False),
+        (replace(ready(), gpus=WELL[:1]), ("", ""), 1.0, False),
+    ],
+)
+def test_who_wants_names_waits_a_moment_for_its_sidecar_to_tell_them(
+    state, uuids, age, is_waited_for
+):
+    for ids, must_wait in (("uuid", is_waited_for), ("index", False)):
+        cast_ = cast("a", {"n0": (0, 1)}, seats={"n0": state}, ids=ids)
+        scene = make_scene(cast_, now=age)  # First spoken to at 0.
+        node = Node.of("n0", 2)
+        gpus = tuple(replace(g, uuid=u) for g, u in zip(node.gpus, uuids, strict=True))
+        scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
+        assert is_ready(scene, A) is not must_wait
+
+
+def test_a_pod_whose_lost_gpus_keep_it_from_proving_its_end_is_ended_from_outside():
+    told = run(3, 0, 1)
+    stopping = running(told, stop(4, leave=True))
+    unproven = Problem("GPUMemoryNotReleased", "GPU-b does not tell how much is in use")
+    stuck = replace(stopping, gpus=LOST, problems=(unproven,))
+    scene = make_scene(cast("a", seats={"n0": stuck}, generation=2))
+    assert [type(each) for each in next_commands(scene)] == [Remove]
+    for state in (stopping, replace(stuck, gpus=WELL), replace(stuck, problems=())):
+        scene = make_scene(cast("a", seats={"n0": state}, generation=2))
+        assert next_commands(scene) == []
