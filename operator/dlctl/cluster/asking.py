@@ -3,7 +3,7 @@ The API server, asked from verbs that wait for what they ask: one event loop, wh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -40,7 +40,7 @@ class Asker:
         """Do something, for whoever knows what to make of a refusal."""
         return self._runner.run(self._do(act))
 
-    def iterate(self, make: Callable[[ApiServer], AsyncIterator[T]]) -> Iterator[T]:
+    def iterate(self, make: Callable[[ApiServer], AsyncIterator[T]]) -> Generator[T]:
         """Yield what goes on, as it does."""
         with self.translating():
             flow = self.ask_plainly(lambda api: _made(make, api))

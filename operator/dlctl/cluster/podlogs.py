@@ -81,8 +81,12 @@ def _logs_of(pods: Sequence[Json], node: str) -> list[_Log]:
 
 
 def _restarts(pod: Json) -> int:
+    return int(_trainer(pod).get("restartCount", 0))
+
+
+def _trainer(pod: Json) -> Json:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return next((int(each["restartCount"]) for each in statuses if each["name"] == TRAINER), 0)
+    return next((each for each in statuses if each["name"] == TRAINER), {})
 
 
 # --- once ---------------------------------------------------------------------------------
@@ -169,7 +173,7 @@ class _Reading:
     """What is older was read before the connection was cut."""
 
     def begin(self) -> dict[str, str]:
-        """Say what to ask for, now or once more."""
+        """Say what to ask for, now or once more, in case the connection was cut."""
         self.in_line, self.known_until = False, self.until
         query = {"container": TRAINER, "follow": "true", "timestamps": "true"}
         if self.is_former:
@@ -256,8 +260,8 @@ class Follower:
             # What it wrote in the end is there once it is seen to have ended.
             has_ended = await self._has_ended()
             pods = await list_pods(self.api, self.job)
-        except Unreachable as error:
-            if self._is_first_look:
+        except (Rejected, Unreachable) as error:
+            if self._is_first_look or getattr(error, "status", 0) == FORBIDDEN:
                 raise
             self.notice(str(error))
             return False
@@ -274,8 +278,9 @@ class Follower:
     async def _has_ended(self) -> bool:
         try:
             job = await self.api.get(DLJOBS, self.job.name, self.job.namespace)
-        except NotFound:
-            if self._is_first_look:
+        except NotFound as error:
+            # A server that starts knows of no DLJobs for a while, and gives no reason.
+            if self._is_first_look or not error.reason:
                 raise
             return True
         return (job.get("status") or {}).get("phase") in FINAL
@@ -297,29 +302,48 @@ class Follower:
             self._error = self._error or task.exception()
 
     async def _read(self, log: _Log, reading: _Reading) -> None:
-        """Read one log to its end; what is cut is read on."""
+        """
+        Read one log to its end.
+
+        An API server whose connection to the kubelet is cut ends its answer as if that were the end
+        of the log; so it is the end only if the container had ended before it was asked.
+        """
         while not await self._read_on(log, reading):
             await asyncio.sleep(self.look_seconds)
 
     async def _read_on(self, log: _Log, reading: _Reading) -> bool:
-        """Read a log for as long as the connection holds; tell whether that was its end."""
+        """Read a log for as long as the connection holds; tell whether there is no more of it."""
         try:
+            is_complete = await self._has_stopped(log, reading)
             async for line in _iter_lines(self.api, self.job, log, reading.begin()):
-                written = reading.take(line)
+                # Half a line that was cut off is read once more, whole.
+                is_whole = is_complete or line.endswith((b"\n", b"\r"))
+                written = reading.take(line) if is_whole else None
                 if written is not None:
                     self._lines.put_nowait(LogLine(log.node, written))
         except NotFound:
             return True
         except Rejected as error:
-            if error.status == NOT_YET:
-                # The next look finds it begun, or gone.
-                del self._readings[log.pod, log.start]
-                return True
-            if error.status == FORBIDDEN:
-                raise
-            self.notice(f"the log on {log.node} cannot be read: {error}")
-            return False
+            return self._give_up(log, error)
         except Unreachable as error:
             self.notice(str(error))
             return False
+        return is_complete
+
+    async def _has_stopped(self, log: _Log, reading: _Reading) -> bool:
+        """Tell whether nothing will be added to a log, and whether it is that of a former start."""
+        pod = await self.api.get(PODS, log.pod, self.job.namespace)
+        reading.is_former = log.is_former or _restarts(pod) > log.start
+        return reading.is_former or not (_trainer(pod).get("state") or {}).get("running")
+
+    def _give_up(self, log: _Log, error: Rejected) -> bool:
+        """Tell whether nothing more is to be had; raises what is wrong for good."""
+        if error.status == FORBIDDEN:
+            raise error
+        if error.status != NOT_YET:
+            self.notice(f"the log on {log.node} cannot be read: {error}")
+            return False
+        if not self._readings[log.pod, log.start].is_former:
+            # The next look finds it begun, or gone.
+            del self._readings[log.pod, log.start]
         return True

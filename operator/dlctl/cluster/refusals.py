@@ -20,7 +20,10 @@ _FORBIDDEN = re.compile(
     r'(?: in API group "[^"]*")?(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"')
-_VALUE = re.compile(r'^Invalid value: (?:"(?:[^"\\]|\\.)*"|[^:]*): ')
+_VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
+"""The value that is wrong, which says little where it is the whole of a mapping."""
+_NOT_ALL = "some validation rules were not checked because the object was invalid"
+"""What is added where the shape of a document is wrong, after what is wrong with it."""
 
 _ROLES: Final = {
     ("dljobs", False): "dljob-view",
@@ -100,6 +103,8 @@ def _iter_lines(error: Rejected) -> Iterator[str]:
     name = error.details.get("name", "")
     if error.status == INVALID and error.causes:
         for cause in error.causes:
+            if _NOT_ALL in cause.get("message", ""):
+                continue
             said = one_line(_VALUE.sub("", cause.get("message", "")))
             # Rules that concern several fields are told of the whole of them.
             yield f"{cause['field']}: {said}" if cause.get("field") else said

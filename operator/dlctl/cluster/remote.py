@@ -25,6 +25,7 @@ from dloperator.resources import PODS
 
 PROTOCOL: Final = "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+GOODBYE_S: Final = 0.1
 BLOCK: Final = 1 << 14
 
 
@@ -49,6 +50,8 @@ async def execute(api: ApiServer, place: Place, command: Sequence[str]) -> int:
             return await _listen(connection)
     finally:
         await connection.close()
+        # The goodbyes of TLS come after that, and nothing tells when they have been said.
+        await asyncio.sleep(GOODBYE_S)
 
 
 async def _listen(connection: aiohttp.ClientWebSocketResponse) -> int:
@@ -102,7 +105,8 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
     before = termios.tcgetattr(keys)
     sender = asyncio.ensure_future(send())
     try:
-        tty.setraw(keys)
+        # What was typed meanwhile is not thrown away.
+        tty.setraw(keys, termios.TCSADRAIN)
         tell_size()
         loop.add_reader(keys, read_keys)
         loop.add_signal_handler(signal.SIGWINCH, tell_size)

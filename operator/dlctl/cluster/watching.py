@@ -3,6 +3,7 @@ Jobs as they change, for as long as somebody wants to know: whatever cuts a watc
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +16,8 @@ RETRY_S: Final = 1.0
 """Where nobody answers any longer, it is asked again so often."""
 PAUSE_S: Final = 0.1
 """So that who ends each watch at once is not asked all the time."""
-LATER: Final = 500
-"""What goes wrong with the server itself passes."""
+PATIENCE_S: Final = 30.0
+"""A server that starts refuses for a while what it then grants."""
 
 
 class News(NamedTuple):
@@ -39,6 +40,7 @@ class Watcher:
         self._namespace = namespace
         self._labels = labels
         self._retry_seconds = retry_seconds
+        self._well_at = time.monotonic()
 
     async def watch(self, version: str) -> AsyncIterator[News]:
         """Yield what changes after this version, and now and then only how far it was watched."""
@@ -47,16 +49,17 @@ class Watcher:
                 async for news in self._go_on(version):
                     version = news.version
                     yield news
+                self._well_at = time.monotonic()
                 await asyncio.sleep(PAUSE_S)
             except Unreachable:
+                self._well_at = time.monotonic()
                 await asyncio.sleep(self._retry_seconds)
             except Rejected as error:
                 if error.status == GONE:
                     version = ""  # So long ago that it has to be listed anew.
-                elif error.status >= LATER:
-                    await asyncio.sleep(self._retry_seconds)
-                else:
+                elif time.monotonic() > self._well_at + PATIENCE_S:
                     raise
+                await asyncio.sleep(self._retry_seconds)
 
     async def _go_on(self, version: str) -> AsyncIterator[News]:
         """List everything if nothing is known, and watch until that is cut."""
@@ -74,6 +77,7 @@ class Watcher:
     async def _watch_once(self, version: str) -> AsyncIterator[News]:
         events = self._api.watch(DLJOBS, self._namespace, version=version, labels=self._labels)
         async for event in events:
+            self._well_at = time.monotonic()
             found = event["object"]
             newer = found["metadata"]["resourceVersion"]
             match event["type"]:

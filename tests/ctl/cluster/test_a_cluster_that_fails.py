@@ -1,0 +1,181 @@
+"""A cluster that does not know DLJob yet, is away for a while, or refuses what we let pass."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dlctl.backends import BackendError
+from dlctl.cluster.asking import Asker
+from dlctl.cluster.backend import ClusterBackend
+from dlctl.cluster.connecting import connect
+from dlctl.cluster.watching import Watcher
+from tests.ctl.cluster.playing import in_namespace, path_of
+from tests.local.stages import job_document
+from tests.operator.stages import install, wait_until
+from tests.servers.api import Refused
+from tests.servers.controlplane import ControlPlane, Wishes
+
+pytestmark = [pytest.mark.cluster]
+
+NAMESPACE = "default"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """An API server alone: nobody schedules, and nobody operates."""
+    wishes = Wishes(controllers=False, scheduler=None)
+    with ControlPlane(tmp_path_factory.mktemp("plane"), wishes) as plane:
+        yield plane
+
+
+@pytest.fixture
+def ada(plane, as_user):
+    return as_user(in_namespace(plane.admin, NAMESPACE))
+
+
+def test_a_cluster_without_dljob_is_told_with_how_to_install_it(plane, ada):
+    for words in (["get"], ["why", "a"], ["submit", ada.file(job_document("a"))]):
+        result = ada(*words)
+        assert (result.status, result.stdout) == (1, "")
+        [line] = result.stderr.splitlines()
+        assert line.endswith(
+            "what a DLJob is; install DLJob there: kubectl apply -k manifests/install"
+        )
+
+
+@pytest.fixture
+def installed(plane):
+    with plane.api() as api:
+        install(api)
+        yield api
+
+
+def test_what_only_the_api_server_refuses_is_told_rule_by_rule(plane, installed):
+    wrong = job_document("a")
+    wrong["spec"] |= {"priority": "high", "gpus": {"options": [0]}, "odd": 1}
+    with ClosedBackend(plane) as backend, pytest.raises(BackendError) as told:
+        backend.create_jobs([job_document("b"), wrong])
+    lines = told.value.complaints
+    assert {line.document for line in lines} == {1}
+    fields = {line.line.split(":")[0] for line in lines}
+    assert fields & {"spec.priority", "spec.gpus.options[0]", "spec.odd"}
+    assert backend_jobs(installed) == set()
+
+
+def test_jobs_that_nobody_looks_at_are_taken_in_and_cancelled(plane, installed, ada):
+    assert ada("submit", ada.file(job_document("a"), job_document("b"))).stdout == (
+        "a submitted\nb submitted\n"
+    )
+    assert "nothing is decided about it yet" in ada("why", "a").stdout
+    assert ada("suspend", "a", "b").stdout == "a suspended\nb suspended\n"
+    assert ada("get", "a", "-o", "json").data["spec"]["suspend"] is True
+    result = ada("cancel", "a", "x", "b", "--wait")
+    assert (result.status, result.stdout) == (1, "a cancelled\nb cancelled\n")
+    assert result.stderr == "dljob: x: there is no such job; dljob get lists those that are\n"
+
+
+def test_who_watches_from_too_long_ago_is_told_of_everything_anew(plane, installed, ada):
+    assert ada("submit", ada.file(job_document("old"))).status == 0
+    asker = Asker(connect(str(plane.admin)).access)
+    news = asker.iterate(lambda api: Watcher(api, NAMESPACE, "", retry_seconds=0.1).watch("1"))
+    told = next(news)
+    assert told.is_complete
+    assert [item["metadata"]["name"] for item in told.items] == ["old"]
+    news.close()
+    asker.close()
+    assert ada("cancel", "old").status == 0
+
+
+def test_watching_outlives_the_api_server(plane, installed, ada):
+    assert ada("submit", ada.file(job_document("stays"))).status == 0
+    script = "from dlctl.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "get", "-w"],
+        stdout=subprocess.PIPE,
+        env={**ada.environment(), "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, b"")
+            assert next(lines).split()[0] == b"NAME"
+            assert next(lines).split()[:2] == [b"stays", b"Submitted"]
+            plane.api_server.stop()
+            away = ada("get")
+            assert away.status == 1
+            assert away.stderr.startswith("dljob: the API server at https://127.0.0.1:")
+            assert "see whether it can be reached from here" in away.stderr
+            plane.api_server.start()
+            change = {"status": {"phase": "Queued", "message": "waits"}}
+            with plane.api() as api:
+                wait_until(lambda: is_merged(api, path_of(NAMESPACE, "stays", "status"), change))
+            assert next(lines).split()[:2] == [b"stays", b"Queued"]
+        finally:
+            process.kill()
+    assert ada("cancel", "stays").status == 0
+
+
+def test_kubectl_starts_it_as_a_plugin(plane, installed, ada, tmp_path):
+    assert ada("submit", ada.file(job_document("plugged"))).status == 0
+    program = tmp_path / "bin" / "kubectl-dljob"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nfrom dlctl.main import main\nmain()\n", encoding="utf-8"
+    )
+    program.chmod(0o755)
+    kubectl = plane.kubectl.command("dljob", "get", "plugged", "-o", "name")
+    found = os.pathsep.join((str(program.parent), os.environ["PATH"]))
+    ran = subprocess.run(
+        kubectl,
+        env={**ada.environment(), "PATH": found},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "dljob.dljob.io/plugged\n"), ran.stderr
+    assert ada("cancel", "plugged").status == 0
+
+
+def test_listing_jobs_loads_nothing_of_the_brain(plane, installed, ada):
+    script = (
+        "import json, sys; from dlctl.main import run; status = run(['get']);"
+        "print(json.dumps([status, sorted(m.split('.')[0] for m in sys.modules)]))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=ada.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, modules = json.loads(ran.stdout.splitlines()[-1])
+    assert status == 0
+    assert not {"kopf", "matplotlib", "numpy", "pymongo", "rich", "scipy"} & set(modules)
+
+
+def is_merged(api, path, change):
+    """A server that starts serves custom resources a moment after it is said to be ready."""
+    try:
+        api.merge(path, change)
+    except Refused:
+        return False
+    return True
+
+
+class ClosedBackend:
+    """A backend that is closed in the end."""
+
+    def __init__(self, plane):
+        self._backend = ClusterBackend(connect(str(plane.admin)))
+
+    def __enter__(self):
+        return self._backend
+
+    def __exit__(self, *_):
+        self._backend.close()
+
+
+def backend_jobs(api):
+    return {item["metadata"]["name"] for item in api.get(path_of(NAMESPACE, ""))["items"]}

@@ -1,0 +1,417 @@
+"""What is made of the answers of a cluster, and which place is meant: without any cluster."""
+
+import json
+import socket
+
+import click
+import pytest
+
+from dlcontrol.telling import event_name
+from dlctl import choosing
+from dlctl.backends import Away, BackendError, NotThere
+from dlctl.choosing import Place, choose
+from dlctl.cluster import gpus, past, podlogs, remote, wording
+from dlctl.cluster.backend import ClusterBackend
+from dlctl.cluster.refusals import complaints, explain
+from dlctl.local_backend import LocalBackend
+from dllocal.folders import Folders
+from dloperator.apiserver import NotFound, Rejected, Unreachable
+from dloperator.placeholders import PoolMode
+from dloperator.reading import Pool
+from tests.servers.nodes import make_node
+
+SERVER = "https://cluster:6443"
+NOW = 1_769_860_800.0
+"""2026-01-31T12:00:00Z"""
+
+
+# --- which place --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """Neither a dljob up nor a cluster to be found; returns the home of the user."""
+    for name in ("KUBECONFIG", "DLJOB_STATE", "DLJOB_PLATFORM", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def kubeconfig(nowhere):
+    """The kubeconfig that kubectl finds."""
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": SERVER}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [
+            {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}},
+            {"name": "two", "context": {"cluster": "c", "user": "u"}},
+        ],
+        "current-context": "one",
+    }
+    path = nowhere / ".kube" / "config"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def chosen(place=None, started_as="dljob"):
+    """Choose as the command does that was started under this name."""
+    with click.Context(click.Command("x"), info_name=started_as):
+        backend = choose(place or Place())
+    backend.close()
+    return backend
+
+
+def is_cluster(backend):
+    return isinstance(backend, ClusterBackend)
+
+
+def test_without_anything_it_is_the_usual_folder_and_both_remedies_are_told(nowhere):
+    backend = chosen()
+    assert isinstance(backend, LocalBackend)
+    with pytest.raises(Away, match=r"with --state; if you mean a cluster, name its --kubeconfig$"):
+        backend.list_jobs()
+
+
+def test_a_kubeconfig_is_a_cluster_with_the_namespace_of_its_context(kubeconfig):
+    backend = chosen()
+    assert is_cluster(backend)
+    assert backend.home == "team-a"
+    assert chosen(Place(context="two")).home == "default"
+    assert chosen(Place(namespace="team-b")).home == "team-b"
+    assert chosen(Place(everywhere=True)).home == ""
+
+
+def test_what_was_named_counts_more_than_what_is_found(kubeconfig, tmp_path, monkeypatch):
+    assert not is_cluster(chosen(Place(state=tmp_path)))
+    monkeypatch.setenv("DLJOB_STATE", str(tmp_path / "up"))
+    assert not is_cluster(chosen())
+    monkeypatch.setenv("DLJOB_PLATFORM", "cluster")
+    assert is_cluster(chosen())
+    monkeypatch.setenv("DLJOB_PLATFORM", "machine")
+    assert not is_cluster(chosen())
+    assert is_cluster(chosen(Place(namespace="team-b")))
+    assert is_cluster(chosen(started_as="kubectl dljob"))
+    monkeypatch.setenv("DLJOB_PLATFORM", "moon")
+    with pytest.raises(click.UsageError, match="'moon' is no platform; write machine or cluster"):
+        chosen()
+    with pytest.raises(click.UsageError, match="--state is one machine"):
+        chosen(Place(state=tmp_path, context="one"))
+
+
+def test_a_dljob_up_that_answers_counts_more_than_a_kubeconfig(kubeconfig, root, monkeypatch):
+    monkeypatch.setattr(choosing, "default_root", lambda _: root)
+    assert is_cluster(chosen())
+    path = Folders(root).socket
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as up:
+        up.bind(str(path))
+        assert is_cluster(chosen()), "it does not answer"
+        up.listen()
+        assert not is_cluster(chosen())
+
+
+def test_a_context_that_there_is_not_is_told_in_one_line(kubeconfig):
+    with pytest.raises(BackendError) as told:
+        chosen(Place(context="three"))
+    assert "three" in str(told.value)
+    assert "name a file with --kubeconfig" in str(told.value)
+    assert "\n" not in str(told.value)
+    with pytest.raises(BackendError, match=r"no cluster: .*/nope"):
+        chosen(Place(kubeconfig="/nope"))
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+def forbidden(verb, resource, where):
+    group = ' in API group "dljob.io"' if resource == "dljobs" else ' in API group ""'
+    name = f'{resource} is forbidden: User "ada" cannot {verb} resource "{resource}"{group} {where}'
+    return Rejected(403, {"message": name, "reason": "Forbidden"})
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            forbidden("list", "dljobs", 'in the namespace "a"'),
+            (
+                "ada may not list dljobs in namespace a; ask for a RoleBinding there to the ClusterRole"
+                " dljob-view"
+            ),
+        ),
+        (
+            forbidden("create", "dljobs", 'in the namespace "a"'),
+            (
+                "ada may not create dljobs in namespace a; ask for a RoleBinding there to the"
+                " ClusterRole dljob-edit"
+            ),
+        ),
+        (
+            forbidden("patch", "nodes", "at the cluster scope"),
+            (
+                "ada may not patch nodes of this cluster; ask for a ClusterRoleBinding to the"
+                " ClusterRole dljob-gpus-edit"
+            ),
+        ),
+        (
+            forbidden("get", "pods/log", 'in the namespace "a"'),
+            (
+                "ada may not get pods/log in namespace a; ask for a RoleBinding there to the ClusterRole"
+                " view"
+            ),
+        ),
+        (
+            forbidden("create", "pods/exec", 'in the namespace "a"'),
+            (
+                "ada may not create pods/exec in namespace a; ask for a RoleBinding there to the"
+                " ClusterRole edit"
+            ),
+        ),
+        (
+            Rejected(403, {"message": "exceeded quota: jobs,\n used 3", "reason": "Forbidden"}),
+            "exceeded quota: jobs, used 3",
+        ),
+        (
+            NotFound(404, {"message": "404 page not found"}),
+            (
+                f"the API server at {SERVER} does not know what a DLJob is; install DLJob there:"
+                " kubectl apply -k manifests/install"
+            ),
+        ),
+        (
+            Rejected(500, {"message": "etcd is away"}),
+            f"the API server at {SERVER} refuses it: etcd is away",
+        ),
+    ],
+)
+def test_a_refusal_names_what_was_wanted_and_whom_to_ask(error, told):
+    assert str(explain(error, SERVER)) == told
+
+
+def test_who_cannot_be_reached_is_away():
+    error = explain(Unreachable("the API server at x does not answer (refused)"), SERVER)
+    assert isinstance(error, Away)
+    assert str(error).startswith(
+        "the API server at x does not answer (refused); see whether it can"
+    )
+
+
+def test_each_rule_that_is_broken_is_a_line_of_its_own():
+    causes = [
+        {"field": "spec.gpus", "message": 'Invalid value: "object": give options; or a range'},
+        {"field": "spec.priority", "message": 'Invalid value: "string": must be an integer'},
+        {"message": "some validation rules were not checked because the object was invalid; x"},
+    ]
+    lines = complaints(Rejected(422, {"message": "all", "details": {"causes": causes}}), 3)
+    assert [tuple(line) for line in lines] == [
+        (3, "spec.gpus: give options; or a range"),
+        (3, "spec.priority: must be an integer"),
+    ]
+
+
+def test_a_field_that_an_older_definition_does_not_know_is_told():
+    message = 'strict decoding error: unknown field "spec.new", unknown field "spec.other"'
+    lines = [line for _, line in complaints(Rejected(400, {"message": message}))]
+    assert [line.split(":")[0] for line in lines] == ["spec.new", "spec.other"]
+    assert "kubectl apply -k manifests/install" in lines[0]
+
+
+# --- sentences ----------------------------------------------------------------------------
+
+
+def job(metadata=None, spec=None, **status):
+    base = {"name": "a", "namespace": "ns", "creationTimestamp": "2026-01-31T11:59:50Z"}
+    return {"metadata": {**base, **(metadata or {})}, "spec": spec or {}, "status": status}
+
+
+ALLOCATION = {
+    "gpus": 3,
+    "gpuType": "A100",
+    "decidedAt": "2026-01-31T11:00:00Z",
+    "nodes": [{"name": "n1", "gpuIds": [0, 2]}, {"name": "n2", "gpuIds": [1]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (job(), "was submitted just now, and nothing is decided about it yet"),
+        (
+            job({"creationTimestamp": "2026-01-31T11:50:00Z"}),
+            (
+                "was submitted 10m ago, and no operator has looked at it; see whether one runs (kubectl"
+                " get pods -n dljob-system) and whether it watches this namespace"
+            ),
+        ),
+        (
+            job({"deletionTimestamp": "2026-01-31T12:00:00Z"}, pods=[{"node": "n1", "serial": 1}]),
+            "is cancelled; on n1 its pod is ending",
+        ),
+        (job(phase="Queued", message="waits: needs 4 GPUs"), "waits: needs 4 GPUs"),
+        (
+            job({"generation": 2}, phase="Queued", message="waits", observedGeneration=1),
+            "waits; what was changed in its spec since is not looked at yet",
+        ),
+        (
+            job(phase="Queued", message="it crashed", retryAt="2026-01-31T12:00:30Z"),
+            "is tried again in about 30s: it crashed",
+        ),
+        (
+            job(
+                phase="Queued",
+                message="waits",
+                conditions=[{"type": "SetAside", "status": "True", "message": "no such type"}],
+            ),
+            "is set aside: no such type",
+        ),
+        (
+            job(
+                phase="Running",
+                message="starts on 3 GPUs",
+                allocation=ALLOCATION,
+                progress={"iterationsPerSecond": 2.0, "fraction": 0.25, "etaSeconds": 90},
+            ),
+            (
+                "trains on 3 A100 GPUs on n1 and n2 at 2 iterations/s; 25 % is done, and about 90s is"
+                " left. Lately: starts on 3 GPUs"
+            ),
+        ),
+        (job(phase="Failed", message="exit status 7"), "exit status 7"),
+    ],
+)
+def test_a_status_is_put_into_the_present(document, told):
+    assert wording.sentence(document, NOW) == told
+
+
+# --- GPUs ---------------------------------------------------------------------------------
+
+
+POOL = Pool(mode=PoolMode.DEDICATED)
+LABELS = {"dljob.io/pool": "", "dljob.io/gpu-count": "3", "dljob.io/gpu-type": "A100"}
+
+
+def shown(nodes, jobs, *, sees_all_jobs=True):
+    listed = gpus.list_gpus(
+        nodes, gpus.find_holdings(jobs, "ns"), POOL, sees_all_jobs=sees_all_jobs
+    )
+    return {
+        f"{node['name']}/{gpu['index']}": (gpu["state"], gpu.get("job"), gpu.get("reason"))
+        for node in listed
+        for gpu in node["gpus"]
+    }
+
+
+def test_each_gpu_is_of_who_has_it_or_free_or_out():
+    node = make_node("n1", labels=LABELS)
+    node["metadata"]["annotations"] = {"dljob.io/cordoned-gpus": '{"1": "Xid 79"}'}
+    away = make_node("n2", labels=LABELS)
+    away["status"]["conditions"][0]["status"] = "Unknown"
+    other = make_node("n3")
+    running = job(phase="Running", allocation=ALLOCATION)
+    found = shown([away, node, other], [running])
+    assert found["n1/0"] == ("in use", "a", None)
+    assert found["n1/1"] == ("unavailable", None, "Xid 79")
+    assert found["n2/1"] == ("in use", "a", "its node is not ready")
+    assert found["n2/0"] == ("unavailable", None, "its node is not ready")
+    assert not any(name.startswith("n3") for name in found)
+
+
+def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
+    new = job({"name": "new"}, phase="Initialized", allocation=ALLOCATION)
+    old = job({"name": "old", "namespace": "x"}, leftover=[{"name": "n1", "gpuIds": [2]}])
+    found = shown([make_node("n1", labels=LABELS)], [new, old])
+    assert found["n1/0"] == ("reserved", "new", None)
+    assert found["n1/2"] == ("in use", "x/old", None)
+    assert found["n1/1"] == ("free", None, None)
+
+
+def test_who_does_not_see_all_jobs_is_not_told_that_a_gpu_is_free():
+    found = shown([make_node("n1", labels=LABELS)], [], sees_all_jobs=False)
+    assert set(found.values()) == {("unknown", None, "free, or held by a job that you may not see")}
+
+
+def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
+    node = make_node("n1", labels=LABELS)
+    node["metadata"] |= {
+        "resourceVersion": "7",
+        "annotations": {"dljob.io/cordoned-gpus": '{"1": "Xid 79"}'},
+    }
+    assert gpus.read_cordons(node) == {"1": "Xid 79"}
+    change = gpus.write_cordons(node, {"10": "b", "2": "a"})["metadata"]
+    assert change["resourceVersion"] == "7"
+    assert change["annotations"] == {"dljob.io/cordoned-gpus": '{"2": "a", "10": "b"}'}
+    assert gpus.write_cordons(node, {})["metadata"]["annotations"] == {
+        "dljob.io/cordoned-gpus": None
+    }
+    with pytest.raises(NotThere, match="n1/3: there is no such GPU; n1 has 0, 1, 2"):
+        gpus.insist_on_gpu(node, 3, POOL)
+    with pytest.raises(NotThere, match=r"n9: is no node of the pool; label it dljob.io/pool"):
+        gpus.insist_on_gpu({"metadata": {"name": "n9"}}, 0, POOL)
+
+
+# --- the past -----------------------------------------------------------------------------
+
+
+def event(second, reason, message="", **more):
+    at = f"2026-01-31T12:00:{second:02}Z"
+    metadata = {"name": reason, "creationTimestamp": at, "resourceVersion": str(second)}
+    return {"metadata": metadata, "lastTimestamp": at, "reason": reason, "message": message, **more}
+
+
+def test_decisions_are_called_as_the_operator_calls_them():
+    names = {event_name(kind): kind for kind in ("start", "reshape", "move", "stop", "wait")}
+    assert names.items() <= past._KINDS_BY_EVENT.items()
+
+
+def test_what_was_decided_and_what_happened_is_in_one_order():
+    status = {
+        "history": [
+            {"at": "2026-01-31T12:00:10.500Z", "kind": "reshape", "gpusBefore": 1, "gpus": 2},
+            {"at": "2026-01-31T12:00:20.500Z", "kind": "stop", "gpusBefore": 2, "gpus": 0},
+        ]
+    }
+    events = past.list_events(
+        [
+            event(11, "Running", count=2),
+            event(10, "Reshaping", "is known from the status"),
+            event(20, "Stopping"),
+            event(5, "Scheduled", "is older than what the status tells"),
+        ],
+        "a",
+    )
+    entries = past.list_history(status, events, "a")
+    assert [entry["kind"] for entry in entries] == ["start", "reshape", "running", "stop"]
+    assert entries[1]["old"] == {"gpus": 1, "nodes": []}
+    assert "new" not in entries[3]
+    assert entries[2]["message"] == " (2 times)"
+
+
+# --- logs and commands --------------------------------------------------------------------
+
+
+def test_a_log_is_read_on_where_it_was_cut():
+    reading = podlogs._Reading(lines=5)
+    assert reading.begin()["tailLines"] == "5"
+    lines = [b"2026-01-31T12:00:00.%09dZ line %d\n" % (n, n) for n in range(4)]
+    assert [reading.take(line) for line in lines[:2]] == [b"line 0\n", b"line 1\n"]
+    again = reading.begin()
+    assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
+    assert "tailLines" not in again
+    assert [reading.take(line) for line in lines] == [None, None, b"line 2\n", b"line 3\n"]
+
+
+def test_a_bar_that_is_drawn_over_itself_is_passed_on_piece_by_piece():
+    reading = podlogs._Reading(lines=None)
+    pieces = [b"2026-01-31T12:00:00.000000000Z 10%\r", b"20%\r", b"done\n"]
+    assert [reading.take(piece) for piece in pieces] == [b"10%\r", b"20%\r", b"done\n"]
+
+
+def test_the_end_of_a_command_is_its_exit_status_or_why_there_is_none():
+    assert remote.read_status(b'{"status": "Success"}') == 0
+    causes = {"details": {"causes": [{"reason": "ExitCode", "message": "7"}]}}
+    assert remote.read_status(json.dumps({"status": "Failure", **causes}).encode()) == 7
+    with pytest.raises(BackendError, match=r"cannot be run there \(no such file\); check it"):
+        remote.read_status(b'{"status": "Failure", "message": "no\\n such file"}')

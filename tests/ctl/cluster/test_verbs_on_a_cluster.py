@@ -1,0 +1,401 @@
+"""Every verb against a real control plane, as its users type it; one stage for all."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from tests.ctl.cluster.playing import home_of
+from tests.ctl.test_jobs import table
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+FOREVER = 10**6
+
+
+@pytest.fixture(scope="module")
+def steady(scene):
+    """A job that trains for as long as the tests take, on the GPUs that it was given at last."""
+    stage = scene.stage
+    stage.submit("steady", iterations=FOREVER, gpus={"options": [2]})
+    stage.wait_for_phase("steady", "Running")
+    return "steady"
+
+
+# --- submit -------------------------------------------------------------------------------
+
+
+def test_a_job_is_submitted_looked_at_and_cancelled(scene, ada):
+    document = scene.stage.make_job("brief", iterations=200)
+    result = ada("submit", ada.file(document))
+    assert (result.status, result.stdout, result.stderr) == (0, "brief submitted\n", "")
+    assert ada("get", "brief", "-o", "name").stdout == "dljob.dljob.io/brief\n"
+    scene.stage.wait_for_phase("brief", "Completed")
+    row = next(row for row in table(ada("get").stdout) if row["NAME"] == "brief")
+    assert (row["PHASE"], row["PROGRESS"]) == ("Completed", "100%")
+    kinds = [entry["kind"] for entry in ada("history", "brief", "-o", "json").data]
+    assert (kinds[0], kinds[-1]) == ("start", "completed")
+    assert ada("cancel", "brief", "--wait").stdout == "brief cancelled\n"
+    result = ada("get", "brief")
+    assert (result.status, result.stdout) == (1, "")
+    assert "brief: there is no such job; dljob get lists those that are" in result.stderr
+
+
+def test_of_several_jobs_all_are_submitted_or_none(scene, ada, steady):
+    good = scene.stage.make_job("good", iterations=10)
+    taken = scene.stage.make_job(steady, iterations=10)
+    path = ada.file(good, taken)
+    result = ada("submit", path)
+    assert (result.status, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
+    assert re.fullmatch(
+        rf'dljob: {path}:\d+: metadata\.name: "steady" is a job already; choose another name, or'
+        r" remove that one first: dljob cancel steady",
+        line,
+    )
+    assert scene.stage.is_gone("good")
+    twice = ada("submit", ada.file(good, good))
+    assert 'metadata.name: "good" is submitted twice' in twice.stderr
+    assert scene.stage.is_gone("good")
+
+
+def test_what_only_the_cluster_can_know_is_told_like_everything_else(scene, ada):
+    document = scene.stage.make_job("lost", iterations=10)
+    document["metadata"]["namespace"] = "nowhere"
+    result = ada("submit", ada.file(document))
+    assert (result.status, result.stderr) == (
+        1,
+        "dljob: there is no namespace nowhere; create it, or name another one with -n\n",
+    )
+    result = ada("submit", ada.file(document), "-n", scene.namespace)
+    assert f'"nowhere" is not the namespace {scene.namespace} that was asked for' in result.stderr
+
+
+def test_a_dry_run_keeps_nothing_and_says_what_it_cannot_know(scene, ada):
+    path = ada.file(scene.stage.make_job("maybe", iterations=10))
+    result = ada("submit", path, "--dry-run")
+    assert (result.status, result.stdout) == (0, "maybe would be taken in by the API server\n")
+    assert result.stderr.startswith("note: what would be decided is known to the operator")
+    assert scene.stage.is_gone("maybe")
+    assert ada("submit", path, "--dry-run", "-o", "json").data[0]["job"] == "maybe"
+
+
+# --- looking ------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_as_tables_and_documents(scene, ada, steady):
+    rows = {row["NAME"]: row for row in table(ada("get", "-o", "wide").stdout)}
+    assert (rows[steady]["PHASE"], rows[steady]["GPUS"]) == ("Running", "2")
+    assert re.fullmatch(r"gpu-[ab]\[\d(-\d)?(,\d)?\] \(A100\)", rows[steady]["ALLOCATION"])
+    document = ada("get", steady, "-o", "json").data
+    assert document["metadata"]["namespace"] == scene.namespace
+    assert "managedFields" not in document["metadata"]
+    assert ada("get", "-o", "yaml").stdout.startswith("apiVersion: dljob.io/v1alpha1\n")
+    everywhere = [row["NAME"] for row in table(ada("get", "-A").stdout)]
+    assert f"{scene.namespace}/{steady}" in everywhere
+    elsewhere = ada("get", "-n", "default")
+    assert (elsewhere.status, elsewhere.stderr) == (0, "There are no jobs.\n")
+    named = ada("get", f"{scene.namespace}/{steady}", "-n", "default", "-o", "name")
+    assert named.stdout == f"dljob.dljob.io/{scene.namespace}/{steady}\n"
+
+
+def test_jobs_are_selected_by_their_labels(scene, ada, steady):
+    scene.stage.api.merge(scene.stage.path(steady), {"metadata": {"labels": {"team": "vision"}}})
+    assert [row["NAME"] for row in table(ada("get", "-l", "team=vision").stdout)] == [steady]
+    result = ada("get", "-l", "team=speech")
+    assert (result.status, result.stderr) == (0, "No job has these labels.\n")
+    wrong = ada("get", "-l", "a b")
+    assert (wrong.status, len(wrong.stderr.splitlines())) == (1, 1)
+    assert "refuses it: unable to parse requirement" in wrong.stderr
+
+
+def test_a_job_is_explained_and_described(scene, ada, steady):
+    why = ada("why", steady).stdout
+    assert re.match(r"trains on 2 A100 GPUs on gpu-[ab]", why)
+    assert ada("why", steady, "-o", "json").data["message"] + "\n" == why
+    text = ada("describe", steady).stdout
+    for line in ("Name:          steady\n", "Phase:         Running\n", "  GPUs:        2\n"):
+        assert line in text
+    assert re.search(r"^  Normal +Scheduled +\S+ +starts on 2 GPUs on gpu-[ab]", text, re.MULTILINE)
+    told = ada("describe", steady, "-o", "json").data
+    assert told["job"]["metadata"]["name"] == steady
+    assert {"Scheduled", "Running"} <= {event["reason"] for event in told["events"]}
+
+
+def test_who_waits_is_told_why_and_what_it_is_about(scene, ada):
+    scene.stage.submit("huge", gpus={"options": [64]})
+    scene.stage.wait(lambda: scene.stage.status("huge").get("message"))
+    assert "64 GPUs" in ada("why", "huge").stdout
+    [entry] = ada("history", "huge", "-o", "json").data
+    assert entry["kind"] == "wait"
+    assert ada("cancel", "huge").status == 0
+
+
+def test_the_history_tells_each_change_with_its_gpus(scene, ada, steady):
+    entries = ada("history", steady, "-o", "json").data
+    start = entries[0]
+    assert (start["kind"], start["new"]["gpus"]) == ("start", 2)
+    assert start["message"].startswith("starts on 2 GPUs on gpu-")
+    assert "running" in {entry["kind"] for entry in entries}
+    rows = table(ada("history", steady, "-o", "wide").stdout)
+    assert re.fullmatch(r"gpu-[ab]\[.*\]", rows[0]["GPUS"])
+    assert len(ada("history", steady, "--limit", 1, "-o", "json").data) == 1
+
+
+def test_every_gpu_is_listed_and_can_be_taken_out_and_given_back(scene, ada, steady):
+    before = {row["GPU"]: row for row in table(ada("gpu", "list").stdout)}
+    assert set(before) == {*(f"gpu-a/{n}" for n in range(4)), "gpu-b/0", "gpu-b/1"}
+    mine = [gpu for gpu, row in before.items() if row["JOB"] == steady]
+    assert {before[gpu]["STATE"] for gpu in mine} == {"in use"}
+    assert len(mine) == 2
+    free = next(gpu for gpu, row in before.items() if row["STATE"] == "free")
+    assert ada("gpu", "cordon", free, "--reason", "Xid 79").stdout == f"{free} cordoned\n"
+    after = {row["GPU"]: row for row in table(ada("gpu", "list").stdout)}
+    assert (after[free]["STATE"], after[free]["REASON"]) == ("unavailable", "Xid 79")
+    assert ada("gpu", "uncordon", free).stdout == f"{free} uncordoned\n"
+    assert ada("gpu", "uncordon", free).stdout == f"{free} was not cordoned\n"
+    annotations = scene.stage.api.get(f"/api/v1/nodes/{free[:5]}")["metadata"]["annotations"]
+    assert "dljob.io/cordoned-gpus" not in annotations
+    wrong = ada("gpu", "cordon", "gpu-b/7")
+    assert (wrong.status, wrong.stderr) == (
+        1,
+        "dljob: gpu-b/7: there is no such GPU; gpu-b has 0, 1\n",
+    )
+    unknown = ada("gpu", "cordon", "nope/0")
+    assert unknown.stderr == "dljob: nope: there is no such node; dljob gpu list has all\n"
+
+
+def test_a_cordoned_gpu_is_given_to_nobody(scene, ada, steady):
+    taken = {row["GPU"] for row in table(ada("gpu", "list").stdout) if row["JOB"] == steady}
+    others = [f"gpu-a/{n}" for n in range(4)] + ["gpu-b/0", "gpu-b/1"]
+    out = [gpu for gpu in others if gpu not in taken]
+    assert ada("gpu", "cordon", *out).status == 0
+    try:
+        scene.stage.submit("patient", gpus={"options": [1]})
+        scene.stage.wait(lambda: scene.stage.status("patient").get("message"))
+        assert scene.stage.phase("patient") == "Queued"
+    finally:
+        assert ada("gpu", "uncordon", *out).status == 0
+    scene.stage.wait_for_phase("patient", "Completed")
+
+
+def test_top_shows_gpus_and_jobs(scene, ada, steady):
+    result = ada("top", "--once", env=home_of(scene.stage))
+    assert result.status == 0
+    title, map_, *_ = result.stdout.splitlines()
+    assert "adaptive, in-place" in title
+    assert "6 GPUs: " in title
+    assert map_.startswith("gpu-a ")
+    assert re.search(rf"^\w +{steady} +Running", result.stdout, re.MULTILINE)
+
+
+def test_the_settings_of_the_operator_are_shown(scene, ada):
+    settings = {row["name"]: row for row in _settings(scene, ada)}
+    assert (settings["policy"]["value"], settings["policy"]["origin"]) == ("adaptive", "default")
+    assert settings["pods.virtualGpus"]["origin"] == "--virtual-gpus"
+    rows = table(ada("config", "show", env=home_of(scene.stage)).stdout)
+    assert {"SETTING": "policy", "VALUE": "adaptive", "FROM": "default"} in rows
+    missing = ada("config", "show", env={"DLJOB_OPERATOR_NAMESPACE": "default"})
+    assert missing.status == 1
+    assert "no operator shows in namespace default how it is set" in missing.stderr
+
+
+def _settings(scene, ada):
+    return ada("config", "show", "-o", "json", env=home_of(scene.stage)).data
+
+
+# --- watching, logs, commands -------------------------------------------------------------
+
+
+def lines_of(process):
+    assert process.stdout is not None
+    return iter(process.stdout.readline, b"")
+
+
+@contextmanager
+def ended(process):
+    """Use a process that goes on, and end it."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def start(user, *words, stdin=None, stdout=subprocess.PIPE):
+    script = "from dlctl.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, words)],
+        stdin=stdin,
+        stdout=stdout,
+        env=user.environment(),
+    )
+
+
+def test_who_watches_hears_of_every_change_and_of_the_end(scene, ada):
+    with ended(start(ada, "get", "-w")) as process:
+        lines = lines_of(process)
+        assert next(lines).split()[:2] == [b"NAME", b"PHASE"]
+        scene.stage.submit("seen", iterations=300)
+        phases = (line.split()[1] for line in lines if line.startswith(b"seen "))
+        assert next(phases) in (b"Submitted", b"Queued", b"Initialized")
+        assert b"Running" in phases
+        assert b"Completed" in phases
+        assert ada("cancel", "seen").status == 0
+        assert b"Removed" in phases
+
+
+def test_the_output_of_a_training_is_read(scene, ada, steady):
+    all_lines = ada_logs(ada, steady)
+    assert len(all_lines) > 2
+    assert ada_logs(ada, steady, "--tail", 2) != []
+    assert len(ada_logs(ada, steady, "--tail", 2)) == 2
+    node = scene.stage.status(steady)["allocation"]["nodes"][0]["name"]
+    assert ada_logs(ada, steady, "--node", node, "--tail", 1) != []
+    wrong = ada("logs", steady, "--node", "nope")
+    assert (wrong.status, "has no log of nope; nodes with one: gpu-" in wrong.stderr) == (1, True)
+
+
+def ada_logs(ada, *words):
+    ran = subprocess.run(
+        [sys.executable, "-c", "from dlctl.main import main; main()", "logs", *map(str, words)],
+        capture_output=True,
+        check=True,
+        env=ada.environment(),
+    )
+    return ran.stdout.splitlines()
+
+
+def test_output_is_followed_to_the_end_over_a_cut_connection(scene, ada):
+    stage = scene.stage
+    stage.submit("told", iterations=1500, gpus={"options": [1]})
+    stage.wait_for_phase("told", "Running")
+    with ended(start(ada, "logs", "told", "-f")) as process:
+        lines = lines_of(process)
+        read = [next(lines)]
+        scene.door.cut()
+        read += list(lines)
+        code = process.wait()
+    assert code == 0
+    assert stage.phase("told") == "Completed"
+    assert b"".join(read).decode() == stage.kubelets.log("told-1")
+
+
+def test_a_command_runs_where_a_job_has_its_gpus(scene, ada, steady):
+    allocation = scene.stage.status(steady)["allocation"]["nodes"][0]
+    script = "echo $CUDA_VISIBLE_DEVICES; echo oops >&2; exit 7"
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-c", "from dlctl.main import main; main()"),
+            *("exec", steady, "--", "sh", "-c", script),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ada.environment(),
+    )
+    assert (ran.returncode, ran.stderr) == (7, "oops\n")
+    assert ran.stdout.strip() == ",".join(map(str, allocation["gpuIds"]))
+    wrong = ada("exec", steady, "--node", "nope", "--", "true")
+    assert (wrong.status, "has no GPUs on nope; name one of gpu-" in wrong.stderr) == (1, True)
+
+
+def test_at_a_terminal_what_is_typed_reaches_the_command(scene, ada, steady):
+    leader, follower = os.openpty()
+    words = ("exec", steady, "--", "sed", "-u", "s/^/heard /;q")
+    with ended(start(ada, *words, stdin=follower, stdout=follower)) as process:
+        os.close(follower)
+        os.write(leader, b"hello\n")
+        shown = b""
+        while b"heard hello" not in shown:
+            shown += os.read(leader, 1024)
+        assert process.wait(60.0) == 0
+    os.close(leader)
+
+
+# --- steering -----------------------------------------------------------------------------
+
+
+def test_a_job_is_suspended_and_resumed(scene, ada):
+    scene.stage.submit("wavers", iterations=FOREVER, gpus={"options": [1]})
+    scene.stage.wait_for_phase("wavers", "Running")
+    assert ada("suspend", "wavers").stdout == "wavers suspended\n"
+    scene.stage.wait_for_phase("wavers", "Suspended")
+    assert ada("suspend", "wavers").stdout == "wavers is suspended already\n"
+    refused = ada("exec", "wavers", "--", "true")
+    assert "wavers has no GPUs now (Suspended); try again when it is Running" in refused.stderr
+    assert ada("resume", "wavers").stdout == "wavers resumed\n"
+    scene.stage.wait_for_phase("wavers", "Running")
+    kinds = [entry["kind"] for entry in ada("history", "wavers", "-o", "json").data]
+    assert [kind for kind in kinds if kind in ("start", "stop")] == ["start", "stop", "start"]
+    assert ada("cancel", "wavers", "--wait").status == 0
+    assert scene.stage.is_gone("wavers")
+
+
+# --- who may what -------------------------------------------------------------------------
+
+
+def test_who_may_only_look_is_told_whom_to_ask_for_the_rest(scene, as_user, steady):
+    eve = as_user(scene.user("eve", "dljob-view"))
+    assert steady in [row["NAME"] for row in table(eve("get").stdout)]
+    assert eve("why", steady).status == 0
+    who = f"system:serviceaccount:{scene.namespace}:eve"
+    refused = eve("suspend", steady)
+    assert (refused.status, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        f"dljob: {who} may not update dljobs in namespace {scene.namespace};"
+        " ask for a RoleBinding there to the ClusterRole dljob-edit\n"
+    )
+    assert (
+        "may not create dljobs"
+        in eve("submit", eve.file(scene.stage.make_job("x", iterations=1))).stderr
+    )
+    assert "may not delete dljobs" in eve("cancel", steady).stderr
+    everywhere = eve("get", "-A")
+    assert "may not list dljobs in all namespaces; ask for a ClusterRoleBinding to the" in (
+        everywhere.stderr
+    )
+    assert "may not list pods in namespace" in eve("logs", steady).stderr
+    described = eve("describe", steady)
+    assert (described.status, "Phase:         Running" in described.stdout) == (0, True)
+    assert "note: " in described.stderr
+    assert "may not list events" in described.stderr
+    history = eve("history", steady)
+    assert (history.status, "start" in history.stdout) == (0, True)
+    assert "what else happened to steady is left out" in history.stderr
+
+
+def test_who_may_not_see_nodes_sees_the_gpus_of_his_jobs(scene, as_user, steady):
+    eve = as_user(scene.user("eve", "dljob-view"))
+    listed = eve("gpu", "list")
+    assert listed.status == 0
+    assert {row["JOB"] for row in table(listed.stdout)} >= {steady}
+    assert "may not list nodes of this cluster" in listed.stderr
+    assert "ClusterRole dljob-gpus-view; only the GPUs are shown" in listed.stderr
+    assert eve("top", "--once").status == 0
+    refused = eve("gpu", "cordon", "gpu-a/0")
+    assert (refused.status, "may not get nodes of this cluster" in refused.stderr) == (1, True)
+
+
+def test_who_may_edit_a_namespace_may_do_everything_there(scene, as_user):
+    bob = as_user(scene.user("bob", "dljob-edit", "edit"))
+    path = bob.file(scene.stage.make_job("bobs", iterations=10**6))
+    assert bob("submit", path).status == 0
+    scene.stage.wait_for_phase("bobs", "Running")
+    assert bob("exec", "bobs", "--", "true").status == 0
+    assert bob("logs", "bobs", "--tail", 0).status == 0
+    assert bob("cancel", "bobs", "--wait").status == 0
+
+
+def test_whom_nobody_knows_is_told_to_log_in(scene, as_user, tmp_path):
+    document = json.loads(scene.stage.plane.admin.read_text(encoding="utf-8"))
+    document["users"][0]["user"] = {"token": "stale"}
+    path = tmp_path / "stale.kubeconfig"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    result = as_user(path)("get")
+    assert result.status == 1
+    assert "does not accept who you are; log in to it again" in result.stderr
