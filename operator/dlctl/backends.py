@@ -93,6 +93,10 @@ class Backend(Protocol):
     def home(self) -> str:
         """The namespace whose jobs are called by their name alone; empty: those of none are."""
 
+    @property
+    def look_seconds(self) -> float:
+        """How often it may be looked at everything, so that nobody is bothered by it."""
+
     def close(self) -> None:
         """Let go of what is open."""
 

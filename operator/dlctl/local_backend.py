@@ -39,6 +39,7 @@ class LocalBackend:
     """Asks at a socket."""
 
     home = ""
+    look_seconds = 1.0
 
     def __init__(self, socket: Path, *, or_else: str = "") -> None:
         self._client = SocketClient(socket, or_else=or_else)

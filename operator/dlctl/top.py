@@ -46,13 +46,11 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600.0),
-    default=1.0,
-    show_default=True,
     metavar="SECONDS",
-    help="How often it looks.",
+    help="How often it looks.  [default: 1, and 5 on a cluster]",
 )
 @with_wide_backend
-def command(backend: Backend, *, once: bool, interval: float) -> None:
+def command(backend: Backend, *, once: bool, interval: float | None) -> None:
     """
     Watch GPUs and jobs: who has which GPU, how far each job is, and why it does what it does.
 
@@ -64,7 +62,7 @@ def command(backend: Backend, *, once: bool, interval: float) -> None:
     elif not sys.stdout.isatty():
         raise click.UsageError("standard output is no terminal; use --once, or dljob get -w")
     else:
-        _Screen(backend, interval).run()
+        _Screen(backend, interval or backend.look_seconds).run()
 
 
 def look(backend: Backend) -> Sight:

@@ -26,7 +26,9 @@ class Notice:
 
     def text(self) -> str:
         """Write every setting with its origin and its documentation."""
-        return json.dumps([_document(setting) for setting in self.settings], ensure_ascii=False)
+        documents = [_document(setting) for setting in self.settings]
+        # A value that JSON has no form for is told as people read it; it is for people.
+        return json.dumps(documents, ensure_ascii=False, default=str)
 
 
 def _document(setting: Setting) -> dict[str, object]:

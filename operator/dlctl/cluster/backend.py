@@ -41,6 +41,8 @@ T = TypeVar("T")
 class ClusterBackend:
     """Asks one API server, mostly about one namespace."""
 
+    look_seconds = 5.0
+
     def __init__(
         self,
         connection: Connection,

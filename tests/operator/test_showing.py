@@ -1,0 +1,16 @@
+"""How the operator is set, as it shows that to people."""
+
+import json
+
+from dloperator.settings import load_settings
+from dloperator.showing import Notice
+
+
+def test_every_setting_is_shown_with_its_origin_and_without_credentials():
+    loaded = load_settings(None, ["store=mongodb://ada:secret@db/dljob", "policy=fifo"])
+    text = Notice("dljob-system", tuple(loaded.described())).text()
+    shown = {each["name"]: each for each in json.loads(text)}
+    assert "secret" not in text
+    assert (shown["policy"]["value"], shown["policy"]["origin"]) == ("fifo", "--policy")
+    assert shown["pool.label"]["origin"] == "default"
+    assert "GPUs are shared out" in shown["policy"]["description"]
