@@ -1,5 +1,8 @@
 """What a lost part of a job means to it, in the smallest scene that tells one kind from another."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from dlcontrol.judging import judge
@@ -7,7 +10,8 @@ from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
 from dlcontrol.troubles import NOT_STARTED
 from dlcontrol.verdicts import Rules
-from dlcore.model import JobId, Phase
+from dlcore.model import JobId, NodeName, Phase
+from dlwire.messages import State
 from tests.control.scenes import NOW, PENDING, Sat, after, cast, make_scene, run, running, stop
 
 A = JobId("a")
@@ -16,13 +20,12 @@ RESTARTED = after(stop(0, incarnation="y"), incarnation="y")
 RULES = Rules()
 
 
-def verdict(*seats, **rest):
+def verdict(*seats: Sat | State, nodes: Mapping[str, int] | None = None, **rest: Any) -> Any:
     """What is said of a job with a GPU on each of these nodes."""
     there = {f"n{number}": seat for number, seat in enumerate(seats)}
-    rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(seats)} | rest
-    world = {"nodes": rest.pop("nodes")} if "nodes" in rest else {}
+    rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(seats), **rest}
     job = cast("a", dict.fromkeys(there, (0,)), seats=there, **rest)
-    return judge(make_scene(job, **world), RULES).get(A)
+    return judge(make_scene(job, nodes=nodes), RULES).get(A)
 
 
 def gone(reason, **pod):
@@ -132,7 +135,7 @@ def test_that_a_sidecar_cannot_be_spoken_to_is_told_with_its_reason():
     seat = Sat(None, phase=PodPhase.UP, since=NOW - RULES.quiet_seconds - 1, reachable=False)
     job = cast("a", {"n0": (0,)}, seats={"n0": seat}, phase=Phase.INITIALIZED, booked_at=1.0)
     scene = make_scene(job)
-    known = scene.seats[A]["n0"]
+    known = scene.seats[A][NodeName("n0")]
     object.__setattr__(known.contact, "problem", "its certificate is of another authority")
     said = judge(scene, RULES)[A]
     assert told(said) == ["SideCarSilent"]

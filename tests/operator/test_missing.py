@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 Json = dict[str, Any]
 
 NODE = "gpu-a"
-QUICK = {
+QUICK: dict[str, object] = {
     "lease.leaseSeconds": 4,
     "lease.renewSeconds": 1,
     "lease.giveUpSeconds": 3,

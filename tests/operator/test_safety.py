@@ -18,7 +18,8 @@ from dloperator.certificates import Authority, write_own
 from dloperator.podmaking import SIDECAR_PORT, PodSettings
 from dlwire import codec
 from dlwire.messages import State, Stop
-from tests.operator.stages import ROOT, Stage, staged
+from tests.operator.kubelets import ROOT
+from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
 
@@ -76,7 +77,7 @@ def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage
     def refusal() -> str:
         found = stage.status("bold").get("conditions", ())
         said = {each["type"]: each["message"] for each in found if each["status"] == "False"}
-        return said.get("TemplateValid", "")
+        return str(said.get("TemplateValid", ""))
 
     said = stage.wait(refusal)
     assert 'container "trainer"' in said
@@ -148,7 +149,7 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
     assert stage.kubelets.pids() == pids
     for name in ("mine", "theirs"):
         stage.api.delete(stage.path(name))
-        stage.wait(lambda name=name: stage.is_gone(name))
+    stage.wait(lambda: stage.is_gone("mine") and stage.is_gone("theirs"))
 
 
 # --- what a training says -----------------------------------------------------------------

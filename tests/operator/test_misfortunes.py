@@ -1,0 +1,310 @@
+"""
+What befalls pods, on a real control plane: each misfortune has its reason in the status and an Event,
+counts against the job or does not, and leads to the right next step.
+
+All stories are played on one stage, one after the other, each with jobs of its own.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.operator.stages import Stage, staged
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace, remove_namespace
+from tests.servers.nodes import say_ready
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+
+NODES = {"gpu-a": 4, "gpu-b": 4}
+QUICK = {
+    "rules.retrySeconds": 0.2,
+    "rules.longestRetrySeconds": 0.4,
+    "rules.stuckSeconds": 1,
+    "rules.mostSetbacks": 1,
+    "rules.lostSeconds": 8,
+    "dialing.waitSeconds": 2,
+    "dialing.longestPauseSeconds": 0.5,
+    "dialing.refusedPauseSeconds": 0.5,
+    "lease.leaseSeconds": 4,
+    "lease.renewSeconds": 1,
+    "lease.giveUpSeconds": 3,
+}
+LONG = 10**6
+BRIEF = 100
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("misfortunes")
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(control_plane, namespace, folder, NODES) as stage:
+            stage.start_operator(settings=QUICK)
+            yield stage
+        remove_namespace(api, namespace)
+
+
+@pytest.fixture(autouse=True)
+def tidy(stage: Stage) -> Iterator[None]:
+    """Leave nothing to the next story."""
+    yield
+    for job in stage.api.get(stage.path())["items"]:
+        stage.api.delete(stage.path(job["metadata"]["name"]))
+    stage.wait(lambda: not stage.api.get(stage.path())["items"] and not stage.pods())
+
+
+def submit(stage: Stage, name: str, *, iterations: int = BRIEF, image: str = "", **spec: Any):
+    """Submit a job of one GPU."""
+    document = stage.make_job(name, iterations=iterations)
+    document["spec"] |= {"gpus": {"options": [1]}} | spec
+    if image:
+        document["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    return stage.api.post(stage.path(), document)
+
+
+def condition(stage: Stage, name: str, kind: str) -> Json:
+    found = stage.status(name).get("conditions", ())
+    return next((each for each in found if each["type"] == kind), {})
+
+
+def told(stage: Stage, name: str, reason: str, part: str = "") -> str:
+    """Wait for an Event of this reason about a job, and return what it says."""
+
+    def found() -> str:
+        events = stage.events(name)
+        return next((said for why, said in events if why == reason and part in said), "")
+
+    message: str = stage.wait(found)
+    return message
+
+
+def pod_path(stage: Stage, pod: str) -> str:
+    return f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
+
+
+def node_of(stage: Stage, name: str) -> str:
+    nodes = stage.status(name).get("allocation", {}).get("nodes", ())
+    return nodes[0]["name"] if nodes else ""
+
+
+def runs(stage: Stage, name: str, pod: str) -> bool:
+    """Whether a job trains in this pod."""
+    return pod in stage.kubelets.pids() and stage.phase(name) == "Running"
+
+
+def iteration(stage: Stage, name: str) -> int:
+    done: int = stage.status(name).get("progress", {}).get("iteration", 0)
+    return done
+
+
+def counts(stage: Stage, name: str) -> tuple[int, int]:
+    """How often it failed, and how often it was started anew for a reason that was not its own."""
+    status = stage.status(name)
+    return status.get("failures", 0), status.get("restarts", 0)
+
+
+# --- pods that were taken -----------------------------------------------------------------
+
+
+def test_a_job_whose_pod_is_evicted_by_its_node_is_started_anew(stage: Stage):
+    submit(stage, "evicted", iterations=LONG)
+    stage.wait(lambda: runs(stage, "evicted", "evicted-1"))
+    stage.kubelets.ails.evicted["evicted-1"] = "The node was low on resource: memory."
+    assert "low on resource: memory" in told(stage, "evicted", "Evicted")
+    stage.wait(lambda: runs(stage, "evicted", "evicted-2"))
+    assert counts(stage, "evicted") == (0, 1)
+
+
+def test_a_job_on_a_cordoned_node_goes_on_until_it_is_drained_and_then_elsewhere(stage: Stage):
+    submit(stage, "drained", iterations=20_000)
+    stage.wait(lambda: runs(stage, "drained", "drained-1"))
+    old = node_of(stage, "drained")
+    stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": True}})
+    try:
+        submit(stage, "other", iterations=LONG)
+        stage.wait(lambda: runs(stage, "other", "other-1"))
+        assert node_of(stage, "other") != old, "nothing new comes to a cordoned node"
+        before = iteration(stage, "drained")
+        stage.wait(lambda: iteration(stage, "drained") > before)
+        assert node_of(stage, "drained") == old, "what runs there goes on"
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": "drained-1", "namespace": stage.namespace},
+        }
+        stage.api.post(f"{pod_path(stage, 'drained-1')}/eviction", eviction)
+        assert "drained" in told(stage, "drained", "Drained")
+        stage.wait(lambda: runs(stage, "drained", "drained-2"))
+        assert node_of(stage, "drained") != old
+        assert counts(stage, "drained") == (0, 1)
+    finally:
+        stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": None}})
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_job_whose_pod_is_deleted_by_hand_is_started_anew(stage: Stage, force: bool):
+    name = "forced" if force else "deleted"
+    submit(stage, name, iterations=LONG)
+    stage.wait(lambda: runs(stage, name, f"{name}-1"))
+    query = {"gracePeriodSeconds": 0} if force else {}
+    stage.api.delete(pod_path(stage, f"{name}-1"), **query)
+    assert "was deleted" in told(stage, name, "PodDeleted")
+    stage.wait(lambda: runs(stage, name, f"{name}-2"))
+    assert counts(stage, name) == (0, 1)
+
+
+def test_a_pod_that_its_kubelet_does_not_take_is_tried_again(stage: Stage):
+    why = ("OutOfpods", "Node didn't have enough resource: pods, requested: 1")
+    stage.kubelets.ails.rejects.update(dict.fromkeys(NODES, why))
+    submit(stage, "rejected", iterations=LONG)
+    assert "enough resource: pods" in told(stage, "rejected", "OutOfpods")
+    stage.kubelets.ails.rejects.clear()
+    stage.wait(lambda: stage.phase("rejected") == "Running")
+    assert counts(stage, "rejected")[0] == 0
+
+
+# --- pods that fail -----------------------------------------------------------------------
+
+
+def test_running_out_of_memory_is_the_jobs_own_failure(stage: Stage):
+    submit(stage, "greedy", iterations=LONG, backoffLimit=1)
+    stage.wait(lambda: runs(stage, "greedy", "greedy-1"))
+    stage.kubelets.ails.out_of_memory.add("greedy-1")
+    message = told(stage, "greedy", "OOMKilled", "attempt 2 of 2")
+    assert "raise resources.limits.memory" in message
+    stage.wait(lambda: counts(stage, "greedy") == (1, 0) and stage.phase("greedy") == "Running")
+    stage.kubelets.ails.out_of_memory.add("greedy-1")
+    status = stage.wait_for_phase("greedy", "Failed")
+    assert "it failed 2 times" in status["message"]
+    finished = condition(stage, "greedy", "Finished")
+    assert finished["reason"] == "BackoffLimitExceeded"
+    assert "more memory than its limit" in finished["message"]
+
+
+def test_an_init_container_that_fails_is_the_jobs_own_failure(stage: Stage):
+    stage.kubelets.ails.inits["fetch"] = 3
+    document = stage.make_job("unfetched", iterations=BRIEF)
+    document["spec"]["backoffLimit"] = 0
+    pod = document["spec"]["template"]["spec"]
+    pod["initContainers"] = [{"name": "fetch", "image": "fetch"}]
+    stage.api.post(stage.path(), document)
+    assert "init container fetch" in told(stage, "unfetched", "InitContainerFailed")
+    status = stage.wait_for_phase("unfetched", "Failed")
+    assert "init container fetch ended with exit code 3" in status["message"]
+
+
+# --- pods that do not start ---------------------------------------------------------------
+
+NOT_FOUND = {
+    "reason": "ErrImagePull",
+    "message": 'failed to pull and unpack image "lab/none:1": not found',
+}
+
+
+def test_an_image_that_cannot_be_pulled_is_told_and_given_up_after_a_limit(stage: Stage):
+    stage.kubelets.ails.waits["lab/none:1"] = dict(NOT_FOUND)
+    submit(stage, "imageless", image="lab/none:1")
+    submit(stage, "neighbour")
+    assert "not found" in told(stage, "imageless", "ImagePullBackOff")
+    status = stage.wait_for_phase("imageless", "Failed")
+    assert "tried 2 times" in status["message"]
+    assert condition(stage, "imageless", "Finished")["reason"] == "ImagePullBackOff"
+    assert counts(stage, "imageless") == (0, 1)
+    stage.wait_for_phase("neighbour", "Completed")
+
+
+def test_a_name_that_is_no_image_is_the_jobs_own_failure(stage: Stage):
+    name = {"reason": "InvalidImageName", "message": 'couldn\'t parse image name "Lab:1:1"'}
+    stage.kubelets.ails.waits["lab/wrong"] = name
+    submit(stage, "misnamed", image="lab/wrong", backoffLimit=0)
+    status = stage.wait_for_phase("misnamed", "Failed")
+    assert "couldn't parse image name" in status["message"]
+    assert counts(stage, "misnamed") == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "shown"),
+    [
+        ("CreateContainerConfigError", 'secret "token" not found', "CreateContainerConfigError"),
+        ("CreateContainerError", "context deadline exceeded", "CreateContainerError"),
+        ("ContainerCreating", "", "NotStarted"),
+    ],
+)
+def test_a_pod_that_waits_says_so_and_starts_when_what_it_waits_for_is_there(
+    stage: Stage, reason: str, message: str, shown: str
+):
+    name = f"waits-{reason.lower()}"
+    waiting = {"reason": reason} | ({"message": message} if message else {})
+    stage.kubelets.ails.waits["lab/waits"] = waiting
+    submit(stage, name, image="lab/waits")
+    said = told(stage, name, shown)
+    assert (message or f"kubectl describe pod {name}-1") in said
+    shows = condition(stage, name, "Initialized")
+    assert (shows["status"], shows["reason"]) == ("False", shown)
+    stage.kubelets.ails.waits.clear()
+    stage.wait_for_phase(name, "Completed")
+
+
+# --- nodes that are lost ------------------------------------------------------------------
+
+
+def pod_of(stage: Stage, name: str) -> str:
+    """Wait until a job trains, and name its pod."""
+
+    def trains() -> str:
+        found = [pod for pod in stage.kubelets.pids() if pod.startswith(f"{name}-")]
+        return found[0] if found and stage.phase(name) == "Running" else ""
+
+    pod: str = stage.wait(trains)
+    return pod
+
+
+def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: Stage):
+    submit(stage, "lost", iterations=LONG)
+    pod = pod_of(stage, "lost")
+    node, pid = node_of(stage, "lost"), stage.kubelets.pids()[pod]
+    submit(stage, "elsewhere", gpus={"options": [4]}, iterations=LONG)
+    pod_of(stage, "elsewhere")
+    stage.kubelets.silent.add(node)
+    say_ready(stage.api, node, "Unknown")
+    assert "until its end is proven" in told(stage, "lost", "NodeLost")
+    stage.wait(lambda: not node_of(stage, "lost"))
+    # As impatient people do, to no avail.
+    stage.api.delete(pod_path(stage, pod), gracePeriodSeconds=0)
+    say_ready(stage.api, node, "True")
+    submit(stage, "next", gpus={"options": [4]})
+    stage.wait(lambda: condition(stage, "next", "Scheduled").get("status") == "False")
+    assert stage.kubelets.pids().get(pod) == pid, "it lives, for all that anybody knows"
+    stage.kubelets.silent.clear()
+    stage.wait(lambda: pod_of(stage, "lost") != pod)
+    assert counts(stage, "lost")[0] == 0
+    stage.api.delete(stage.path("lost"))
+    stage.wait_for_phase("next", "Completed")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_pod_whose_object_was_taken_away_is_not_taken_for_ended(stage: Stage, answers: bool):
+    name = "vanished" if answers else "dead"
+    submit(stage, name, iterations=LONG)
+    pod = pod_of(stage, name)
+    node = node_of(stage, name)
+    stage.kubelets.silent.add(node)
+    if not answers:
+        os.kill(stage.kubelets.pids()[pod], signal.SIGKILL)
+    stage.api.delete(pod_path(stage, pod), gracePeriodSeconds=0)
+    stage.api.merge(pod_path(stage, pod), {"metadata": {"finalizers": None}})
+    assert "proven" in told(stage, name, "PodLost")
+    if not answers:
+        # Nobody can be asked any more, so only that the machine starts anew is a proof.
+        boot = {"status": {"nodeInfo": {"bootID": "another"}}}
+        stage.api.merge(f"/api/v1/nodes/{node}/status", boot)
+    stage.wait(lambda: stage.status(name).get("podsBooked", 0) > 1)
+    stage.kubelets.silent.clear()
+    assert pod_of(stage, name) != pod
+    assert counts(stage, name)[0] == 0
