@@ -79,8 +79,9 @@ sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 	$(BIN)/python scripts/build-sidecar
 
 .PHONY: chaos
-chaos: setup  ## kill whatever controls and trains at 320 points, and look what becomes of it
+chaos: setup servers  ## kill whatever controls and trains at 420 points, and look what becomes of it
 	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.operator.chaos
 
 .PHONY: test-long
 test-long: setup  ## what takes very long, such as every trace to its end; not in make test

@@ -14,7 +14,7 @@ from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.platforms import Fenced, NotKept, PodKey
 from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -127,7 +127,11 @@ class Leading:
 
     async def run(self) -> None:
         """Put the epoch on every allocation, and control until something fails."""
-        await self._cluster.stamp()
+        try:
+            await self._cluster.stamp()
+        except NotKept as error:
+            # Until then nothing may be done, and somebody else may be able to.
+            raise Fenced(f"cannot take over: {error}") from error
         if self._notice is not None:
             await show_settings(self._api, self._notice)
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcontrol.metrics import Metrics
+from dlcontrol.platforms import Fenced
 from dloperator import certificates, installed
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
@@ -29,6 +30,7 @@ from dloperator.watching import NotInstalled, Watches, followed_by_operator
 log = logging.getLogger(__name__)
 
 AGAIN_S = 3.0
+SOON_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +109,24 @@ class Operator:
                     log.warning("%s", remark)
                 return authority
 
+    async def _see_anew(self) -> None:
+        """Take in what there is, for as long as we lead."""
+        while True:
+            try:
+                await self._watches.list_all()
+                await self._neighbours.list_all()
+                return
+            except (NotInstalled, Rejected, Unreachable) as error:
+                if not self._election.is_leading:
+                    raise Fenced(f"cannot take over: {error}") from error
+                log.warning("cannot take over yet: %s", error)
+            await asyncio.sleep(SOON_S)
+
     async def _lead(self, authority: Authority) -> None:
         written = (epoch_of(job) for job in self._mirrors.jobs.objects.values())
         await self._election.win(1 + max(written, default=0))
         # Whoever led before may have written until just now.
-        await self._watches.list_all()
-        await self._neighbours.list_all()
+        await self._see_anew()
         place = self._place
         candidate = Candidate(
             self._api,

@@ -1,0 +1,230 @@
+"""
+Operators die around their writes and commands, trainings and SideCars with them, and all jobs finish.
+
+Meanwhile connections to the API server are cut, answers of it are lost, others write what the operator
+is about to, and the API server itself is started anew. The witness is that of the one-machine chaos:
+each training process tells what it had, and holds a lock for each of its GPUs; what it told is read by
+a checker that knows nothing of operators.
+
+``python -m tests.operator.chaos --deaths 100`` is the long run.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.chaos.points import Plan
+from tests.chaos.processes import kill, trainings
+from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
+from tests.chaos.worlds import job_document
+from tests.operator.stages import LEADS, PATIENCE_S, Stage, staged
+from tests.operator.wires import Wire
+from tests.servers.api import Refused
+from tests.servers.binaries import find_all
+from tests.servers.controlplane import PROGRAMS, ControlPlane
+from tests.servers.namespaces import make_namespace
+from tests.servers.processes import Server
+
+JOBS = 20
+RESTART_EVERY = 10
+"""Before one of so many lives the API server is started anew."""
+AT_A_TIME = 6
+OUTSIDE = "from outside"
+LIFE_S = 15.0
+"""Who has led for that time, and come to no deadly point, is killed wherever it is."""
+QUICK = {
+    "lease.leaseSeconds": 2,
+    "lease.renewSeconds": 0.5,
+    "lease.giveUpSeconds": 1.5,
+    "lease.lookSeconds": 0.2,
+    "rules.retrySeconds": 0.2,
+    "rules.longestRetrySeconds": 1,
+    "rules.lostSeconds": 10,
+    "pace.periodSeconds": 2,
+    "dialing.waitSeconds": 2,
+    "dialing.longestPauseSeconds": 0.5,
+    "dialing.refusedPauseSeconds": 0.5,
+}
+
+
+class Trouble:
+    """What happens to a stage."""
+
+    def __init__(self, stage: Stage, wire: Wire, *, jobs: int, seed: int) -> None:
+        self.stage = stage
+        self.wire = wire
+        self.chance = random.Random(seed)
+        self.jobs = jobs
+        self.conflicts = 0
+        self.restarts = 0
+        self.deaths: Counter[str] = Counter()
+        self.disturbances: list[Disturbance] = []
+        self.iterations: dict[str, int] = {}
+        (stage.folder / "witness").mkdir()
+
+    def submit_some(self) -> None:
+        """Keep jobs coming until all have come."""
+        active = [
+            each
+            for each in self.stage.api.get(self.stage.path())["items"]
+            if each.get("status", {}).get("phase") not in ("Completed", "Failed")
+        ]
+        while len(self.iterations) < self.jobs and len(active) < AT_A_TIME:
+            name = f"job-{len(self.iterations)}"
+            self.iterations[name] = int(self.chance.uniform(3.0, 9.0) / 0.04)
+            document = job_document(
+                name,
+                self.stage.folder,
+                iterations=self.iterations[name],
+                ends_when_saved=self.chance.random() < 0.5,
+                is_forgotten=False,
+                options=self.chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
+            )
+            document["spec"]["template"]["spec"]["containers"][0]["image"] = "training"
+            active.append(self.stage.api.post(self.stage.path(), document))
+
+    def live_and_die(self, number: int) -> None:
+        """Let an operator live until it dies at a point, or is killed from outside."""
+        plan = Plan(
+            seed=self.chance.getrandbits(32),
+            deaths=dict(self.deaths),
+            spares=self.chance.choice((0, 10, 30, 80)),
+        )
+        told = self.stage.folder / f"death-{number}"
+        operator = self.start(plan, told)
+        # How long it takes to begin is the machine's affair.
+        end = time.monotonic() + PATIENCE_S
+        is_leading = False
+        while operator.is_running and time.monotonic() < end:
+            self.submit_some()
+            self.disturb(0.02)
+            self.obstruct(0.05)
+            if not is_leading and LEADS in operator.last_words():
+                is_leading = True
+                end = time.monotonic() + LIFE_S
+            time.sleep(0.1)
+        is_by_itself = not operator.is_running
+        operator.kill()
+        # One that could not renew its Lease ends by itself, as it must.
+        gave_up = is_by_itself and not told.exists()
+        assert not gave_up or "leads no more" in operator.last_words(), operator.last_words()
+        self.deaths[told.read_text() if told.exists() else "gave up" if gave_up else OUTSIDE] += 1
+
+    def obstruct(self, likelihood: float) -> None:
+        """Stand between the operator and the API server."""
+        if self.chance.random() > likelihood:
+            return
+        match self.chance.choice(("cut", "lose", "conflict")):
+            case "cut":
+                self.wire.cut()
+            case "lose":
+                self.wire.lose_answers(self.chance.randint(1, 3))
+            case "conflict":
+                for name in self.iterations:
+                    changed = {"annotations": {"example.com/mark": str(self.conflicts)}}
+                    self.stage.api.merge(self.stage.path(name), {"metadata": changed})
+                    self.conflicts += 1
+
+    def restart_server(self) -> None:
+        """Start the API server anew, while an operator is at work or just died."""
+        self.stage.plane.api_server.kill()
+        self.stage.plane.api_server.start()
+        self.stage.wait(self._answers)
+        self.restarts += 1
+
+    def _answers(self) -> bool:
+        """Whether the API server serves jobs, which it begins to a moment after it says that it is ready."""
+        try:
+            self.stage.api.get(self.stage.path())
+        except (OSError, Refused):
+            return False
+        return True
+
+    def start(self, plan: Plan, told: object) -> Server:
+        words = [
+            sys.executable,
+            "-m",
+            "tests.operator.mortals",
+            json.dumps(asdict(plan)),
+            str(told),
+        ]
+        return self.stage.start_operator(program=[*words, "--"], launches=True, settings=QUICK)
+
+    def disturb(self, likelihood: float) -> None:
+        """Kill a training, or a SideCar."""
+        if self.chance.random() > likelihood:
+            return
+        found = [*trainings(self.stage.folder).items()]
+        if self.chance.random() < 0.5:
+            pods = self.stage.kubelets.pids().items()
+            found = [(pid, pod.rpartition("-")[0]) for pod, pid in pods]
+        if found:
+            pid, job = self.chance.choice(found)
+            self.disturbances.append(Disturbance(job, time.monotonic()))
+            kill(pid)
+
+    def come_to_rest(self) -> None:
+        """With an operator that lives, everything comes to its end."""
+        self.start(Plan(seed=0, is_calm=True), self.stage.folder / "calm")
+
+        def all_have_come() -> bool:
+            self.submit_some()
+            return len(self.iterations) == self.jobs
+
+        self.stage.wait(all_have_come)
+        for name in self.iterations:
+            self.stage.wait_for_phase(name, "Completed")
+        self.stage.wait(lambda: not trainings(self.stage.folder))
+
+    def tell(self, starts: int) -> None:
+        """Say what has happened, for whoever runs this with ``-s``."""
+        points = ", ".join(f"{kind} {times}" for kind, times in self.deaths.most_common())
+        sys.stdout.write(
+            f"\n{self.deaths.total()} operators died at {len(self.deaths)} kinds of points: {points}\n"
+            f"{starts} starts of {len(self.iterations)} jobs, disturbed {len(self.disturbances)} times;"
+            f" {self.wire.cuts} connections cut, {self.wire.lost} answers lost, {self.conflicts} writes"
+            f" in between, {self.restarts} restarts of the API server\n"
+        )
+
+
+def survive(
+    plane: ControlPlane, namespace: str, folder: Path, *, deaths: int, seed: int
+) -> Trouble:
+    """Let so many operators die while jobs come and finish, and hold that no law was broken."""
+    nodes = {"gpu-a": 4, "gpu-b": 4}
+    with staged(plane, namespace, folder, nodes) as stage, Wire(plane.admin, folder) as wire:
+        stage.kubeconfig = wire.kubeconfig
+        trouble = Trouble(stage, wire, jobs=max(JOBS, deaths), seed=seed)
+        for number in range(deaths):
+            if number % RESTART_EVERY == RESTART_EVERY - 1:
+                trouble.restart_server()
+            trouble.live_and_die(number)
+        trouble.come_to_rest()
+        lives = read_all(folder / "witness")
+        expected = Expected(trouble.iterations, disturbances=tuple(trouble.disturbances))
+        assert find_broken_laws(lives, expected) == []
+        trouble.tell(len(lives))
+    return trouble
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="tests.operator.chaos")
+    options.add_argument("--deaths", type=int, default=100)
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
+    programs = find_all(*PROGRAMS)
+    with ControlPlane(folder / "plane", programs=programs) as plane, plane.api() as api:
+        survive(plane, make_namespace(api), folder, deaths=given.deaths, seed=given.seed)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
