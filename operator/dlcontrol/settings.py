@@ -199,7 +199,15 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _documentation(kind: Any) -> Mapping[str, str]:
-    """The strings under the fields of a class."""
+    """The strings under the fields of a class, and of those that it inherits from."""
+    notes: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if is_dataclass(each):
+            notes.update(_own_documentation(each))
+    return notes
+
+
+def _own_documentation(kind: Any) -> Mapping[str, str]:
     tree = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(tree, ast.ClassDef)
     notes: dict[str, str] = {}
