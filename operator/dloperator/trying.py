@@ -195,7 +195,9 @@ class Templates:
         if asks != trial.asks:
             trial.asks = asks
             self._news.add(name)
-            self._wake()
+            # Before anything is known of a job, nobody looks at it.
+            if trial.verdict is not None:
+                self._wake()
 
     def _find(self, name: Name, trial: _Trial, verdict: str) -> None:
         if verdict != trial.verdict:

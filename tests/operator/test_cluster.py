@@ -71,6 +71,7 @@ class Side:
         observation = await self.cluster.observe()
         while self.job not in observation.entries:
             await self.woken.wait()
+            self.woken.clear()
             observation = await self.cluster.observe()
         return observation
 
