@@ -27,6 +27,7 @@ from dloperator import names, podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.booked import BookedPods
 from dloperator.certificates import Certificates
+from dloperator.installed import REMEDY
 from dloperator.jobs import (
     Circumstances,
     Jobs,
@@ -292,18 +293,20 @@ class Cluster:
         where a status has one writer; the field manager is ours either way.
         """
         metadata = document["metadata"]
+        changes = differences(document.get("status") or {}, self._status_document(document, status))
         written = await self._api.merge(
             DLJOBS,
             metadata["name"],
-            {
-                "metadata": {"resourceVersion": metadata["resourceVersion"]},
-                "status": differences(
-                    document.get("status") or {}, self._status_document(document, status)
-                ),
-            },
+            {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": changes},
             metadata["namespace"],
             sub="status",
         )
+        kept = written.get("status") or {}
+        if lost := [
+            name for name, value in changes.items() if value is not None and name not in kept
+        ]:
+            # Somebody has installed an older definition of DLJobs meanwhile.
+            raise NotKept(f"the API server does not keep status.{lost[0]}; {REMEDY}")
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
 
