@@ -36,6 +36,7 @@ Json = Mapping[str, Any]
 AT_ONCE = 8
 FRESH_S = 60.0
 """So long it counts for others alike that pods would be taken."""
+MOST_ALIKE = 1000
 NOWHERE = NodeName("dry-run")
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
@@ -93,6 +94,8 @@ class Templates:
         self._trials: dict[Name, _Trial] = {}
         self._questions: dict[_Alike, _Question] = {}
         """In the order in which they were asked."""
+        self._alike: dict[Asks, Asks] = {}
+        """Thousands of jobs may ask the same, which is kept once."""
         self._news: set[Name] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -192,8 +195,10 @@ class Templates:
             asks = read_asks(pod, NOWHERE)
         except NoAmount:
             return  # The API server says so itself, and better.
+        if len(self._alike) > MOST_ALIKE:
+            self._alike.clear()
         if asks != trial.asks:
-            trial.asks = asks
+            trial.asks = self._alike.setdefault(asks, asks)
             self._news.add(name)
             # Before anything is known of a job, nobody looks at it.
             if trial.verdict is not None:
