@@ -21,6 +21,7 @@ from dlcontrol.sidecars import SideCars, Surroundings
 from dlcontrol.troubles import NOT_STARTED
 from dlcore.model import JobId
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
+from dloperator.bulletin import Bulletin
 from dloperator.certificates import Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
@@ -118,6 +119,7 @@ class Leading:
             epoch=epoch,
         )
 
+        self._bulletin = Bulletin(api, candidate.namespace, lambda: self._controller.scene)
         self._publisher = Publisher(
             self._cluster,
             lambda: self._controller.scene,
@@ -142,6 +144,7 @@ class Leading:
             self._teller.run(),
             self._tidier.run(),
             self._publisher.run(),
+            self._bulletin.run(),
             self._renew(),
             self._wait_until_fenced(),
         )

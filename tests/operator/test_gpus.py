@@ -1,10 +1,12 @@
 """What SideCars report of GPUs, on Kubernetes: their names, their faults, and that they vanish."""
 
+import json
 import os
 import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,13 +82,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.submit("first", iterations=10**6, gpus={"options": [2], "ids": "uuid"})
     stage.wait_for_phase("first", "Running")
     assert BOTH in trainings(stage, pod_of(stage, "first")).values()
-
-    def metrics() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            told: str = answer.read().decode()
-            return told
-
-    stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics())
+    stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics(port))
 
     # One that breaks is given to nobody new.
     (broken,) = place_of(stage, "first")
@@ -109,6 +105,9 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
         {broken: [0]},
     )
 
+    stage.wait(lambda: "it reported Xid 79" in known(stage)[broken].get("out", {}).get("1", ""))
+    assert known(stage)[broken]["uuids"] == {"0": "GPU-standin-0", "1": "GPU-standin-1"}
+
     # One that vanishes is told, and what trains goes on with it.
     former = pod_of(stage, "wide")
     stage.wait(lambda: trainings(stage, former))
@@ -116,6 +115,9 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
     assert f"GPU {other}/0 is given to nobody: it vanished from a container" in said(operator)
     assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
+    stage.wait(
+        lambda: "it vanished from a container" in known(stage)[other].get("out", {}).get("0", "")
+    )
 
     # When it cannot go on, a new container brings it back; that is not held against the job.
     for pid in trainings(stage, former):
@@ -126,6 +128,19 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     assert place_of(stage, "wide") == {other: [0, 1]}
     assert f"GPU {other}/0 may be given again" in said(operator)
     stage.wait(lambda: troubles(stage, "wide") == "Solved")
+
+
+def metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        told: str = answer.read().decode()
+        return told
+
+
+def known(stage: Stage) -> dict[str, Any]:
+    """What ``dljob gpu list`` is told by the operator."""
+    path = f"/api/v1/namespaces/{stage.namespace}/configmaps/dljob-gpus"
+    told: dict[str, Any] = json.loads(stage.api.get(path)["data"]["gpus.json"])
+    return told
 
 
 def warnings(stage: Stage, job: str) -> list[tuple[str, str]]:

@@ -90,6 +90,7 @@ IMPLIED = {
     Right("patch", "events"),
     # What is applied is created where it is not there yet, which is no verb in the log.
     Right("create", "configmaps", "dljob-effective-settings"),
+    Right("create", "configmaps", "dljob-gpus"),
     # Asked for only where a pod of the name was there already.
     Right("get", "pods"),
 }

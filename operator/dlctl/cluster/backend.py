@@ -172,7 +172,8 @@ class ClusterBackend:
         if nodes is None:
             return gpus.list_held(holdings)
         pool = self._operator.pool()
-        return gpus.list_gpus(nodes.items, holdings, pool, sees_all_jobs=sees_all_jobs)
+        told = self._operator.known_gpus()
+        return gpus.list_gpus(nodes.items, holdings, pool, told, sees_all_jobs=sees_all_jobs)
 
     def _find_holders(self) -> tuple[list[Json], bool]:
         """List all jobs that may be seen, and tell whether those are all there are."""

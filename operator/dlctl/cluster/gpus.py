@@ -1,8 +1,9 @@
 """
 Every GPU of a cluster and who has it, from its nodes and from what the statuses of jobs say.
 
-Only the operator knows more: what a SideCar holds at this instant, and faults that were reported to
-it. Whoever may not see all nodes or all jobs sees less, and nothing is made up for him.
+The operator shows what it alone knows: UUIDs, and why GPUs are given to nobody. What a SideCar holds at
+this instant is known to it only. Whoever may not see all nodes or all jobs sees less, and nothing is
+made up for him.
 
 Pure.
 """
@@ -10,6 +11,7 @@ Pure.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from dlctl.backends import NotThere
@@ -82,19 +84,28 @@ def _iter_refs(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Ref]:
 
 
 def list_gpus(
-    nodes: Sequence[Json], holdings: Mapping[Ref, Holding], pool: Pool, *, sees_all_jobs: bool
+    nodes: Sequence[Json],
+    holdings: Mapping[Ref, Holding],
+    pool: Pool,
+    told: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by their nodes."""
+    """List the GPUs of the pool by their nodes; ``told`` is what the operator knows of them."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
-        _show_node(node, holdings, pool, free)
+        _show_node(node, holdings, pool, free, told.get(node["metadata"]["name"], {}))
         for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
         if is_in_pool(node, pool)
     ]
 
 
 def _show_node(
-    document: Json, holdings: Mapping[Ref, Holding], pool: Pool, free: tuple[str, str]
+    document: Json,
+    holdings: Mapping[Ref, Holding],
+    pool: Pool,
+    free: tuple[str, str],
+    told: Mapping[str, Any],
 ) -> Json:
     node = describe_node(document, pool)
     away = _why_away(document)
@@ -102,11 +113,14 @@ def _show_node(
     for gpu in node.gpus:
         holding = holdings.get((node.name, gpu.index))
         cordoned = "" if node.schedulable else "its node is cordoned"
-        because = away or gpu.unavailable_because or cordoned
+        number = str(gpu.index)
+        because = away or gpu.unavailable_because or told.get("out", {}).get(number) or cordoned
         state, reason = ("unavailable", because) if because else free
         if holding is not None:
             state, reason = holding.state, because
-        gpus.append(_show_gpu(gpu.index, state, holding, reason))
+        shown = _show_gpu(gpu.index, state, holding, reason)
+        uuid = told.get("uuids", {}).get(number)
+        gpus.append({**shown, "uuid": uuid} if uuid else shown)
     return {"name": node.name, "gpuType": node.gpu_type, "gpus": gpus}
 
 

@@ -59,6 +59,16 @@ class Operator:
             self._known = settings = []
         return next((str(each["value"]) for each in settings if each["name"] == path), "")
 
+    def known_gpus(self) -> Json:
+        """What it alone knows of GPUs, by their nodes; nothing where that cannot be seen."""
+        namespace = os.environ.get(HOME_VARIABLE) or names.HOME
+        try:
+            found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.GPUS, namespace))
+            told: Json = json.loads(found["data"][names.GPUS_KEY])
+        except (BackendError, KeyError, ValueError):
+            return {}
+        return told
+
     def about(self) -> Json:
         """Tell by which policy it decides, and how GPUs change hands."""
         told = {name: self.value(name) for name in ("policy", "mechanism")}

@@ -319,6 +319,17 @@ def test_each_gpu_is_of_who_has_it_or_free_or_out():
     assert not any(name.startswith("n3") for name in found)
 
 
+def test_what_the_operator_knows_of_gpus_is_shown():
+    told = {"n1": {"uuids": {"0": "GPU-a", "2": "GPU-c"}, "out": {"2": "it reported Xid 79"}}}
+    node = make_node("n1", labels=LABELS)
+    (listed,) = gpus.list_gpus([node], {}, POOL, told, sees_all_jobs=True)
+    assert listed["gpus"] == [
+        {"index": 0, "state": "free", "uuid": "GPU-a"},
+        {"index": 1, "state": "free"},
+        {"index": 2, "state": "unavailable", "reason": "it reported Xid 79", "uuid": "GPU-c"},
+    ]
+
+
 def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
     new = job({"name": "new"}, phase="Initialized", allocation=ALLOCATION)
     old = job({"name": "old", "namespace": "x"}, leftover=[{"name": "n1", "gpuIds": [2]}])
