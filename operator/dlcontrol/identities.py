@@ -27,11 +27,19 @@ class Identities:
         self._names: dict[NodeName, Names] = {}
         self._named: dict[NodeName, tuple[Node, Node]] = {}
         """The nodes that were seen last, each with what was made of it."""
+        self._told: dict[str, tuple[State, Names]] = {}
+        """By incarnations: what SideCars said last, and what that tells."""
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars report."""
         told: dict[NodeName, list[Names]] = {}
-        for node, names in _iter_told(scene):
+        before, self._told = self._told, {}
+        for node, state in _iter_states(scene):
+            known = before.get(state.incarnation)
+            names = known[1] if known is not None and known[0] is state else _read(state)
+            self._told[state.incarnation] = (state, names)
+            if len(names) != len(scene.nodes[node].gpus):
+                continue
             told.setdefault(node, []).append(names)
         for node, all_names in told.items():
             # What one of them still says has not changed, whatever another one says.
@@ -62,14 +70,13 @@ def named(node: Node, names: Names) -> Node:
     return replace(node, gpus=tuple(replace(g, uuid=g.uuid or uuid) for g, uuid in pairs))
 
 
-def _iter_told(scene: Scene) -> Iterator[tuple[NodeName, Names]]:
+def _iter_states(scene: Scene) -> Iterator[tuple[NodeName, State]]:
+    """Every SideCar that has told of GPUs."""
     seats = (each for seats in scene.seats.values() for each in seats.items())
     for name, seat in seats:
-        node = scene.nodes.get(name)
-        if node is not None and seat.state is not None and not seat.has_ended:
-            names = _read(seat.state)
-            if len(names) == len(node.gpus):
-                yield name, names
+        state = seat.state
+        if name in scene.nodes and state is not None and state.gpus and not seat.has_ended:
+            yield name, state
 
 
 def _read(state: State) -> Names:

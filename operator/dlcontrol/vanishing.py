@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from dlcontrol.health import Returns
 from dlcontrol.observing import marked
 from dlcontrol.scene import Scene, Seat
-from dlcore.model import GpuRef, Node
+from dlcore.model import GpuRef, JobId, Node
 from dlwire.messages import Run, State
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ UNKNOWN = "UnknownGPUs"
 class _View:
     """What a container sees of its node."""
 
-    seat: Seat
+    job: JobId
     state: State
     node: Node
     seen: frozenset[GpuRef]
@@ -61,7 +61,7 @@ class Vanishing:
             for ref, why in view.missing.items():
                 if ref in view.ever_seen:
                     self._lost[ref] = f"it vanished from a container on its node: {why}"
-                elif _is_the_nodes(scene, view.seat):
+                elif _is_the_nodes(scene, view.job):
                     self._absent[ref] = f"a new container on its node does not see it: {why}"
         seen = frozenset[GpuRef]().union(*(view.seen for view in self._views.values()))
         for refs in (self._lost, self._absent):
@@ -91,10 +91,10 @@ class Vanishing:
     def _view(self, scene: Scene, seat: Seat, state: State, node: Node) -> _View:
         known = self._views.get(state.incarnation)
         if known is not None and known.state is state and known.node is node:
-            return replace(known, seat=seat)
+            return known  # Nothing is new; with thousands of containers that is most of them.
         seen = seen_in(scene, seat)
         ever_seen = seen if known is None else seen | known.ever_seen
-        return _View(seat, state, node, seen, missing_in(scene, seat), ever_seen)
+        return _View(seat.key.job, state, node, seen, missing_in(scene, seat), ever_seen)
 
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
         now = self._lost | self._absent
@@ -155,7 +155,6 @@ def _named_in_vain(
     return {refs[number]: complaints[UNKNOWN] for number in unknown & refs.keys()}
 
 
-def _is_the_nodes(scene: Scene, seat: Seat) -> bool:
+def _is_the_nodes(scene: Scene, job: JobId) -> bool:
     """Whether it tells of its node that a container sees no GPU, and not of what its user asked for."""
-    entry = scene.entries[seat.key.job]
-    return "runtimeClassName" not in entry.job.template.get("spec", {})
+    return "runtimeClassName" not in scene.entries[job].job.template.get("spec", {})
