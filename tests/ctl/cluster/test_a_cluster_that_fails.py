@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from dlctl.cluster.asking import Asker
 from dlctl.cluster.backend import ClusterBackend
 from dlctl.cluster.connecting import connect
 from dlctl.cluster.watching import Watcher
+from dlctl.main import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document
 from tests.operator.stages import install, wait_until
@@ -95,7 +97,8 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
     with subprocess.Popen(
         [sys.executable, "-c", script, "get", "-w"],
         stdout=subprocess.PIPE,
-        env={**ada.environment(), "PYTHONUNBUFFERED": "1"},
+        stderr=subprocess.PIPE,
+        env=ada.environment(),
     ) as process:
         try:
             assert process.stdout is not None
@@ -112,6 +115,10 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
             with plane.api() as api:
                 wait_until(lambda: is_merged(api, path_of(NAMESPACE, "stays", "status"), change))
             assert next(lines).split()[:2] == [b"stays", b"Queued"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60.0) == INTERRUPTED
+            assert process.stderr is not None
+            assert process.stderr.read() == b"\n", "nothing but the end of the line of ^C"
         finally:
             process.kill()
     assert ada("cancel", "stays").status == 0
