@@ -45,6 +45,7 @@ class Watcher:
     async def watch(self, version: str) -> AsyncIterator[News]:
         """Yield what changes after this version, and now and then only how far it was watched."""
         while True:
+            began = time.monotonic()
             try:
                 async for news in self._go_on(version):
                     version = news.version
@@ -57,9 +58,16 @@ class Watcher:
             except Rejected as error:
                 if error.status == GONE:
                     version = ""  # So long ago that it has to be listed anew.
-                elif time.monotonic() > self._well_at + PATIENCE_S:
+                elif self._is_for_good(began):
                     raise
                 await asyncio.sleep(self._retry_seconds)
+
+    def _is_for_good(self, began: float) -> bool:
+        """Whether it was refused for so long that it does not pass; what had gone on before may."""
+        now = time.monotonic()
+        if now > began + PATIENCE_S:
+            self._well_at = now
+        return now > self._well_at + PATIENCE_S
 
     async def _go_on(self, version: str) -> AsyncIterator[News]:
         """List everything if nothing is known, and watch until that is cut."""

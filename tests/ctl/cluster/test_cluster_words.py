@@ -1,5 +1,6 @@
 """What is made of the answers of a cluster, and which place is meant: without any cluster."""
 
+import asyncio
 import json
 import socket
 
@@ -10,12 +11,12 @@ from dlcontrol.telling import event_name
 from dlctl import choosing
 from dlctl.backends import Away, BackendError, NotThere
 from dlctl.choosing import Place, choose
-from dlctl.cluster import gpus, past, podlogs, remote, wording
+from dlctl.cluster import gpus, past, podlogs, remote, watching, wording
 from dlctl.cluster.backend import ClusterBackend
 from dlctl.cluster.refusals import complaints, explain
 from dlctl.local_backend import LocalBackend
 from dllocal.folders import Folders
-from dloperator.apiserver import NotFound, Rejected, Unreachable
+from dloperator.apiserver import Listing, NotFound, Rejected, Unreachable
 from dloperator.placeholders import PoolMode
 from dloperator.reading import Pool
 from tests.servers.nodes import make_node
@@ -426,3 +427,63 @@ def test_the_end_of_a_command_is_its_exit_status_or_why_there_is_none():
     assert remote.read_status(json.dumps({"status": "Failure", **causes}).encode()) == 7
     with pytest.raises(BackendError, match=r"cannot be run there \(no such file\); check it"):
         remote.read_status(b'{"status": "Failure", "message": "no\\n such file"}')
+
+
+# --- watching -----------------------------------------------------------------------------
+
+
+class Refusing:
+    """An API server that refuses each watch with the next of these, and then tells of a job."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.versions = []
+
+    async def watch(self, _resource, _namespace, *, version, labels):
+        assert labels == "team=vision"
+        self.versions.append(version)
+        if self.errors:
+            raise self.errors.pop(0)
+        yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "8"}}}
+        yield {"type": "DELETED", "object": {"metadata": {"resourceVersion": "9"}}}
+
+    async def list(self, _resource, _namespace, *, labels):
+        assert labels == "team=vision"
+        return Listing([{"metadata": {"name": "a"}}], "7")
+
+
+def watched(server, count):
+    async def watch():
+        watcher = watching.Watcher(server, "ns", "team=vision", retry_seconds=0.0)
+        news = watcher.watch("5")
+        return [await anext(news) for _ in range(count)]
+
+    return asyncio.run(watch())
+
+
+def test_a_watch_goes_on_where_it_was_whatever_cuts_it():
+    starting = Rejected(429, {"message": "storage is (re)initializing"})
+    server = Refusing(Unreachable("away"), starting, Rejected(403, {"message": "not yet"}))
+    bookmark, deleted = watched(server, 2)
+    assert (bookmark.items, bookmark.version) == ([], "8")
+    assert deleted.removed == [{"metadata": {"resourceVersion": "9"}}]
+    assert server.versions == ["5", "5", "5", "5"]
+
+
+def test_a_watch_from_too_long_ago_begins_anew_with_everything():
+    server = Refusing(Rejected(410, {"message": "too old resource version"}))
+    everything, *_ = watched(server, 2)
+    assert everything.is_complete
+    assert server.versions == ["5", "7"]
+
+
+def test_what_is_refused_for_good_ends_a_watch(monkeypatch):
+    class Forbidding(Refusing):
+        async def watch(self, _resource, _namespace, **_):
+            for error in (Rejected(403, {"message": "no longer"}),):
+                raise error
+            yield {}
+
+    monkeypatch.setattr(watching, "PATIENCE_S", 0.05)
+    with pytest.raises(Rejected, match="no longer"):
+        watched(Forbidding(), 1)
