@@ -247,7 +247,7 @@ def test_a_cluster_without_names_of_types_or_without_nodes_says_so():
         "waits: needs GPUs of type A100; this cluster has none of a known type"
     )
     assert wait(CauseCode.TOO_LARGE, pending("new", 1), cluster=Cluster([])) == (
-        "waits: needs at least 1 GPU; even empty, this cluster could give it none"
+        "waits: needs at least 1 GPU; no node of this cluster has a GPU to give"
     )
 
 
