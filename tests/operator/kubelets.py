@@ -33,8 +33,6 @@ from tests.servers.processes import Guard
 Json = dict[str, Any]
 
 LOOK_S = 0.1
-NETWORK = f"127.{64 + os.getpid() % 128}"
-"""Of the addresses of pods; another one for whoever tests at the same time."""
 RESTART_S = (0.2, 0.5, 1.0)
 ROOT = Path(__file__).parents[2]
 OUR_NETWORK = f"127.{1 + os.getpid() % 254}"
