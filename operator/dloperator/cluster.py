@@ -43,6 +43,7 @@ from dloperator.podmaking import PodSettings
 from dloperator.reading import Pool, is_in_pool, read_node
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
+from dloperator.strays import Strays
 from dloperator.telling import Teller
 from dloperator.trying import Templates
 
@@ -105,6 +106,7 @@ class Cluster:
         self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
         """Each with what it was read from: its object, and why it is not ours."""
         self._pods = BookedPods(mirrors)
+        self._strays = Strays(mirrors)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -124,7 +126,8 @@ class Cluster:
         changed = self._read_jobs() | self._unsettled
         self._unsettled = set()
         there = [(self._mirrors.nodes.objects[Name("", n.name)], n) for n in self._read_nodes()]
-        nodes = self._lodging.settle(self._entries, changed, there)
+        settled = self._lodging.settle(self._entries, changed, there)
+        nodes = tuple(self._strays.mark(settled, self._entries))
         self._reservations.note({name.name: why for name, (_, why, _) in self._nodes.items()})
         return Observation(
             self._entries, nodes, self._pods.read(self._entries), self._lodging.needs
@@ -144,7 +147,8 @@ class Cluster:
         for name in changed:
             document = self._mirrors.jobs.get(name)
             if document is None:
-                entries.pop(job_id(name), None)
+                if entries.pop(job_id(name), None) is not None:
+                    self._strays.note_end(name)
                 self._jobs.forget(name)
                 self._remaining.pop(job_id(name), None)
                 self._templates.forget(name)
@@ -152,6 +156,7 @@ class Cluster:
             if self._is_another(entries.get(job_id(name)), document):
                 # Whoever remembers the former one of this name shall see first that it is gone.
                 del entries[job_id(name)]
+                self._strays.note_end(name)
                 self._jobs.forget(name)
                 self._mirrors.changed_jobs.add(name)
                 self._mirrors.wake(True)  # noqa: FBT003 - one news follows the other

@@ -1,0 +1,92 @@
+"""
+Pods that train for a job that is no more, and so for nobody's account.
+
+Our finalizer keeps a job until its pods are proven to have ended. Somebody may take it away, which is
+what people do to an object that does not go. Then nothing is written any more of which GPUs the pods
+have; until they are proven to have ended, no GPU of their node is given away that nobody else holds.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dlcontrol.platforms import Entry
+from dlcontrol.records import Status
+from dlcore.model import GpuRef, JobId, Node, NodeName
+from dlcore.podrules import TRAINER
+from dloperator import names
+from dloperator.mirror import Mirrors, Name
+from dloperator.reading import has_ended, is_bound, role_of
+
+Json = Mapping[str, Any]
+
+
+class Strays:
+    """One for the life of a leader."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._known = set(mirrors.pods.objects)
+        """The pods that may be such; to begin with, all there are."""
+
+    def note_end(self, job: Name) -> None:
+        """Remember that a job is gone; what it left behind counts for nobody else of its name."""
+        for name, pod in self._mirrors.pods.objects.items():
+            if name.namespace == job.namespace and _job_of(pod) == job.name:
+                self._known.add(name)
+
+    def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
+        """Keep the GPUs from everybody that may be in use by no job that there is."""
+        found = self._find()
+        if not found:
+            return list(nodes)
+        held = {ref for entry in entries.values() for ref in _refs_of(entry.status)}
+        return [
+            _without(node, found[node.name], {gpu for where, gpu in held if where == node.name})
+            if node.name in found
+            else node
+            for node in nodes
+        ]
+
+    def _find(self) -> dict[NodeName, str]:
+        """Find the nodes where there are such pods, each with the name of one."""
+        found = {}
+        for name in list(self._known):
+            pod = self._mirrors.pods.get(name)
+            if pod is None or role_of(pod) != TRAINER or self._has_job(name, pod):
+                self._known.discard(name)
+                continue
+            node = str(pod["spec"].get("nodeName", ""))
+            if has_ended(pod, self._mirrors.nodes.get(Name("", node))):
+                self._known.discard(name)
+            elif is_bound(pod):
+                found[NodeName(node)] = str(name)
+        return found
+
+    def _has_job(self, name: Name, pod: Json) -> bool:
+        job = self._mirrors.jobs.get(Name(name.namespace, _job_of(pod)))
+        owners = pod["metadata"].get("ownerReferences") or ()
+        return job is not None and any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
+
+
+def _refs_of(status: Status) -> Iterable[GpuRef]:
+    """All that a job has, or has not been seen to release."""
+    placed = status.placement.refs() if status.placement is not None else ()
+    return (*placed, *status.leftover)
+
+
+def _job_of(pod: Json) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(names.JOB_LABEL, ""))
+
+
+def _without(node: Node, pod: str, held: Collection[int]) -> Node:
+    why = f"pod {pod} of a job that is no more has not ended"
+    return replace(
+        node,
+        gpus=tuple(
+            gpu
+            if gpu.index in held or gpu.unavailable_because
+            else replace(gpu, unavailable_because=why)
+            for gpu in node.gpus
+        ),
+    )

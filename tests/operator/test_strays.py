@@ -1,0 +1,99 @@
+"""Somebody takes away our finalizer of a job that trains: no GPU gets a second master by it (law 1)."""
+
+from typing import Any
+
+from dlcontrol.platforms import Entry
+from dlcontrol.records import Status
+from dlcore import jobfile
+from dlcore.model import JobId, Node, NodeName, Placement
+from dloperator import names
+from dloperator.mirror import Mirrors, Name
+from dloperator.strays import Strays
+from tests.operator.manifests import make_manifest
+
+Json = dict[str, Any]
+
+SPACE = "default"
+NODES = [Node.of("gpu-a", 4), Node.of("gpu-b", 2)]
+
+
+def job(name: str, uid: str, version: int) -> Json:
+    document = make_manifest(name)
+    document["metadata"] |= {"namespace": SPACE, "uid": uid, "resourceVersion": str(version)}
+    return document
+
+
+def pod(of: str, uid: str, node: str, version: int, **status: Any) -> Json:
+    return {
+        "metadata": {
+            "name": f"{of}-1",
+            "namespace": SPACE,
+            "uid": f"pod-of-{uid}",
+            "resourceVersion": str(version),
+            "labels": {names.JOB_LABEL: of, names.ROLE_LABEL: "trainer"},
+            "ownerReferences": [{"kind": names.KIND, "name": of, "uid": uid}],
+        },
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def shown(*, jobs: list[Json], pods: list[Json]) -> Mirrors:
+    mirrors = Mirrors()
+    for each in jobs:
+        mirrors.jobs.show(each)
+    for each in pods:
+        mirrors.pods.show(each)
+    for node in NODES:
+        mirrors.nodes.show({"metadata": {"name": node.name, "resourceVersion": "1"}})
+    return mirrors
+
+
+def usable(strays: Strays, entries: dict[JobId, Entry]) -> list[tuple[int, ...]]:
+    return [node.usable for node in strays.mark(NODES, entries)]
+
+
+def entry_of(document: Json, gpus: dict[NodeName, list[int]]) -> dict[JobId, Entry]:
+    parsed = jobfile.parse(document, require_template=True)
+    status = Status(placement=Placement.of(gpus, "A100"))
+    return {JobId("default/other"): Entry(parsed, 0, status, document=document)}
+
+
+def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
+    mirrors = shown(jobs=[job("gone", "u1", 1)], pods=[pod("gone", "u1", "gpu-a", 2)])
+    strays = Strays(mirrors)
+    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+    mirrors.jobs.show_end(job("gone", "u1", 5))
+    strays.note_end(Name(SPACE, "gone"))
+    assert usable(strays, {}) == [(), (0, 1)]
+    mirrors.pods.show(
+        pod(
+            "gone",
+            "u1",
+            "gpu-a",
+            6,
+            phase="Failed",
+            containerStatuses=[{"name": "trainer", "state": {}}],
+        )
+    )
+    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+
+
+def test_whoever_leads_next_sees_them_too():
+    assert usable(Strays(shown(jobs=[], pods=[pod("gone", "u1", "gpu-a", 2)])), {})[0] == ()
+
+
+def test_a_job_of_the_same_name_has_nothing_to_do_with_them():
+    mirrors = shown(jobs=[job("gone", "u2", 9)], pods=[pod("gone", "u1", "gpu-a", 2)])
+    assert usable(Strays(mirrors), {})[0] == ()
+
+
+def test_what_others_hold_there_stays_theirs():
+    other = job("other", "u3", 3)
+    mirrors = shown(jobs=[other], pods=[pod("gone", "u1", "gpu-a", 2)])
+    assert usable(Strays(mirrors), entry_of(other, {NodeName("gpu-a"): [1, 2]}))[0] == (1, 2)
+
+
+def test_a_pod_that_no_node_was_found_for_holds_nothing():
+    mirrors = shown(jobs=[], pods=[pod("gone", "u1", "", 2)])
+    assert usable(Strays(mirrors), {})[0] == (0, 1, 2, 3)
