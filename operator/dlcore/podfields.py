@@ -8,7 +8,7 @@ schema in :mod:`dlcore.jobfields`.
 from typing import Final
 
 from dlcore import jobforms, podrules
-from dlcore.records import Many, Record
+from dlcore.records import Many, Record, Words
 from dlcore.schemas import Flag, Node, Number, Quantity, Text
 
 _COMMAND = Many(
@@ -95,6 +95,33 @@ _TRAINING_CONTAINER = Record(
 )
 
 
+# What DLJob adds labels to itself, and so has to be a map; of the pods beside the training nobody else
+# asks Kubernetes beforehand.
+_METADATA = Record(
+    description="Labels and annotations of the pods.",
+    open=True,
+    fields={
+        "labels": Words(
+            description="Names by which the pods are selected.",
+            keys=jobforms.LABEL_KEY,
+            max_items=256,
+            values=Text(
+                description="The value of a label.",
+                min_length=0,
+                max_length=63,
+                form=jobforms.LABEL_VALUE,
+            ),
+        ),
+        "annotations": Words(
+            description="Notes to the pods, for people and programs.",
+            keys=jobforms.LABEL_KEY,
+            max_items=256,
+            values=Text(description="A note.", min_length=0, max_length=262_144),
+        ),
+    },
+)
+
+
 def _containers(item: Record, description: str, *, required: bool) -> Many:
     return Many(
         description=description,
@@ -128,6 +155,9 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
                 description="Not for the training, whose SideCar must be process 1."
             ),
             "hostPID": Flag(description="Not for the training, whose SideCar must be process 1."),
+            "hostNetwork": Flag(
+                description="Not for the training, whose pods need ports and addresses of their own."
+            ),
             "nodeName": Text(
                 description="Not to be used: DLJob chooses the nodes.", max_length=253
             ),
@@ -139,7 +169,7 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
         remedy="give a pod template",
         fixed_because="the pods of the job were made from it",
         fields={
-            "metadata": Record(description="Labels and annotations of the pods.", open=True),
+            "metadata": _METADATA,
             "spec": spec,
         },
     )

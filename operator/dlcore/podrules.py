@@ -141,4 +141,13 @@ POD_RULES: Final = (
         holds=lambda pod: not pod.get("hostPID"),
         cel="!has(self.hostPID) || !self.hostPID",
     ),
+    Rule(
+        name="network-is-not-of-the-host",
+        reads=("hostNetwork",),
+        at="hostNetwork",
+        message="lets pods on one node clash over the ports of the SideCar and of the training",
+        remedy="remove it (a pod has an address of its own)",
+        holds=lambda pod: not pod.get("hostNetwork"),
+        cel="!has(self.hostNetwork) || !self.hostNetwork",
+    ),
 )

@@ -64,6 +64,7 @@ VALUES: dict[Where, dict[str, list[Any]]] = {
     },
     ("batch",): {"elastic": [True, False], "max": [1, 64, 10_000]},
     ("template", "spec"): {
+        "hostNetwork": [True, False],
         "hostPID": [True, False],
         "shareProcessNamespace": [True, False],
         "nodeName": ["node"],
