@@ -110,8 +110,7 @@ class Cluster:
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._turns = asyncio.Semaphore(AT_ONCE)
-        # Whatever was shown before we began to look.
-        mirrors.changed_jobs.update(mirrors.jobs.objects)
+        mirrors.attend()
 
     @property
     def entries(self) -> Mapping[JobId, Entry]:
@@ -259,6 +258,8 @@ class Cluster:
     async def _write(self, job: JobId, status: Status) -> None:
         name = name_of(job)
         for _ in range(ATTEMPTS):
+            # With thousands of them it may be long ago that anybody asked.
+            self._insist_on_leading()
             document = self._mirrors.jobs.get(name)
             if document is None:
                 return  # It was deleted, and had nothing.

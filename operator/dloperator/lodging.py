@@ -63,7 +63,7 @@ class Lodging:
         """Until when, and what kube-scheduler said."""
         self._ports: set[str] = set()
         self._nodes: dict[NodeName, tuple[Node, Json, Node]] = {}
-        mirrors.changed_pods.update(mirrors.pods.objects)
+        mirrors.attend()
 
     @property
     def needs(self) -> Mapping[JobId, Needs]:

@@ -111,6 +111,7 @@ class Mirrors:
         """Told of news; true where more of the same kind is to be expected."""
         self.stir: Callable[[], None] = lambda: None
         """Told of every change, our own too."""
+        self._is_attended = False
         self.changed_jobs: set[Name] = set()
         """Since they were looked at last."""
         self.changed_pods: set[Name] = set()
@@ -121,14 +122,26 @@ class Mirrors:
         self.neighbourhood = Neighbourhood()
         """What else there is on the nodes."""
 
+    def attend(self) -> None:
+        """
+        Collect from now on what has changed, beginning with everything there is.
+
+        Until then nobody takes it away again, and it would only grow where somebody waits to lead.
+        """
+        self._is_attended = True
+        self.changed_jobs.update(self.jobs.objects)
+        self.changed_pods.update(self.pods.objects)
+
     def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
-        self.changed_jobs.add(name)
+        if self._is_attended:
+            self.changed_jobs.add(name)
         self.stir()
         if is_news:
             self.wake(True)  # noqa: FBT003 - as it stands above
 
     def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
-        self.changed_pods.add(name)
+        if self._is_attended:
+            self.changed_pods.add(name)
         self._changed(name, is_news)
 
     def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it

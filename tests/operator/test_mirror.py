@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from dloperator.mirror import Mirror, Name, version_of
+from dloperator.mirror import Mirror, Mirrors, Name, version_of
 
 JOB = Name("lab", "job")
 
@@ -78,3 +78,18 @@ def test_the_answer_to_our_own_write_is_no_news_and_neither_is_the_event_of_it(m
     mirror.show(document(5))
     assert changes == [JOB]
     assert version_of(mirror.objects[JOB]) == 5
+
+
+def test_who_only_waits_to_lead_collects_nothing_and_begins_with_all_there_is():
+    mirrors = Mirrors()
+    for version in range(1, 4):
+        for mirror in (mirrors.jobs, mirrors.pods):
+            mirror.show(document(version, name=f"job-{version}"))
+    mirrors.jobs.show_end(document(4, name="job-1"))
+    assert (mirrors.changed_jobs, mirrors.changed_pods) == (set(), set())
+    mirrors.attend()
+    assert mirrors.changed_jobs == mirrors.jobs.objects.keys()
+    assert mirrors.changed_pods == mirrors.pods.objects.keys()
+    mirrors.changed_jobs.clear()
+    mirrors.jobs.show(document(5, name="late"))
+    assert mirrors.changed_jobs == {Name("lab", "late")}
