@@ -7,6 +7,7 @@ import pytest
 
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import wait_until
+from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
 from tests.servers.namespaces import make_namespace
@@ -18,7 +19,7 @@ Json = dict[str, Any]
 
 HOME = "dljob-system"
 INSTALL = ROOT / "manifests" / "install"
-POLICY = "validatingadmissionpolicy/dljob-pool"
+POLICIES = ("dljob-pool", "dljob-operator-secrets")
 OURS = {"key": "dljob.io/pool", "operator": "Exists"}
 ANY = {"operator": "Exists"}
 REMEDY = "submit a DLJob instead"
@@ -107,9 +108,11 @@ def classes(plane):
         plane.kubectl("create", "-f", "-", stdin=json.dumps(document))
 
 
-def test_the_expressions_of_the_policy_are_well_typed(plane):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_expressions_of_the_policies_are_well_typed(plane, policy):
     def status() -> Json:
-        found = json.loads(plane.kubectl("get", POLICY, "-o", "json"))
+        path = f"validatingadmissionpolicy/{policy}"
+        found = json.loads(plane.kubectl("get", path, "-o", "json"))
         status: Json = found.get("status", {})
         return status if status.get("observedGeneration") else {}
 
@@ -194,3 +197,57 @@ def test_an_administrator_can_let_a_namespace_do_it(kubectl, plane):
     plane.kubectl("label", "namespace", "trusted", "dljob.io/pool-access=allowed")
     wait_until(lambda: refusal(plane.kubectl.in_namespace("trusted"), document) == "")
     assert refusal(plane.kubectl.in_namespace("kube-system"), document) == ""
+
+
+def secret(name: str, *, kind: str = "kubernetes.io/tls", owner: str = "DLJob") -> Json:
+    reference = {"apiVersion": "v1", "kind": owner, "name": "it", "uid": "u"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "ownerReferences": [reference] if owner else []},
+        "type": kind,
+        "stringData": {"tls.crt": "", "tls.key": ""},
+    }
+
+
+@pytest.fixture(scope="module")
+def operator(plane):
+    """Kubectl of the operator, once it is kept from what is not its own."""
+    operator = plane.kubectl_as(plane.kubeconfig_for_service_account(HOME, "dljob-operator"))
+    wait_until(lambda: "Forbidden" in refusal(operator, secret("any")))
+    return operator
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (secret("job-dljob-tls"), ""),
+        (secret("job"), "writes certificates only"),
+        (secret("dljob-ca", owner=""), "writes certificates only"),
+        (secret("job-dljob-tls", kind="Opaque"), "writes certificates only"),
+        (secret("job-dljob-tls", owner=""), "belong to jobs"),
+        (secret("job-dljob-tls", owner="Pod"), "belong to jobs"),
+    ],
+)
+def test_the_operator_writes_certificates_of_jobs_and_no_other_secrets(operator, document, why):
+    said = refusal(operator, document)
+    assert why in said
+    assert bool(said) is bool(why), said
+
+
+def test_its_authority_is_written_at_home_only(operator):
+    document = secret("dljob-ca", owner="")
+    document["metadata"]["namespace"] = HOME
+    assert refusal(operator, document) == ""
+
+
+def test_the_operator_does_not_get_to_see_a_secret_by_a_patch_that_changes_nothing(
+    plane, kubectl, operator
+):
+    theirs = secret("theirs-dljob-tls", kind="Opaque", owner="")
+    kubectl.try_to("create", "-f", "-", stdin=json.dumps(theirs))
+    namespace = kubectl("get", "secret", "theirs-dljob-tls", "-o", "jsonpath={.metadata.namespace}")
+    path = f"/api/v1/namespaces/{namespace}/secrets/theirs-dljob-tls"
+    kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-operator")
+    with Api(kubeconfig) as api, pytest.raises(Refused, match="writes certificates only"):
+        api.merge(path, {})
