@@ -6,8 +6,10 @@ certificate with its uid for a name, in a Secret that belongs to it; the operato
 at each start. Whom they are for says the name, never an address (docs/protocol.md).
 """
 
+import asyncio
 import base64
 import contextlib
+import logging
 import os
 import random
 import time
@@ -25,16 +27,20 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from dlcontrol.dialing import AUTHORITY, CERTIFICATE, KEY
 from dlcore.model import JobId
 from dloperator import names
-from dloperator.apiserver import ApiServer, Conflict, NotFound
+from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected
 from dloperator.podmaking import owner_reference, secret_name
 from dloperator.reading import sidecar_name
 from dloperator.resources import SECRETS
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
 CA_DAYS: Final = 3650
 OUR_DAYS: Final = 365
+AGAIN_S: Final = 60.0
+"""What the API server refuses to keep is offered to it once more after so long."""
 LATELY_S: Final = 5.0
 """Pods that are made within so long share one certificate."""
 SKEW: Final = timedelta(hours=1)
@@ -149,13 +155,27 @@ class Certificates:
         until when they are valid, and write them anew, not all at once.
         """
         now, lasts = self._clock(), self._days * 86_400
+        refused: dict[JobId, Rejected] = {}
         for job in self._renew_at.keys() - jobs.keys():
             del self._renew_at[job]
             self._written.pop(job, None)
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
             if now >= due or job in waiting:
-                await self._write(job, metadata)
+                try:
+                    await self._write(job, metadata)
+                except Rejected as error:
+                    # Its namespace may be about to go; the others need theirs all the same.
+                    refused[job] = error
+                    self._renew_at[job] = max(due, now + AGAIN_S)
+        if refused:
+            job, why = next(iter(refused.items()))
+            log.warning(
+                "the certificates of %d jobs cannot be written, as of %s: %s",
+                len(refused),
+                job,
+                why,
+            )
 
     async def _write(self, job: JobId, metadata: Mapping[str, Any]) -> None:
         files = self._authority.vouch_for(sidecar_name(metadata["uid"]), days=self._days)
@@ -216,6 +236,15 @@ def write_own(authority: Authority, folder: Path, name: str) -> None:
             folder / file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)
         ) as opened:
             opened.write(content)
+
+
+async def renew_own(
+    authority: Authority, folder: Path, name: str, *, every_seconds: float = OUR_DAYS / 2 * 86_400
+) -> None:
+    """Write it anew long before it ends, for as long as we lead; whoever dials looks at the files."""
+    while True:
+        await asyncio.sleep(every_seconds)
+        write_own(authority, folder, name)
 
 
 def _builder(

@@ -13,6 +13,7 @@ from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
+from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, NotKept, PodKey
 from dlcontrol.records import ConditionType
@@ -74,7 +75,13 @@ class Leading:
     """All parts of a leader; of one epoch."""
 
     def __init__(
-        self, candidate: Candidate, work: Work, certificates: Certificates, folder: str
+        self,
+        candidate: Candidate,
+        work: Work,
+        certificates: Certificates,
+        folder: str,
+        *,
+        notebook: Notebook,
     ) -> None:
         self._api = api = candidate.api
         self._mirrors = candidate.mirrors
@@ -89,13 +96,12 @@ class Leading:
         self._tidier = Tidier(api, self._mirrors, specs, reservations)
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
-        store = open_store(work.store, environment=os.environ)
         self._memory = Remembrance(
-            open_notebook(store, work.options.costs),
+            notebook,
             Lessons(sample_seconds=work.sample_seconds),
             epoch=epoch,
         )
-        candidate.metrics.watch_store(self._memory.notebook.state)
+        candidate.metrics.watch_store(notebook.state)
         self._sidecars = SideCars(
             Surroundings(heard=self._hear, fenced=self._be_fenced, meter=candidate.metrics),
             replace(work.dialing, certificates=folder),
@@ -140,7 +146,6 @@ class Leading:
         self._mirrors.stir = self._tidier.wake
         await together(
             self._controller.run(),
-            self._election.keep(),
             self._teller.run(),
             self._tidier.run(),
             self._publisher.run(),
@@ -198,6 +203,11 @@ class Leading:
 
     async def _wait_until_fenced(self) -> None:
         await self._fenced
+
+
+def open_memory(work: Work) -> Notebook:
+    """Open what is remembered; it may take seconds, so not for the event loop."""
+    return open_notebook(open_store(work.store, environment=os.environ), work.options.costs)
 
 
 async def together(*activities: Coroutine[Any, Any, None]) -> None:

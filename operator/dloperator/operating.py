@@ -21,7 +21,7 @@ from dloperator.certificates import Authority, Certificates
 from dloperator.electing import Election, LeaseSettings
 from dloperator.guarding import Guard
 from dloperator.jobs import epoch_of
-from dloperator.leading import Candidate, Leading, Work, together
+from dloperator.leading import Candidate, Leading, Work, open_memory, together
 from dloperator.mirror import Mirrors
 from dloperator.neighbours import Neighbours
 from dloperator.serving import Door
@@ -125,6 +125,10 @@ class Operator:
     async def _lead(self, authority: Authority) -> None:
         written = (epoch_of(job) for job in self._mirrors.jobs.objects.values())
         await self._election.win(1 + max(written, default=0))
+        # However long it takes to take over, the Lease is renewed from the first moment.
+        await together(self._election.keep(), self._govern(authority))
+
+    async def _govern(self, authority: Authority) -> None:
         # Whoever led before may have written until just now.
         await self._see_anew()
         place = self._place
@@ -139,9 +143,18 @@ class Operator:
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
             name = self._work.cluster.pods.controller_name
             certificates.write_own(authority, Path(folder), name)
-            leading = Leading(candidate, self._work, Certificates(self._api, authority), folder)
+            # A store may have to be waited for, and the Lease is renewed meanwhile.
+            notebook = await asyncio.to_thread(open_memory, self._work)
+            leading = Leading(
+                candidate,
+                self._work,
+                Certificates(self._api, authority),
+                folder,
+                notebook=notebook,
+            )
             try:
                 guard = Guard(self._api, authority, place.namespace)
-                await together(leading.run(), guard.run())
+                renewing = certificates.renew_own(authority, Path(folder), name)
+                await together(leading.run(), guard.run(), renewing)
             finally:
                 await leading.close()

@@ -1,0 +1,84 @@
+"""The certificates of jobs and of the operator are renewed, whatever is wrong with one of them."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlcontrol.dialing import CERTIFICATE
+from dlcore.model import JobId
+from dloperator.apiserver import Rejected, Resource
+from dloperator.certificates import Authority, Certificates, renew_own, write_own
+
+DAY = 86_400.0
+
+
+class SecretServer:
+    """Keeps Secrets, but not in a namespace that is about to go."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.going = {"going"}
+
+    async def create(
+        self, _resource: Resource, _document: Mapping[str, Any], namespace: str
+    ) -> None:
+        self.asked.append(namespace)
+        if namespace in self.going:
+            raise Rejected(403, {"message": f"namespace {namespace} is being terminated"})
+
+
+def metadata(namespace: str) -> dict[str, str]:
+    return {"name": "job", "namespace": namespace, "uid": f"uid-of-{namespace}"}
+
+
+JOBS = {JobId(f"{name}/job"): metadata(name) for name in ("first", "going", "last")}
+
+
+def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
+    caplog: pytest.LogCaptureFixture,
+):
+    server, now = SecretServer(), [0.0]
+    api: Any = server
+    certificates = Certificates(api, Authority.new(), clock=lambda: now[0], chance=random.Random(1))
+
+    def renewed() -> list[str]:
+        server.asked.clear()
+        with caplog.at_level(logging.WARNING):
+            asyncio.run(certificates.renew(JOBS))
+        return sorted(server.asked)
+
+    assert renewed() == [], "nobody knows of a certificate that is over"
+    now[0] = DAY
+    assert renewed() == ["first", "going", "last"]
+    [said] = caplog.messages
+    assert "of 1 jobs cannot be written, as of going/job: namespace going is being" in said
+    assert renewed() == [], "it is not asked for all the time"
+    now[0] += 61.0
+    assert renewed() == ["going"]
+    server.going.clear()
+    now[0] += 61.0
+    assert renewed() == ["going"]
+    now[0] += DAY
+    assert renewed() == []
+
+
+def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
+    authority = Authority.new()
+
+    async def story() -> None:
+        write_own(authority, tmp_path, "operator")
+        first = (tmp_path / CERTIFICATE).read_bytes()
+        renewing = asyncio.create_task(
+            renew_own(authority, tmp_path, "operator", every_seconds=0.001)
+        )
+        async with asyncio.timeout(30):
+            while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
+                await asyncio.sleep(0)
+        renewing.cancel()
+
+    asyncio.run(story())

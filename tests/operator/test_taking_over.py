@@ -1,0 +1,103 @@
+"""From the moment in which an operator wins, its Lease is renewed, however long it takes to take over."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from dlcontrol.loop import Options
+from dlcontrol.platforms import Fenced
+from dlcore import policies
+from dloperator.access import Access
+from dloperator.apiserver import NotFound, Resource, Unreachable
+from dloperator.certificates import Authority
+from dloperator.electing import Election, LeaseSettings
+from dloperator.leading import Work
+from dloperator.operating import Operator, Place
+
+LEASE = LeaseSettings(renew_seconds=0.01, give_up_seconds=60.0, look_seconds=0.01)
+GENEROUS_S = 30.0
+
+
+class LeaseServer:
+    """Keeps one Lease."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.renewals = 0
+        self.often_renewed = asyncio.Event()
+        self.is_away = False
+
+    async def get(self, _resource: Resource, name: str, _namespace: str) -> Mapping[str, Any]:
+        if self.lease is None:
+            raise NotFound(404, {"message": f"no {name}"})
+        return self.lease
+
+    async def create(
+        self, _resource: Resource, document: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any]:
+        self.lease = {**document, "metadata": {**document["metadata"], "resourceVersion": "1"}}
+        return self.lease
+
+    async def replace(
+        self, _resource: Resource, document: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any]:
+        if self.is_away:
+            raise Unreachable("the API server does not answer")
+        self.renewals += 1
+        if self.renewals >= 3:
+            self.often_renewed.set()
+        self.lease = {**document}
+        return self.lease
+
+
+class TakenOver(Exception):
+    """All is seen that has to be seen before anything is decided."""
+
+
+def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
+    configuration = Configuration()
+    configuration.host = "http://127.0.0.1:1"
+    work = Work(options=Options(policy=policies.make("adaptive")))
+    operator = Operator(Access(configuration), Place(namespace="home", identity="me"), work)
+    api: Any = server
+    operator._election = Election(api, "home", "me", lease)
+    return operator
+
+
+def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        server = LeaseServer()
+
+        async def see_very_much(_operator: Operator) -> None:
+            async with asyncio.timeout(GENEROUS_S):
+                await server.often_renewed.wait()
+            raise TakenOver
+
+        monkeypatch.setattr(Operator, "_see_anew", see_very_much)
+        operator = candidate(server, LEASE)
+        with pytest.raises(TakenOver):
+            await operator._lead(Authority.new())
+        await operator._api.close()
+
+    asyncio.run(story())
+
+
+def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        server = LeaseServer()
+
+        async def never_see(_operator: Operator) -> None:
+            server.is_away = True
+            async with asyncio.timeout(GENEROUS_S):
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Operator, "_see_anew", never_see)
+        operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
+        with pytest.raises(Fenced, match="could not be renewed"):
+            await operator._lead(Authority.new())
+        await operator._api.close()
+
+    asyncio.run(story())
