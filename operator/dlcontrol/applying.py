@@ -10,9 +10,9 @@ nothing and somebody waits for it; pods are asked for and ended all at once afte
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from dlcontrol.asides import Asides
 from dlcontrol.coordinating import (
@@ -35,6 +35,9 @@ from dlwire.messages import Peer, Run, Stop, Target
 log = logging.getLogger(__name__)
 
 LONGEST_REASON = 1024
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+"""A pod that the platform does not take is asked for again after twice as long each time."""
 
 
 class Dialer(Protocol):
@@ -58,6 +61,16 @@ class Dialer(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What the platform said of an order that it did not take."""
+
+    why: str
+    pause: float
+    not_before: float
+    """When it may be asked again."""
+
+
 class Hands:
     """Books, launches, says. One for the life of a controller."""
 
@@ -75,7 +88,9 @@ class Hands:
         self._removed: dict[tuple[JobId, Booking], float] = {}
         """Pods that we had ended, and when."""
         self._begun: dict[JobId, Begun] = {}
-        self._refusals: dict[tuple[JobId, Booking], str] = {}
+        self._refusals: dict[tuple[JobId, Booking], _Refusal] = {}
+        self._called_off: set[tuple[JobId, Booking]] = set()
+        """Pods that we booked, that were never taken, and that we no longer want."""
 
     # --- what is remembered
 
@@ -94,7 +109,12 @@ class Hands:
 
     def refusal(self, job: JobId, booking: Booking) -> str:
         """Why the platform would not even take the order for this pod; empty if it did."""
-        return self._refusals.get((job, booking), "")
+        refusal = self._refusals.get((job, booking))
+        return refusal.why if refusal is not None else ""
+
+    def is_called_off(self, job: JobId, booking: Booking) -> bool:
+        """Whether there never was such a pod, and will be none, because we no longer ask for it."""
+        return (job, booking) in self._called_off
 
     def contact(self, key: PodKey) -> Contact:
         """What is known of a SideCar; where it has no address, since when it has none."""
@@ -118,6 +138,7 @@ class Hands:
         self._absent = {key: self._absent.get(key, now) for key in absent}
         self._asked &= booked
         self._untold &= booked
+        self._called_off &= booked
         for memory in (self._removed, self._refusals):
             for gone in memory.keys() - booked:
                 del memory[gone]
@@ -152,11 +173,11 @@ class Hands:
                     entry = scene.entries[command.job]
                     new = [pod for pod in entry.status.pods if pod.node in command.nodes]
                     self._untold.update((command.job, pod) for pod in new)
-                    slow += [partial(self._launch, entry, pod) for pod in new]
+                    slow += [partial(self._launch, scene.now, entry, pod) for pod in new]
                 case Launch():
                     entry = scene.entries[command.key.job]
                     pod = _booking(entry, command.key.node)
-                    slow.append(partial(self._launch, entry, pod))
+                    slow.append(partial(self._launch, scene.now, entry, pod))
                 case Remove():
                     slow.append(partial(self._remove, scene, command))
                 case Forget():
@@ -167,17 +188,23 @@ class Hands:
 
     # --- pods
 
-    async def _launch(self, entry: Entry, booking: Booking) -> None:
+    async def _launch(self, now: float, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)
+        before = self._refusals.get(pod)
+        if before is not None and now < before.not_before:
+            return
         try:
             await self._platform.launch(PodOrder(entry, booking))
         except Fenced:
             raise
         except Exception as error:
-            # It is asked for again at the next look.
-            if self._refusals.get(pod) != str(error):
+            # It is asked for again, as long as the job shall have it.
+            if before is None or before.why != str(error):
                 log.exception("the pod of %s on %s was not taken", entry.job.id, booking.node)
-            self._refusals[pod] = str(error)
+            pause = (
+                min(2.0 * before.pause, LONGEST_PAUSE_S) if before is not None else FIRST_PAUSE_S
+            )
+            self._refusals[pod] = _Refusal(str(error), pause, now + pause)
             return
         self._refusals.pop(pod, None)
         self._asked.add(pod)
@@ -197,6 +224,8 @@ class Hands:
             return
         self._removed[pod] = scene.now
         if not command.is_needed:
+            if pod in self._refusals and pod in self._untold:
+                self._called_off.add(pod)
             # That it ends now says nothing about whether the job can be started there.
             self._untold.discard(pod)
 

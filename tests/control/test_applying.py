@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.applying import Hands
+from dlcontrol.applying import FIRST_PAUSE_S, Hands
 from dlcontrol.asides import Asides
 from dlcontrol.coordinating import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
 from dlcontrol.platforms import Address, Fenced, PodKey
@@ -250,15 +250,45 @@ def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(hands, pl
     assert not hands.is_fresh(A, Booking(N0, 1))
 
 
-def test_a_pod_that_the_platform_does_not_take_is_asked_for_again(hands, place):
+def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(hands, place):
     place.refuses = OSError("the quota is used up")
     do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     booking = Booking(N0, 1)
     assert not hands.has_asked(A, booking)
     assert hands.refusal(A, booking) == "the quota is used up"
     place.refuses = None
-    do(hands, place, make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})), Launch(A0))
+    later = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    assert do(hands, place, later, Launch(A0)) == []
+    do(hands, place, replace(later, now=NOW + FIRST_PAUSE_S), Launch(A0))
     assert (hands.has_asked(A, booking), hands.refusal(A, booking)) == (True, "")
+
+
+def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
+    place.refuses = OSError("the quota is used up")
+    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    asked = [
+        second
+        for second in range(1, 260)
+        if do(hands, place, replace(scene, now=NOW + second), Launch(A0))
+    ]
+    assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
+
+
+def test_a_pod_that_was_never_taken_is_called_off_and_one_that_was_is_not(hands, place):
+    remove = Remove(A0, "it is not needed any longer")
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    booking = scene.entries[A].status.pods[0]
+    do(hands, place, scene, Launch(A0), remove)
+    assert not hands.is_called_off(A, booking)
+    place.refuses = OSError("the quota is used up")
+    fresh = Hands(place, place, EPOCH)
+    do(fresh, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    do(fresh, place, scene, remove)
+    assert not fresh.is_called_off(A, booking)  # That it is to go has not been heard.
+    place.refuses = None
+    do(fresh, place, scene, remove)
+    assert fresh.is_called_off(A, booking)
 
 
 def test_who_leads_no_longer_hears_of_it(hands, place):
@@ -322,3 +352,4 @@ def test_nothing_is_remembered_of_what_is_gone(hands, place):
     hands.keep_up({}, {}, NOW)
     memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._refusals)
     assert not any(memories)
+    assert not hands._called_off

@@ -543,6 +543,41 @@ def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of
         assert government.gauge.decisions - decisions <= 4
 
 
+def test_a_job_whose_pods_are_refused_frees_its_gpus_soon_and_fails_in_the_end(monkeypatch):
+    orders = []
+    take = PlayedPlatform.launch
+
+    async def launch(self, order):
+        if order.entry.job.id != "greedy":
+            return await take(self, order)
+        orders.append(order)
+        raise OSError("exceeded quota")
+
+    async def remove(self, key, *, because):
+        """There is no such pod, of which nobody tells anything more."""
+
+    monkeypatch.setattr(PlayedPlatform, "launch", launch)
+    monkeypatch.setattr(PlayedPlatform, "remove", remove)
+    with governed(n0=1) as government:
+        rules = replace(government.options.rules, initialize_seconds=900.0)
+        government.options = replace(government.options, rules=rules)
+        greedy, world = submit(government, "greedy"), government.world
+        began = world.now
+        government.begin()
+        world.run(500.0, until=lambda: status(government, greedy).setbacks == 1)
+        assert world.now - began < rules.stuck_seconds + 10
+        # Not once a look: those are two seconds apart.
+        assert len(orders) < 10
+        modest = submit(government, "modest")
+        world.run(60.0, until=lambda: has_begun(government, modest))
+        assert has_begun(government, modest)
+        assert not status(government, greedy).pods
+        world.cancel(modest)
+        world.run(3000.0, until=lambda: status(government, greedy).is_final)
+        assert status(government, greedy).phase is Phase.FAILED
+        assert "exceeded quota" in status(government, greedy).message
+
+
 @dataclass
 class Sleeper(Lawless):
     """Wants to be asked again at a certain time."""
