@@ -21,6 +21,12 @@ _COMMAND = Many(
     max_items=256,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
+_ARGS = Many(
+    description="What is appended to the command.",
+    remedy='write a list of words, such as ["--lr", "0.1"]',
+    max_items=4096,
+    items=Text(description="A word of the command.", min_length=0, max_length=65_536),
+)
 # Open records and no maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
 _RESOURCES = Record(
     description="What the container needs besides GPUs, as in any pod.",
@@ -88,6 +94,7 @@ _TRAINING_CONTAINER = Record(
     fields={
         "name": _NAME,
         "command": _COMMAND,
+        "args": _ARGS,
         "env": _ENV,
         "resources": _RESOURCES,
         **_PROBES,

@@ -38,6 +38,8 @@ LATE_SECONDS: Final = 10.0
 """So long after the last SIGKILL of the SideCar the kubelet may send its own."""
 LONGEST_STEM: Final = 48
 
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
 RESTRICTED: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -140,6 +142,12 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
     return pod
 
 
+def make_bare(document: Json, job: Job) -> Json:
+    """Make the pod of the template alone, so that what Kubernetes says of it is of the user's words."""
+    template, metadata = copy.deepcopy(dict(job.template)), document["metadata"]
+    return _pod(metadata, template, trainer_name(metadata["name"], 0), TRAINER)
+
+
 def _pod(metadata: Json, template: Json, name: str, role: str) -> Json:
     own = template.get("metadata") or {}
     return {
@@ -186,8 +194,9 @@ def _on_node(affinity: Json, node: NodeName) -> Json:
     Terms are alternatives, so the node is named in each. It is not ``spec.nodeName``, which would
     go past the scheduler and all that it knows about volumes, ports and memory.
     """
-    nodes = affinity.setdefault("nodeAffinity", {})
-    required = nodes.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    # What is there but empty was left out, as Kubernetes sees it too.
+    nodes = affinity["nodeAffinity"] = affinity.get("nodeAffinity") or {}
+    required = nodes[REQUIRED] = nodes.get(REQUIRED) or {}
     here = {"key": "metadata.name", "operator": "In", "values": [node]}
     required["nodeSelectorTerms"] = [
         {**term, "matchFields": [*(term.get("matchFields") or ()), here]}

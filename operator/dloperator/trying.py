@@ -4,7 +4,8 @@ Whether Kubernetes would take the pods of a job, asked when the job is submitted
 Of a pod template only what rules need is typed in the custom resource, so whether the rest is a pod
 is found out by a dry run of making one. Until that is answered the job is not looked at; a job whose
 pods would be refused is set aside with the words of the API server, and tried again from time to
-time, because what refuses it may be a quota or a missing class that somebody brings.
+time, because what refuses it may be a quota or a missing class that somebody brings. So the template
+of a job that comes here may hold anything; nothing that is made or read of it may end a trial.
 
 Of many jobs that differ by nothing but their names, as a sweep makes them, one is tried for all.
 """
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from dlcontrol.records import Booking
 from dlcore import jobfile
 from dlcore.amounts import NoAmount
-from dlcore.model import NodeName
+from dlcore.model import Job, NodeName, Phase
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.asking import Asks, read_asks
@@ -36,9 +37,11 @@ Json = Mapping[str, Any]
 AT_ONCE = 8
 FRESH_S = 60.0
 """So long it counts for others alike that pods would be taken."""
+REFUSED_S = 1.0
+"""So long it counts for them that pods would not be; that may be otherwise the next moment."""
 MOST_ALIKE = 1000
 NOWHERE = NodeName("dry-run")
-AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+AGAIN_S = (REFUSED_S, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
 LONGEST = 800
 
@@ -66,19 +69,16 @@ class _Alike(NamedTuple):
 class _Answer(NamedTuple):
     verdict: str | None
     """Why the pod would be refused; empty if it would not; none if that was not answered."""
-    taken: Json | None = None
-    """The pod as it would be."""
+    until: float
+    """So long it counts for others alike."""
+    asks: Asks | None = None
+    """What the pod asks as it would be."""
 
 
-class _Question(NamedTuple):
-    asked_at: float
-    answer: asyncio.Task[_Answer]
-
-    def is_fresh(self, now: float) -> bool:
-        """Whether the answer counts for others; what is refused may be allowed the next moment."""
-        if not self.answer.done():
-            return True
-        return self.answer.result().verdict == "" and now < self.asked_at + FRESH_S
+class _Draft(NamedTuple):
+    pod: Json
+    flaw: str = ""
+    """Why it is the bare template, which cannot be supervised."""
 
 
 class Templates:
@@ -92,7 +92,7 @@ class Templates:
         self._settings = settings
         self._wake = wake
         self._trials: dict[Name, _Trial] = {}
-        self._questions: dict[_Alike, _Question] = {}
+        self._questions: dict[_Alike, asyncio.Task[_Answer]] = {}
         """In the order in which they were asked."""
         self._alike: dict[Asks, Asks] = {}
         """Thousands of jobs may ask the same, which is kept once."""
@@ -119,6 +119,7 @@ class Templates:
 
     def news(self) -> set[Name]:
         """Tell of which jobs something was found out since this was asked last."""
+        self._drop_stale()
         news, self._news = self._news, set()
         return news
 
@@ -133,10 +134,10 @@ class Templates:
         for name in list(self._trials):
             self.forget(name)
         for question in self._questions.values():
-            question.answer.cancel()
+            question.cancel()
 
     async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
-        if "deletionTimestamp" in document["metadata"]:
+        if _is_over(document):
             self._find(name, trial, "")
             return
         try:
@@ -145,67 +146,113 @@ class Templates:
             # Whoever reads the job says so himself.
             self._find(name, trial, "")
             return
-        pod = podmaking.make_trainer(dict(document), job, Booking(NOWHERE, 0), self._settings)
-        self._learn(name, trial, pod)
+        draft = self._draft(name, document, job)
+        self._learn(name, trial, _read(name, draft.pod))
         alike, attempt = _Alike.of(document), 0
         while True:
             # Whoever no longer waits for the answer does not take it from the others.
-            answer = await asyncio.shield(self._answer(alike, name, pod))
-            if answer.taken is not None:
-                # With what the cluster adds to it: usual requests, the overhead of its runtime.
-                self._learn(name, trial, answer.taken)
+            answer = await asyncio.shield(self._answer(alike, name, draft.pod))
+            # With what the cluster adds to it: usual requests, the overhead of its runtime.
+            self._learn(name, trial, answer.asks)
             if answer.verdict is not None:
-                self._find(name, trial, answer.verdict)
+                self._find(name, trial, answer.verdict or draft.flaw)
             if answer.verdict == "":
                 return
             await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
             attempt += 1
 
+    def _draft(self, name: Name, document: Json, job: Job) -> _Draft:
+        try:
+            booking = Booking(NOWHERE, 0)
+            return _Draft(podmaking.make_trainer(dict(document), job, booking, self._settings))
+        except Exception as error:
+            log.info("no pod can be made of the template of job %s", name, exc_info=True)
+            # What exactly is wrong the API server knows best.
+            flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
+            return _Draft(podmaking.make_bare(dict(document), job), f"{flaw}; correct it")
+
     def _answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
         """Ask for this job, unless it was just asked for one that is alike."""
         loop = asyncio.get_running_loop()
-        now, known = loop.time(), self._questions
-        if (question := known.get(alike)) is not None and question.is_fresh(now):
-            return question.answer
+        known = self._questions
+        question = known.get(alike)
+        if question is not None and _counts(question, loop.time()):
+            return question
         known.pop(alike, None)
-        while known and not (oldest := next(iter(known.items())))[1].is_fresh(now):
+        self._drop_stale()
+        known[alike] = loop.create_task(self._ask(name, pod))
+        return known[alike]
+
+    def _drop_stale(self) -> None:
+        now, known = asyncio.get_running_loop().time(), self._questions
+        while known and not _counts((oldest := next(iter(known.items())))[1], now):
             del known[oldest[0]]
-        known[alike] = _Question(now, loop.create_task(self._ask(name, pod)))
-        return known[alike].answer
 
     async def _ask(self, name: Name, pod: Json) -> _Answer:
         """Ask once."""
+        asks = None
         try:
             async with self._turns:
                 taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
+            verdict, asks = "", _read(name, taken)
         except Conflict:
-            return _Answer("")  # There is one of that name, which was taken.
+            verdict = ""  # There is one of that name, which was taken.
         except Unreachable as error:
             log.warning("cannot find out whether the pods of job %s are right: %s", name, error)
-            return _Answer(None)
+            verdict = None
         except Rejected as error:
-            if error.status >= SERVER_ERROR:
-                return _Answer(None)
-            why = f"Kubernetes would refuse its pods: {error}"
-            return _Answer(f"{why[:LONGEST]}; correct spec.template")
-        return _Answer("", taken)
+            verdict = _verdict(error)
+        except Exception:
+            # Many wait for the answer, and would else never hear one.
+            log.exception("cannot find out whether the pods of job %s are right", name)
+            verdict = None
+        counts_for = FRESH_S if verdict == "" else REFUSED_S
+        return _Answer(verdict, asyncio.get_running_loop().time() + counts_for, asks)
 
-    def _learn(self, name: Name, trial: _Trial, pod: Json) -> None:
-        try:
-            asks = read_asks(pod, NOWHERE)
-        except NoAmount:
-            return  # The API server says so itself, and better.
+    def _learn(self, name: Name, trial: _Trial, asks: Asks | None) -> None:
+        if asks is None or asks == trial.asks:
+            return
         if len(self._alike) > MOST_ALIKE:
             self._alike.clear()
-        if asks != trial.asks:
-            trial.asks = self._alike.setdefault(asks, asks)
-            self._news.add(name)
-            # Before anything is known of a job, nobody looks at it.
-            if trial.verdict is not None:
-                self._wake()
+        trial.asks = self._alike.setdefault(asks, asks)
+        self._news.add(name)
+        # Before anything is known of a job, nobody looks at it.
+        if trial.verdict is not None:
+            self._wake()
 
     def _find(self, name: Name, trial: _Trial, verdict: str) -> None:
         if verdict != trial.verdict:
             trial.verdict = verdict
             self._news.add(name)
             self._wake()
+
+
+def _counts(question: asyncio.Task[_Answer], now: float) -> bool:
+    """Whether the answer counts for others alike."""
+    return not question.done() or now < question.result().until
+
+
+def _is_over(document: Json) -> bool:
+    """Whether no pod of a job will be made any more."""
+    phase = (document.get("status") or {}).get("phase")
+    return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
+
+
+def _read(name: Name, pod: Json) -> Asks | None:
+    """Read what a pod asks; nothing if it cannot be read, of which the API server says more."""
+    try:
+        asks = read_asks(pod, NOWHERE)
+        hash(asks)  # What is neither text nor a number would be found out by whoever remembers it.
+    except NoAmount:
+        return None
+    except Exception:
+        log.info("what the pods of job %s ask cannot be read", name, exc_info=True)
+        return None
+    return asks
+
+
+def _verdict(error: Rejected) -> str | None:
+    if error.status >= SERVER_ERROR:
+        return None
+    why = f"Kubernetes would refuse its pods: {error}"
+    return f"{why[:LONGEST]}; correct spec.template"

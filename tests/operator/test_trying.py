@@ -12,7 +12,7 @@ from dloperator.jobs import Specs
 from dloperator.podmaking import PodSettings
 from dloperator.resources import DLJOBS
 from dloperator.trying import Templates
-from tests.operator.manifests import make_manifest
+from tests.operator.manifests import make_manifest, set_phase
 from tests.servers.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +32,11 @@ class Counting(ApiServer):
 
 async def find_out(api: ApiServer, namespace: str, jobs: list[Json]) -> list[str]:
     """Submit jobs, and return what is found out about each."""
-    made = [await api.create(DLJOBS, job, namespace) for job in jobs]
+    return await find_out_again(api, [await api.create(DLJOBS, job, namespace) for job in jobs])
+
+
+async def find_out_again(api: ApiServer, made: list[Json]) -> list[str]:
+    """Return what is found out about jobs that are there."""
     news = asyncio.Event()
     templates = Templates(api, Specs(), PodSettings(), news.set)
     try:
@@ -78,3 +82,87 @@ def test_what_is_wrong_with_one_is_told_of_it_alone(cluster: ControlPlane, names
     verdicts, _ = ask(cluster, namespace, [with_image("right", "training"), wrong])
     assert verdicts[0] == ""
     assert "Not A Name" in verdicts[1]
+
+
+# What passes the schema of a job, and is no pod, by a word that Kubernetes is to say of it.
+NO_PODS: dict[str, Json] = {
+    "tolerations": {"tolerations": {"key": "spot"}},
+    "affinity": {"affinity": "node-1"},
+    "nodeAffinity": {"affinity": {"nodeAffinity": ["node-1"]}},
+    "nodeSelector": {"nodeSelector": ["disk"]},
+    "terminationGracePeriodSeconds": {"terminationGracePeriodSeconds": "30"},
+    "volumes": {"volumes": "data"},
+    "quantities": {"containers": [{"resources": {"requests": {"cpu": [1]}}}]},
+    "volumeMounts": {"containers": [{"volumeMounts": 5}]},
+    "imagePullSecrets": {"imagePullSecrets": 5},
+}
+
+
+def with_pod(name: str, changes: Json) -> Json:
+    """Make a job with these fields in its pod, or in the trainer of it."""
+    job = deepcopy(make_manifest(name))
+    spec = job["spec"]["template"]["spec"]
+    for field, value in changes.items():
+        if field == "containers":
+            spec[field][0] |= value[0]
+        else:
+            spec[field] = value
+    return job
+
+
+def test_of_what_cannot_be_read_as_a_pod_kubernetes_tells_what_is_wrong(
+    cluster: ControlPlane, namespace: str
+):
+    jobs = [with_pod(f"wrong-{number}", changes) for number, changes in enumerate(NO_PODS.values())]
+    verdicts, _ = ask(cluster, namespace, jobs)
+    for word, verdict in zip(NO_PODS, verdicts, strict=True):
+        assert verdict.startswith("Kubernetes would refuse its pods: ")
+        assert word in verdict
+        assert verdict.endswith("; correct spec.template")
+
+
+def test_what_is_there_but_empty_was_left_out(cluster: ControlPlane, namespace: str):
+    empty = {
+        "affinity": {"nodeAffinity": None},
+        "tolerations": None,
+        "volumes": None,
+        "nodeSelector": None,
+    }
+    assert ask(cluster, namespace, [with_pod("empty", empty)]) == ([""], 1)
+
+
+def test_a_refusal_counts_for_a_moment_for_all_that_are_alike(
+    cluster: ControlPlane, namespace: str
+):
+    async def story() -> int:
+        api = Counting(access.find(str(cluster.admin)))
+        jobs = [with_pod(f"alike-{number}", NO_PODS["affinity"]) for number in range(20)]
+        made = [await api.create(DLJOBS, job, namespace) for job in jobs]
+        news = asyncio.Event()
+        templates = Templates(api, Specs(), PodSettings(), news.set)
+        try:
+            for job in made:  # Each only after the one before it was answered.
+                while templates.verdict(job) is None:
+                    await asyncio.wait_for(news.wait(), PATIENCE_S)
+                    news.clear()
+            return api.dry_runs
+        finally:
+            await templates.close()
+            await api.close()
+
+    assert asyncio.run(story()) < 10
+
+
+def test_one_that_has_ended_is_not_tried(cluster: ControlPlane, namespace: str):
+    async def story() -> tuple[list[str], int]:
+        api = Counting(access.find(str(cluster.admin)))
+        try:
+            await api.create(DLJOBS, with_pod("over", NO_PODS["affinity"]), namespace)
+            with cluster.api() as user:
+                set_phase(user, namespace, "over", "Completed")
+            over = await api.get(DLJOBS, "over", namespace)
+            return await find_out_again(api, [over]), api.dry_runs
+        finally:
+            await api.close()
+
+    assert asyncio.run(story()) == ([""], 0)

@@ -74,8 +74,8 @@ def _is_met(requirement: Requirement, there: Mapping[str, str]) -> bool:
 def _compares(requirement: Requirement, value: str | None) -> bool:
     try:
         there, bound = int(value or ""), int(requirement.values[0])
-    except (ValueError, IndexError):
-        return False
+    except (ValueError, IndexError, TypeError):
+        return False  # Such as null, where nobody has checked what a pod asks.
     return there > bound if requirement.operator == "Gt" else there < bound
 
 
