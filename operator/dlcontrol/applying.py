@@ -88,6 +88,8 @@ class Hands:
         self._removed: dict[tuple[JobId, Booking], float] = {}
         """Pods that we had ended, and when."""
         self._begun: dict[JobId, Begun] = {}
+        self._unforgotten: dict[JobId, str] = {}
+        """Jobs that the platform does not let go, and why."""
         self._refusals: dict[tuple[JobId, Booking], _Refusal] = {}
         self._called_off: set[tuple[JobId, Booking]] = set()
         """Pods that we booked, that were never taken, and that we no longer want."""
@@ -142,8 +144,9 @@ class Hands:
         for memory in (self._removed, self._refusals):
             for gone in memory.keys() - booked:
                 del memory[gone]
-        for job in self._begun.keys() - entries.keys():
-            del self._begun[job]
+        for known in (self._begun, self._unforgotten):
+            for job in known.keys() - entries.keys():
+                known.pop(job)
 
     # --- what is recorded before it is done
 
@@ -181,7 +184,7 @@ class Hands:
                 case Remove():
                     slow.append(partial(self._remove, scene, command))
                 case Forget():
-                    slow.append(partial(self._platform.forget, command.job))
+                    slow.append(partial(self._forget, command.job))
                 case Unbook():
                     pass  # Was recorded, and there is nothing left to do.
         await asyncio.gather(*(act() for act in slow))
@@ -228,6 +231,17 @@ class Hands:
                 self._called_off.add(pod)
             # That it ends now says nothing about whether the job can be started there.
             self._untold.discard(pod)
+
+    async def _forget(self, job: JobId) -> None:
+        try:
+            await self._platform.forget(job)
+        except Fenced:
+            raise
+        except Exception as error:
+            # It is asked for again at the next look.
+            if self._unforgotten.get(job) != str(error):
+                log.exception("job %s could not be forgotten", job)
+            self._unforgotten[job] = str(error)
 
     # --- what is said
 

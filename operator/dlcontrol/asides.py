@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 from dlcontrol.platforms import Entry
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Scene
+from dlcontrol.unkept import Unkept
 from dlcore.model import JobId
 
 log = logging.getLogger(__name__)
@@ -38,12 +39,13 @@ class Asides:
         """What went wrong since it was written last."""
         self._broken: dict[JobId, _Verdict] = {}
         self._told: dict[JobId, str] | None = None
-        """Whose condition says it; unknown before the first look."""
+        """Whose condition says it; unknown before the first look, and after one that failed."""
+        self.unkept = Unkept()
 
     @property
     def jobs(self) -> frozenset[JobId]:
         """Those that nothing is decided about."""
-        return frozenset(self._faults) | self._broken.keys()
+        return frozenset(self._faults) | self._broken.keys() | self.unkept.jobs
 
     def attempt(
         self, job: JobId, act: Callable[P, T], /, *args: P.args, **named: P.kwargs
@@ -68,6 +70,10 @@ class Asides:
         )
         self._broken[entry.job.id] = _Verdict(entry.spec_generation, message)
 
+    def doubt(self) -> None:
+        """Nobody knows what was recorded of what was to be said last."""
+        self._told = None
+
     def readmit(self, scene: Scene) -> None:
         """Try those again whose spec has changed."""
         for job, verdict in list(self._broken.items()):
@@ -88,6 +94,10 @@ class Asides:
         present |= self._faults
         self._faults = {}
         before = self._told
+        for job in self.unkept.jobs:
+            # It says what it says.
+            present.pop(job, None)
+            present |= {job: before[job]} if job in before else {}
         if not was_decided:
             present = before | present
         self._told = present

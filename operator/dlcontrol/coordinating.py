@@ -109,6 +109,8 @@ def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
     board = _Board(scene, asides)
     commands: list[Command] = []
     for job in scene.entries:
+        if job in asides.unkept.jobs:
+            continue
         commands += asides.attempt(job, board.commands, job) or ()
     return commands
 

@@ -51,6 +51,8 @@ def judge(
     asides = asides if asides is not None else Asides()
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
+        if job in asides.unkept.jobs:
+            continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None
         learnt = Learnt(iterations, (resumptions or {}).get(job))

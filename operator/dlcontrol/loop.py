@@ -13,7 +13,7 @@ for one; between decisions the loop only carries on with what was decided.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -25,7 +25,16 @@ from dlcontrol.coordinating import Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Fenced, NotKept, Observation, Platform, Pod, PodKey, PodPhase
+from dlcontrol.platforms import (
+    Fenced,
+    NotKept,
+    NotKeptAlone,
+    Observation,
+    Platform,
+    Pod,
+    PodKey,
+    PodPhase,
+)
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType, Status
 from dlcontrol.scene import Scene, Seat
@@ -229,14 +238,15 @@ class Controller:
             statuses = self._asides.statuses(scene, was_decided=decision is not None)
             news += telling.news_of_asides(scene, statuses)
             scene = scene.with_statuses(statuses)
-        await self._records.keep(scene)
+        if not await self._keep(scene):
+            return
         await self._hands.carry_out(commands, scene, self._asides)
 
         # 4. Who is told of it. What was decided is kept with its plan.
         self._note_costs(before, verdicts)
         for job, each in happened:
             self._remember(self._memory.note_news, job, each, self._clock())
-        await self._tell(news)
+        await telling.tell_all(self._platform, news)
         if decision is not None and decision.plan is not None and decision.snapshot is not None:
             self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
         self.scene = scene
@@ -256,6 +266,7 @@ class Controller:
             key: pod.address for key, pod in observation.pods.items() if pod.address is not None
         }
         self._hands.keep_up(entries, addresses, now)
+        self._asides.unkept.look(entries, now)
         return Scene(
             now=now,
             epoch=self._epoch,
@@ -401,6 +412,38 @@ class Controller:
             policy_state=self._last.policy_state,
         )
 
+    # --- recording
+
+    async def _keep(self, scene: Scene) -> bool:
+        """Record it. If that is refused of some jobs, all is looked at anew, and they are left alone."""
+        unkept = self._asides.unkept
+        try:
+            await self._records.keep(scene, unkept.offered)
+        except NotKept:
+            self._asides.doubt()
+            raise
+        except NotKeptAlone as error:
+            await self.leave_alone(error)
+            self._last.basis = None
+            self._next_look = scene.now
+            self._woken.set()
+            return False
+        back = News("Readmitted", "its status can be written again")
+        await telling.tell_all(self._platform, ((job, back) for job in unkept.accept()))
+        return True
+
+    async def leave_alone(self, error: NotKeptAlone) -> None:
+        """Do nothing about these jobs as long as nothing can be recorded of them."""
+        self._asides.doubt()
+        news = self._asides.unkept.refuse(error.jobs, self._clock())
+        await telling.tell_all(
+            self._platform,
+            (
+                (job, News("SetAside", f"is set aside: {why}", warning=True))
+                for job, why in news.items()
+            ),
+        )
+
     # --- afterwards
 
     def _note_costs(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
@@ -411,21 +454,6 @@ class Controller:
             if paused > 0:
                 self._gauge.reshaped(paused, self._options.mechanism.value)
                 self._remember(self._memory.note_cost, job, old.generation, paused)
-
-    async def _tell(self, all_news: Iterable[tuple[JobId, News]]) -> None:
-        told: dict[JobId, list[News]] = {}
-        for job, news in all_news:
-            told.setdefault(job, []).append(news)
-        await asyncio.gather(*(self._tell_people(job, news) for job, news in told.items()))
-
-    async def _tell_people(self, job: JobId, all_news: Sequence[News]) -> None:
-        for news in all_news:
-            try:
-                await self._platform.tell(job, news.reason, news.message, warning=news.warning)
-            except Fenced:
-                raise
-            except Exception:
-                log.exception("could not tell that job %s: %s", job, news.message)
 
     def _remember(self, keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
         """What is learnt and kept for later is no reason to stop scheduling (law 7)."""

@@ -64,7 +64,8 @@ def take_snapshot(
     beyond: dict[str, int] = {}
     """How many GPUs they have in each namespace."""
     for job, entry in scene.entries.items():
-        if not is_schedulable(scene, entry):
+        # What was recorded of a job holds as long as nothing else can be.
+        if not is_schedulable(scene, entry) and job not in asides.unkept.jobs:
             continue
         state = None
         if not entry.problem and job not in asides.jobs:

@@ -120,6 +120,14 @@ class NotKept(Exception):
     """Nothing can be kept at present; the text is one line that says why, and what to do."""
 
 
+class NotKeptAlone(Exception):
+    """Of these jobs nothing can be kept, for each of which it is said why; of others it can."""
+
+    def __init__(self, jobs: Mapping[JobId, str]) -> None:
+        super().__init__("; ".join(jobs.values()))
+        self.jobs = jobs
+
+
 class Platform(Protocol):
     """The place. Every method may be called again with the same arguments, without harm."""
 
@@ -131,8 +139,9 @@ class Platform(Protocol):
         Keep these, so that they survive any crash, before anything is done that they speak of.
 
         One after the other in their order, where they cannot be kept at once. Raises
-        :class:`Fenced` if this controller is no longer the one that decides, and :class:`NotKept`
-        if it is, and it cannot be done now.
+        :class:`Fenced` if this controller is no longer the one that decides, :class:`NotKept` if it
+        is, and it cannot be done now, and :class:`NotKeptAlone` if that concerns some of them only.
+        Then of the others some may be kept, as after a crash.
         """
 
     async def launch(self, order: PodOrder) -> None:

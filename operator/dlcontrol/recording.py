@@ -8,7 +8,7 @@ somebody else who leads by now (law 2), and then nothing more may be done here, 
 needs no record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -63,16 +63,18 @@ class Records:
             raise Fenced(f"another controller has decided about job {job}")
         self._ours[job] = (mark,)
 
-    async def keep(self, scene: Scene) -> None:
-        """Record what differs from what is recorded, as far as it matters."""
+    async def keep(self, scene: Scene, offered: Container[JobId] = ()) -> None:
+        """Record what differs from what is recorded, as far as it matters; ``offered`` in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
         self._unwritten = {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status
-            if status is recorded or status == recorded:
+            if job in offered:
+                lasting[job] = status
+            elif status is recorded or status == recorded:
                 continue
-            if _matters(recorded, status):
+            elif _matters(recorded, status):
                 lasting[job] = status
             else:
                 self._unwritten[job] = (recorded, status)
@@ -80,7 +82,9 @@ class Records:
             return
         for job, status in lasting.items():
             # Should this fail half-way, nobody knows which of the two is recorded.
-            self._ours[job] = (*self._ours[job], _Mark.of(status))
+            mark = _Mark.of(status)
+            if mark not in self._ours[job]:
+                self._ours[job] = (*self._ours[job], mark)
         await self._platform.record(lasting)
 
 

@@ -6,13 +6,18 @@ of its reason changes, and not each time that the numbers in it do: else a thous
 would be a thousand Events for each job that ends.
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dlcontrol.platforms import Fenced, Platform
 from dlcontrol.records import ConditionType, Status
 from dlcontrol.scene import Scene
 from dlcontrol.verdicts import News
 from dlcore.model import CauseCode, JobId
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+
+log = logging.getLogger(__name__)
 
 HOPELESS_CODES = frozenset({CauseCode.TOO_LARGE, CauseCode.CHECKPOINT_ELSEWHERE})
 HOPELESS = frozenset({*(code.value for code in HOPELESS_CODES), "PolicyFailed"})
@@ -68,3 +73,21 @@ def news_of_asides(before: Scene, statuses: Mapping[JobId, Status]) -> Iterator[
             yield job, News("SetAside", f"is set aside: {new.message}", warning=True)
         elif old is not None and old.status:
             yield job, News("Readmitted", new.message)
+
+
+async def tell_all(platform: Platform, all_news: Iterable[tuple[JobId, News]]) -> None:
+    """Let people know all this, of each job in its order."""
+    told: dict[JobId, list[News]] = {}
+    for job, news in all_news:
+        told.setdefault(job, []).append(news)
+    await asyncio.gather(*(_tell_of(platform, job, news) for job, news in told.items()))
+
+
+async def _tell_of(platform: Platform, job: JobId, all_news: Sequence[News]) -> None:
+    for news in all_news:
+        try:
+            await platform.tell(job, news.reason, news.message, warning=news.warning)
+        except Fenced:
+            raise
+        except Exception:
+            log.exception("could not tell that job %s: %s", job, news.message)

@@ -16,6 +16,7 @@ from dlcontrol.platforms import (
     Entry,
     Fenced,
     NotKept,
+    NotKeptAlone,
     Observation,
     PodKey,
     PodOrder,
@@ -23,7 +24,7 @@ from dlcontrol.platforms import (
 from dlcontrol.records import Status
 from dlcore.model import JobId, Node
 from dlcore.predicting import Span
-from dloperator import names, podmaking
+from dloperator import keeping, names, podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.booked import BookedPods
 from dloperator.certificates import Certificates
@@ -235,7 +236,7 @@ class Cluster:
         except (Conflict, NotFound):
             return  # What it is now will be seen.
         except (Rejected, Unreachable) as error:
-            raise NotKept(f"the status of job {job} cannot be written: {error}") from error
+            raise keeping.not_kept(job, error) from error
 
     def _gains(self, job: JobId, status: Status) -> bool:
         before = self._entries[job].status if job in self._entries else None
@@ -246,10 +247,7 @@ class Cluster:
     async def _write_all(self, statuses: Mapping[JobId, Status]) -> None:
         writes = [self._in_turn(self._write(job, status)) for job, status in statuses.items()]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        # That we no longer lead counts for more than that something could not be kept.
-        errors = [each for each in outcomes if isinstance(each, BaseException)]
-        for error in sorted(errors, key=lambda error: not isinstance(error, Fenced)):
-            raise error
+        keeping.raise_worst(outcomes)
 
     async def _in_turn(self, act: Awaitable[None]) -> None:
         async with self._turns:
@@ -264,7 +262,7 @@ class Cluster:
             if document is None:
                 return  # It was deleted, and had nothing.
             try:
-                if status.pods and names.FINALIZER not in _finalizers(document):
+                if status.pods and _may_be_held(document):
                     document = await self._hold(document)
                 await self._write_once(document, status)
                 return
@@ -274,8 +272,8 @@ class Cluster:
             except Conflict:
                 await self._see_who_wrote(name, document)
             except (Rejected, Unreachable) as error:
-                raise NotKept(f"the status of job {job} cannot be written: {error}") from error
-        raise NotKept(f"the status of job {job} cannot be written: others write all the time")
+                raise keeping.not_kept(job, error) from error
+        raise NotKeptAlone({job: "its status cannot be written: others write all the time"})
 
     async def _hold(self, document: Json) -> Json:
         """Keep the job there until its pods are proven to have ended."""
@@ -338,7 +336,7 @@ class Cluster:
             self._mirrors.jobs.show_end(known)
             return
         except (Rejected, Unreachable) as error:
-            raise NotKept(f"the status of job {name} cannot be read: {error}") from error
+            raise keeping.not_kept(job_id(name), error) from error
         if epoch_of(newer) > self._epoch:
             raise Fenced(f"job {name} was decided about in epoch {epoch_of(newer)}")
         self._mirrors.jobs.show(newer)
@@ -430,6 +428,12 @@ class Cluster:
 
 def _finalizers(document: Json) -> list[str]:
     return list(document["metadata"].get("finalizers") or ())
+
+
+def _may_be_held(document: Json) -> bool:
+    """Whether it lacks our finalizer; to one that is about to go none can be added."""
+    is_held = names.FINALIZER in _finalizers(document)
+    return not is_held and "deletionTimestamp" not in document["metadata"]
 
 
 def differences(old: Json, new: Json) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, NotKept, PodKey
+from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey
 from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -137,6 +137,8 @@ class Leading:
         """Put the epoch on every allocation, and control until something fails."""
         try:
             await self._cluster.stamp()
+        except NotKeptAlone as error:
+            await self._controller.leave_alone(error)
         except NotKept as error:
             # Until then nothing may be done, and somebody else may be able to.
             raise Fenced(f"cannot take over: {error}") from error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dlcontrol.platforms import NotKept
+from dlcontrol.platforms import NotKept, NotKeptAlone
 from dlcontrol.reasons import Outlook
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
@@ -81,6 +81,8 @@ class Publisher:
             status = scene.entries[job].status
             try:
                 await self._cluster.publish(job, status, outlook.remaining(job))
+            except NotKeptAlone as error:
+                log.info("progress is not shown: %s", error)
             except NotKept as error:
                 log.info("progress is not shown yet: %s", error)
                 return

@@ -19,6 +19,7 @@ from dlcontrol.platforms import (
     Address,
     Entry,
     Fenced,
+    NotKeptAlone,
     Observation,
     Pod,
     PodKey,
@@ -145,6 +146,8 @@ class World:
         self.log: deque[str] = deque(maxlen=400)
         self.listeners: list[Callable[[PlayedPod], None]] = []
         self.records = 0
+        self.unkept: dict[JobId, str] = {}
+        """Jobs whose status is not taken, and why."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._ports = 20000
@@ -357,7 +360,11 @@ class PlayedPlatform:
         )
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
+        refused = {job: why for job, why in self._world.unkept.items() if job in statuses}
         for job, status in statuses.items():
+            # As on a cluster: before what somebody loses is kept, nobody gains anything.
+            if refused and (job in refused or self._gains(job, status)):
+                continue
             await self._leash.stay(f"record {job}")
             if self._world.epoch != self._epoch:
                 raise Fenced(f"epoch {self._world.epoch} leads")
@@ -372,7 +379,15 @@ class PlayedPlatform:
                 f"{f'={status.adopted}' if status.adopted else ''} {status.placement}"
                 f" pods {[tuple(pod)[:2] for pod in status.pods]} -{len(status.leftover)}"
             )
+        if refused:
+            raise NotKeptAlone(refused)
         await self._leash.stay("recorded")
+
+    def _gains(self, job: JobId, status: Status) -> bool:
+        entry = self._world.entries.get(job)
+        had = entry.status.placement if entry is not None else None
+        wanted = status.placement
+        return wanted is not None and not set(wanted.refs()) <= set(had.refs() if had else ())
 
     async def launch(self, order: PodOrder) -> None:
         await self._leash.stay(f"launch {order.entry.job.id}")

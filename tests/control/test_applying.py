@@ -54,6 +54,8 @@ class Place:
 
     async def forget_job(self, job):
         self.calls.append(("forget", job))
+        if self.refuses is not None:
+            raise self.refuses
 
     def host_of(self, key):
         return f"host-{key.node}"
@@ -289,6 +291,17 @@ def test_a_pod_that_was_never_taken_is_called_off_and_one_that_was_is_not(hands,
     place.refuses = None
     do(fresh, place, scene, remove)
     assert fresh.is_called_off(A, booking)
+
+
+def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, caplog):
+    place.refuses = OSError("the rules of the house forbid it")
+    scene = make_scene(cast("a"), cast("b"))
+    for _ in range(2):
+        assert len(do(hands, place, scene, Forget(A), Forget(JobId("b")))) == 2
+    assert len(caplog.records) == 2, "each is told of once"
+    place.refuses = Fenced("another leads")
+    with pytest.raises(Fenced):
+        do(hands, place, scene, Forget(A))
 
 
 def test_who_leads_no_longer_hears_of_it(hands, place):

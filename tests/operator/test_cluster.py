@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import Fenced, NotKept, PodKey, PodOrder, PodPhase
+from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey, PodOrder, PodPhase
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dloperator import access, names
 from dloperator.apiserver import ApiServer, Conflict, Unreachable
@@ -20,6 +21,7 @@ from dloperator.resources import DLJOBS, NODES, PODS
 from dloperator.telling import Teller
 from dloperator.trying import Templates
 from tests.operator.stages import POOL, Stage, staged
+from tests.servers.api import Refused
 from tests.servers.nodes import make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -168,6 +170,90 @@ def test_a_server_that_is_away_is_told_as_such_and_nothing_is_lost(stage):
             with pytest.raises(NotKept, match=f"the status of job {side.job} cannot be written"):
                 await side.cluster.record({side.job: given(entry.status, [0])})
             assert (await side.cluster.observe()).entries[side.job].status == entry.status
+
+    asyncio.run(story())
+
+
+def test_a_status_that_the_api_server_refuses_concerns_that_job_alone(stage):
+    stage.submit("odd")
+
+    async def story():
+        odd = JobId(f"{stage.namespace}/odd")
+        async with Side(stage, 1) as side, Side(stage, 2) as other:
+            side.job = odd
+            entry = (await side.see()).entries[odd]
+            await side.cluster.record({odd: given(entry.status, [0])})
+            with forbidden(stage, "odd"):
+                side.job = JobId(f"{stage.namespace}/job")
+                entries = (await side.see()).entries
+                with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
+                    await side.cluster.record(
+                        {
+                            odd: given(entries[odd].status, [1]),
+                            side.job: given(entries[side.job].status, [2]),
+                        }
+                    )
+                assert refused.value.jobs.keys() == {odd}
+                assert stage.status("job")["allocation"]["gpus"] == 1
+                await other.see()
+                with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
+                    await other.cluster.stamp()
+                assert refused.value.jobs.keys() == {odd}
+                assert (stage.status("job")["epoch"], stage.status("odd")["epoch"]) == (2, 1)
+
+    asyncio.run(story())
+
+
+@contextmanager
+def forbidden(stage: Stage, name: str):
+    """Let the API server refuse what is written of a job, as rules of other people may."""
+    base, rule = "/apis/admissionregistration.k8s.io/v1", f"no-{stage.namespace}"
+    meant = f"object.metadata.namespace == '{stage.namespace}' && object.metadata.name == '{name}'"
+    resources = {
+        "apiGroups": [names.GROUP],
+        "apiVersions": [names.VERSION],
+        "resources": [f"{names.PLURAL}/status"],
+        "operations": ["UPDATE"],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [resources]},
+        "matchConditions": [{"name": "meant", "expression": meant}],
+        "validations": [{"expression": "false", "message": "the rules of the house forbid it"}],
+    }
+    metadata = {"name": rule}
+    stage.api.post(f"{base}/validatingadmissionpolicies", {"metadata": metadata, "spec": spec})
+    binding = {"policyName": rule, "validationActions": ["Deny"]}
+    stage.api.post(
+        f"{base}/validatingadmissionpolicybindings", {"metadata": metadata, "spec": binding}
+    )
+
+    def is_refused():
+        try:
+            stage.api.merge(f"{stage.path(name)}/status", {"status": {"message": "changed"}})
+        except Refused:
+            return True
+        return False
+
+    try:
+        stage.wait(is_refused)
+        yield
+    finally:
+        stage.api.delete(f"{base}/validatingadmissionpolicybindings/{rule}")
+        stage.api.delete(f"{base}/validatingadmissionpolicies/{rule}")
+
+
+def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(stage):
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            await side.cluster.record({side.job: given(entry.status, [0, 1])})
+            # Somebody has taken our finalizer away, and another one still holds it.
+            stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
+            stage.api.delete(stage.path("job"))
+            entry = (await side.see()).entries[side.job]
+            await side.cluster.record({side.job: given(entry.status, [0])})
+            assert stage.status("job")["allocation"]["gpus"] == 1
+            stage.api.merge(stage.path("job"), {"metadata": {"finalizers": None}})
 
     asyncio.run(story())
 

@@ -1,0 +1,164 @@
+"""A job whose status is refused is left alone, with what it has; all others go on."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+
+from dlcontrol.platforms import NotKeptAlone
+from dlcontrol.records import Status
+from dlcontrol.unkept import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
+from dlcore import policies
+from dlcore.model import JobId, Phase
+from tests.builders import make_job
+from tests.control.governing import Government
+from tests.control.played import World
+
+WHY = "its status cannot be written: the rules of the house forbid it"
+LONG = 2 * LONGEST_PAUSE_S
+"""After so long it was offered again."""
+
+
+@contextmanager
+def governed(gpus: int) -> Iterator[Government]:
+    government = Government(World("unkept", {"n0": gpus}), policies.make("adaptive"))
+    try:
+        yield government
+    finally:
+        government.close()
+
+
+def submit(government: Government, name: str, *options: int) -> JobId:
+    job = make_job(name, options=options)
+    government.world.submit(job, iterations=10_000)
+    government.wake()
+    return job.id
+
+
+def status(government: Government, job: JobId) -> Status:
+    return government.world.entries[job].status
+
+
+def told(government: Government, job: JobId, reason: str) -> list[str]:
+    return [
+        text
+        for reign in government.reigns
+        for name, why, text in reign.platform.told
+        if (name, why) == (job, reason)
+    ]
+
+
+def has_begun(government: Government, job: JobId) -> bool:
+    return status(government, job).phase is Phase.RUNNING
+
+
+def gpus_of(government: Government, job: JobId) -> int:
+    placement = status(government, job).placement
+    return placement.gpus if placement is not None else 0
+
+
+def insist_on_no_overlap(government: Government) -> None:
+    held: Mapping[JobId, set[object]] = {
+        job: set(entry.status.placement.refs()) if entry.status.placement else set()
+        for job, entry in government.world.entries.items()
+    }
+    for one, other in combinations(held, 2):
+        assert not held[one] & held[other], (one, other)
+
+
+def test_the_others_go_on_and_it_is_told_once():
+    with governed(4) as government:
+        world = government.world
+        odd = submit(government, "odd", 1)
+        world.unkept[odd] = WHY
+        fine = submit(government, "fine", 1)
+        government.begin()
+        world.run(LONG)
+        assert has_begun(government, fine)
+        assert (status(government, odd).generation, status(government, odd).pods) == (0, ())
+        assert told(government, odd, "SetAside") == [f"is set aside: {WHY}"]
+        late = submit(government, "late", 1)
+        world.run(30.0)
+        assert has_begun(government, late)
+        world.unkept.clear()
+        world.run(LONG)
+        assert has_begun(government, odd)
+        assert told(government, odd, "Readmitted") == ["its status can be written again"]
+
+
+def test_it_keeps_its_gpus_and_trains_on_and_nobody_gets_them():
+    with governed(2) as government:
+        world = government.world
+        odd = submit(government, "odd", 1, 2)
+        government.begin()
+        world.run(60.0)
+        assert gpus_of(government, odd) == 2
+        world.unkept[odd] = WHY
+        before, living = status(government, odd), set(world.witness.living)
+        late = submit(government, "late", 1)
+        world.run(LONG)
+        assert status(government, odd) == before
+        assert world.witness.living == living, "nothing was done that is not recorded"
+        assert status(government, late).placement is None
+        insist_on_no_overlap(government)
+        world.unkept.clear()
+        world.run(LONG)
+        assert has_begun(government, late)
+        assert gpus_of(government, odd) == 1
+        insist_on_no_overlap(government)
+
+
+def test_a_deleted_one_keeps_its_gpus_until_its_end_is_recorded():
+    with governed(1) as government:
+        world = government.world
+        odd = submit(government, "odd", 1)
+        government.begin()
+        world.run(60.0)
+        world.unkept[odd] = WHY
+        world.cancel(odd)
+        late = submit(government, "late", 1)
+        world.run(LONG)
+        assert status(government, odd).placement is not None
+        assert status(government, late).placement is None
+        world.unkept.clear()
+        world.run(LONG)
+        assert odd not in world.entries
+        assert has_begun(government, late)
+
+
+def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_done_about_it():
+    with governed(2) as government:
+        world = government.world
+        odd = submit(government, "odd", 1)
+        government.begin()
+        world.run(60.0)
+        reign = government.begin()
+        world.unkept[odd] = WHY
+        records, commands = world.records, world.witness.commands
+        government._loop.run_until_complete(reign.controller.leave_alone(NotKeptAlone({odd: WHY})))
+        world.run(60.0)
+        assert world.records == records
+        assert world.witness.commands == commands
+        world.unkept.clear()
+        world.run(LONG)
+        assert world.records > records, "under the new epoch, though nothing else of it is new"
+        assert has_begun(government, odd)
+
+
+def test_it_is_offered_after_longer_and_longer():
+    unkept, now, offered = Unkept(), 0.0, []
+    job = JobId("odd")
+    assert unkept.refuse({job: WHY}, now) == {job: WHY}
+    for _ in range(400):
+        now += 5.0
+        unkept.look({job}, now)
+        if unkept.offered:
+            offered.append(now)
+            assert unkept.jobs == frozenset()
+            assert unkept.refuse({job: WHY}, now) == {}, "told once"
+        else:
+            assert unkept.jobs == {job}
+    pauses = [after - before for before, after in zip([0.0, *offered], offered, strict=False)]
+    assert pauses[:4] == [FIRST_PAUSE_S * 2**n for n in range(4)]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    unkept.look((), now + LONGEST_PAUSE_S)
+    assert (unkept.jobs, unkept.offered) == (frozenset(), frozenset()), "it is gone"
