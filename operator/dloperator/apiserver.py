@@ -93,7 +93,7 @@ class Resource:
 
 
 class Listing(NamedTuple):
-    """All objects of a kind as they were at one version of the whole."""
+    """Objects of a kind as they were at one version of the whole."""
 
     items: list[Json]
     version: str
@@ -127,17 +127,28 @@ class ApiServer:
     async def list(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> Listing:
-        """Read all objects, page by page."""
+        """Read all objects, and keep them all; see :meth:`pages`."""
         items: list[Json] = []
+        version = ""
+        async for page in self.pages(resource, namespace, labels=labels, fields=fields):
+            items += page.items
+            version = page.version
+        return Listing(items, version)
+
+    async def pages(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Listing]:
+        """Read all objects, a few hundred at a time; together they are those of one version."""
         query = {"limit": str(PAGE), **_selection(labels, fields)}
         while True:
             page = await self._ask("GET", resource.path(namespace), query=query)
             # Items of a list do not say of what kind they are.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-            items += [kind | item for item in page.get("items") or ()]
             metadata = page.get("metadata") or {}
+            items = [kind | item for item in page.get("items") or ()]
+            yield Listing(items, metadata.get("resourceVersion", ""))
             if not metadata.get("continue"):
-                return Listing(items, metadata.get("resourceVersion", ""))
+                return
             query["continue"] = metadata["continue"]
 
     # --- writing

@@ -5,7 +5,7 @@ fulfil it, whatever room they have, and why.
 Pure. What only kube-scheduler knows (affinity to other pods, topology) is learnt when it refuses a pod.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,6 +42,11 @@ class Reach(NamedTuple):
     missing: bool = False
     """Whether there is no such claim."""
 
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether every node can reach it."""
+        return self.terms is None and not self.missing
+
 
 def read_asks(pod: Json, node: NodeName) -> Asks:
     """Read what a pod asks that was made to be on this node, but for that."""
@@ -77,28 +82,50 @@ def read_reach(name: Name, volume: str | None, terms: Iterable[Json] | None) -> 
     return Reach(name.name, tuple(map(read_term, terms)) if volume and terms is not None else None)
 
 
-def find_needs(asks: Asks, reaches: Iterable[Reach], machines: Iterable[Machine]) -> Needs:
+class Fit(NamedTuple):
+    """Which machines would take a pod for what it wants, its volumes aside."""
+
+    machines: tuple[Machine, ...]
+    refusals: tuple[tuple[str, int], ...]
+    """Why the others would not, and how many of them for that reason."""
+
+
+def find_fit(wants: Wants, machines: Iterable[Machine]) -> Fit:
+    """Find the machines that would take a pod that wants this, whatever volumes it has."""
+    return _sift(machines, lambda machine: _why_unwanted(wants, machine))
+
+
+def find_needs(wants: Wants, fit: Fit, reaches: Collection[Reach]) -> Needs:
     """Find the nodes that would take such a pod if they had room, and say why the others would not."""
-    places = list(reaches)
-    nodes: set[str] = set()
+    within = _sift(fit.machines, lambda machine: _why_out_of_reach(reaches, machine))
+    refusals = tuple(sorted((*fit.refusals, *within.refusals)))
+    allowed = frozenset(machine.name for machine in within.machines) if refusals else None
+    return Needs(wants.amounts, allowed, refusals)
+
+
+def _sift(machines: Iterable[Machine], why_not: Callable[[Machine], str]) -> Fit:
+    fitting: list[Machine] = []
     refusals: dict[str, int] = {}
     for machine in machines:
-        why = _why_not(asks, places, machine)
+        why = why_not(machine)
         if why:
             refusals[why] = refusals.get(why, 0) + 1
         else:
-            nodes.add(machine.name)
-    allowed = frozenset(nodes) if refusals else None
-    return Needs(asks.wants.amounts, allowed, tuple(sorted(refusals.items())))
+            fitting.append(machine)
+    return Fit(tuple(fitting), tuple(sorted(refusals.items())))
 
 
-def _why_not(asks: Asks, reaches: Iterable[Reach], machine: Machine) -> str:
-    if not is_wanted(asks.wants, machine):
+def _why_unwanted(wants: Wants, machine: Machine) -> str:
+    if not is_wanted(wants, machine):
         return "with labels that its nodeSelector or node affinity does not match"
-    taint = find_repelling(asks.wants, machine)
+    taint = find_repelling(wants, machine)
     if taint is not None:
         value = f"={taint.value}" if taint.value else ""
         return f"with the taint {taint.key}{value}:{taint.effect}, which it does not tolerate"
+    return ""
+
+
+def _why_out_of_reach(reaches: Iterable[Reach], machine: Machine) -> str:
     for reach in reaches:
         if reach.missing:
             return f"for want of the PersistentVolumeClaim {reach.name}, which does not exist"

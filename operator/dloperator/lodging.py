@@ -16,8 +16,8 @@ from dlcore.amounts import WHOLE, Amounts, NoAmount, less
 from dlcore.model import JobId, Node, NodeName
 from dlcore.needs import Needs
 from dloperator import names, podmaking
-from dloperator.asking import Asks, Reach, find_needs, read_reach
-from dloperator.gangs.members import Machine
+from dloperator.asking import Asks, Fit, Reach, find_fit, find_needs, read_reach
+from dloperator.gangs.members import Machine, Wants
 from dloperator.gangs.reading import read_machine
 from dloperator.jobs import job_id, name_of
 from dloperator.mirror import Mirrors, Name
@@ -28,7 +28,8 @@ Json = Mapping[str, Any]
 REFUSED_S: Final = 300.0
 """For so long a job does not come back to a node that kube-scheduler did not let its pod on."""
 LONGEST_REASON: Final = 200
-MOST_KINDS: Final = 1000
+MOST_KINDS: Final = 5000
+"""Of needs; and of what pods want, each of which may name all nodes."""
 
 
 class Lodging:
@@ -52,18 +53,24 @@ class Lodging:
         self._whose: dict[Name, JobId] = {}
         """Of which jobs our pods are."""
         self._asks: dict[JobId, Asks] = {}
+        """Of jobs that may yet have pods."""
+        self._users: dict[tuple[str, str], set[JobId]] = {}
+        """Which of these jobs have which claim."""
         self._machines: dict[NodeName, tuple[Json, Machine | None]] = {}
-        self._places = -1
-        """Which claims and volumes the needs were found with."""
-        self._found: dict[Asks, Needs] = {}
+        self._fits: dict[Wants, Fit] = {}
+        self._found: dict[tuple[Wants, tuple[Reach, ...]], Needs] = {}
+        """Both hold for these machines. Volumes that every node can reach are left out: where each
+        job has its own, what follows is the same."""
         self._same: dict[tuple[object, ...], Needs] = {}
         """Needs by what they say, so that equal ones are one."""
         self._needs: Mapping[JobId, Needs] = {}
-        self._refused: dict[tuple[JobId, NodeName], tuple[float, str]] = {}
+        self._refused: dict[JobId, dict[NodeName, tuple[float, str]]] = {}
         """Until when, and what kube-scheduler said."""
         self._ports: set[str] = set()
         self._nodes: dict[NodeName, tuple[Node, Json, Node]] = {}
         mirrors.attend()
+        self._neighbours.claimed = self._users.keys()
+        self._neighbours.moved.clear()
 
     @property
     def needs(self) -> Mapping[JobId, Needs]:
@@ -108,15 +115,15 @@ class Lodging:
     def _see_job(self, job: JobId, entry: Entry | None) -> None:
         """Count the pods of a job that are decided but not on their node."""
         name = name_of(job)
-        if entry is None:
-            self._asks.pop(job, None)
+        if entry is None or (entry.status.is_final and not entry.status.pods):
+            self._take_asks(job, None)
             self._decided.drop(name)
-            self._forget_refusals(job)
+            self._refused.pop(job, None)
             return
         asks = self._asks_of(name) or self._asks.get(job)
         if asks is None:
             return
-        self._asks[job] = asks
+        self._take_asks(job, asks)
         booked = {booking.node: booking.serial for booking in entry.status.pods}
         placed = entry.status.placement.nodes if entry.status.placement is not None else ()
         coming = [
@@ -125,6 +132,21 @@ class Lodging:
             if not self._is_there(job, node, booked.get(node))
         ]
         self._decided.put(name, sorted(coming))
+
+    def _take_asks(self, job: JobId, asks: Asks | None) -> None:
+        before = self._asks.get(job)
+        if asks is before:
+            return
+        for claim in set(before.claims) if before is not None else ():
+            self._users[claim].discard(job)
+            if not self._users[claim]:
+                del self._users[claim]
+        if asks is None:
+            del self._asks[job]
+            return
+        self._asks[job] = asks
+        for claim in asks.claims:
+            self._users.setdefault(claim, set()).add(job)
 
     def _is_there(self, job: JobId, node: NodeName, serial: int | None) -> bool:
         """Whether the pod is counted on its node, or will not be on one any more."""
@@ -137,7 +159,8 @@ class Lodging:
             return False
         said = _refusal(document)
         if said:
-            self._refused[job, node] = (self._clock() + REFUSED_S, said[:LONGEST_REASON])
+            until = self._clock() + REFUSED_S
+            self._refused.setdefault(job, {})[node] = (until, said[:LONGEST_REASON])
         is_bound = bool(document["spec"].get("nodeName"))
         return is_bound or (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
@@ -156,19 +179,35 @@ class Lodging:
             seen[node.name] = known
         is_new = is_new or seen.keys() != self._machines.keys()
         self._machines = seen
-        places, self._places = self._places, self._neighbours.places_changed
-        return is_new or places != self._places
+        return is_new
+
+    def _see_claims(self) -> set[JobId]:
+        """Return of which jobs a claim can be reached from elsewhere than before."""
+        jobs = {job for claim in self._neighbours.moved for job in self._users.get(claim, ())}
+        self._neighbours.moved.clear()
+        return jobs
+
+    def _end_refusals(self) -> set[JobId]:
+        """Return which jobs may be again where they were refused."""
+        now, jobs = self._clock(), set()
+        for job, nodes in list(self._refused.items()):
+            left = {node: each for node, each in nodes.items() if each[0] > now}
+            if len(left) < len(nodes):
+                jobs.add(job)
+                self._refused[job] = left
+            if not left:
+                del self._refused[job]
+        return jobs
 
     def _find_needs(
         self, touched: set[JobId], entries: Mapping[JobId, Entry], *, fits_changed: bool
     ) -> None:
         if fits_changed:
+            self._fits.clear()
             self._found.clear()
-        now = self._clock()
-        over = [key for key, (until, _) in self._refused.items() if until <= now]
-        for key in over:
-            del self._refused[key]
-        jobs = self._asks.keys() if fits_changed else touched | {job for job, _ in over}
+        jobs = touched | self._see_claims() | self._end_refusals()
+        if fits_changed:
+            jobs |= self._asks.keys()
         changed = {}
         for job in jobs:
             needs = self._needs_of(job) if job in entries else None
@@ -182,14 +221,31 @@ class Lodging:
         asks = self._asks.get(job)
         if asks is None:
             return None
-        found = self._found.get(asks)
+        found = self._find(asks)
+        refused = {node: why for node, (_, why) in self._refused.get(job, {}).items()}
+        return self._share(_without(found, refused, self._machines.keys())) if refused else found
+
+    def _find(self, asks: Asks) -> Needs:
+        places = (self._reach(claim) for claim in asks.claims)
+        kind = (asks.wants, tuple(place for place in places if not place.is_anywhere))
+        found = self._found.get(kind)
         if found is None:
             self._learn_ports(asks)
+            if len(self._found) >= MOST_KINDS:
+                self._found.clear()
+            found = self._found[kind] = self._share(
+                find_needs(asks.wants, self._fit(asks), kind[1])
+            )
+        return found
+
+    def _fit(self, asks: Asks) -> Fit:
+        fit = self._fits.get(asks.wants)
+        if fit is None:
             machines = [machine for _, machine in self._machines.values() if machine is not None]
-            reaches = [self._reach(claim) for claim in asks.claims]
-            found = self._found[asks] = self._share(find_needs(asks, reaches, machines))
-        refused = {node: why for (who, node), (_, why) in self._refused.items() if who == job}
-        return self._share(_without(found, refused, self._machines.keys())) if refused else found
+            if len(self._fits) >= MOST_KINDS:
+                self._fits.clear()
+            fit = self._fits[asks.wants] = find_fit(asks.wants, machines)
+        return fit
 
     def _reach(self, claim: Name) -> Reach:
         volume = self._neighbours.claims.get(claim)
@@ -205,10 +261,6 @@ class Lodging:
         if not ports <= self._ports:
             self._ports |= ports
             self._nodes.clear()
-
-    def _forget_refusals(self, job: JobId) -> None:
-        for key in [key for key in self._refused if key[0] == job]:
-            del self._refused[key]
 
     # --- nodes
 

@@ -4,7 +4,7 @@ What is remembered of what else is on the nodes: the pods of others, and who can
 :mod:`dloperator.neighbours` follows it; :mod:`dloperator.lodging` makes of it what is free for jobs.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dloperator.occupancy import Name, Occupancy, read_lodger
@@ -21,8 +21,10 @@ class Neighbourhood:
         """The name of the volume of each claim; empty while it has none."""
         self.volumes: dict[str, tuple[Json, ...]] = {}
         """The terms of which a node has to fulfil one to reach a volume; of those that have such."""
-        self.places_changed = 0
-        """Counts the changes of claims and volumes."""
+        self.claimed: Collection[Name] = ()
+        """The claims that pods of jobs have; what becomes of others is remembered and no news."""
+        self.moved: set[Name] = set()
+        """Of these, those that can be reached from elsewhere since somebody looked."""
 
     # --- pods
 
@@ -34,11 +36,12 @@ class Neighbourhood:
 
     def show_claim(self, name: Name, document: Json | None) -> bool:
         if document is None:
-            return self._changes(self.claims.pop(name, None) is not None)
-        volume = (document.get("spec") or {}).get("volumeName") or ""
-        is_new = self.claims.get(name) != volume
-        self.claims[name] = volume
-        return self._changes(is_new)
+            is_new = self.claims.pop(name, None) is not None
+        else:
+            volume = (document.get("spec") or {}).get("volumeName") or ""
+            is_new = self.claims.get(name) != volume
+            self.claims[name] = volume
+        return self._move([name] if is_new else ())
 
     def show_volume(self, name: Name, document: Json | None) -> bool:
         spec = (document or {}).get("spec") or {}
@@ -46,20 +49,25 @@ class Neighbourhood:
         before = self.volumes.pop(name[1], None)
         if required is not None:
             self.volumes[name[1]] = tuple(required.get("nodeSelectorTerms") or ())
-        return self._changes(self.volumes.get(name[1]) != before)
+        is_new = self.volumes.get(name[1]) != before
+        return self._move(self._claims_on({name[1]}) if is_new else ())
 
     def keep_claims(self, there: Collection[Name]) -> bool:
         gone = self.claims.keys() - set(there)
         for name in gone:
             del self.claims[name]
-        return self._changes(bool(gone))
+        return self._move(gone)
 
     def keep_volumes(self, there: Collection[Name]) -> bool:
         gone = self.volumes.keys() - {name[1] for name in there}
         for name in gone:
             del self.volumes[name]
-        return self._changes(bool(gone))
+        return self._move(self._claims_on(gone))
 
-    def _changes(self, is_so: bool) -> bool:  # noqa: FBT001 - tells on what it was told
-        self.places_changed += is_so
-        return is_so
+    def _claims_on(self, volumes: Collection[str]) -> Iterable[Name]:
+        return [name for name in self.claimed if self.claims.get(name) in volumes]
+
+    def _move(self, names: Iterable[Name]) -> bool:
+        matter = [name for name in names if name in self.claimed]
+        self.moved.update(matter)
+        return bool(matter)

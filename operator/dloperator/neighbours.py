@@ -8,7 +8,7 @@ those the amounts that they ask for.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,14 +68,16 @@ class Neighbours:
 
     async def _list(self, followed: _Followed) -> None:
         resource = followed.resource
-        listing = await self._api.list(resource, labels=followed.labels, fields=followed.fields)
-        there = {Name.of(item): item for item in listing.items}
-        matters = followed.keep_only(set(there))
-        for name, item in there.items():
-            matters |= followed.show(name, item)
-        self._versions[resource] = listing.version
-        if matters:
-            self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
+        there: set[Name] = set()
+        version = ""
+        # There may be very many: as a whole no more than a page or two of them are ever there.
+        async for page in self._api.pages(resource, labels=followed.labels, fields=followed.fields):
+            version = page.version
+            shown = {Name.of(item): item for item in page.items}
+            there |= shown.keys()
+            self._wake_if([followed.show(name, item) for name, item in shown.items()])
+        self._wake_if([followed.keep_only(there)])
+        self._versions[resource] = version
 
     async def _follow(self, followed: _Followed) -> None:
         while True:
@@ -102,7 +104,10 @@ class Neighbours:
         if event["type"] == "BOOKMARK":
             return
         is_gone = event["type"] == "DELETED"
-        if followed.show(Name.of(document), None if is_gone else document):
+        self._wake_if([followed.show(Name.of(document), None if is_gone else document)])
+
+    def _wake_if(self, matters: Iterable[bool]) -> None:
+        if any(matters):
             self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
 
     def _show_pod(self, name: Name, document: Json | None) -> bool:

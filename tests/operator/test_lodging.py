@@ -1,5 +1,8 @@
 """What is free on nodes and what pods need of them, from documents; without a cluster."""
 
+import asyncio
+import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +10,9 @@ import pytest
 
 from dlcontrol.platforms import Entry
 from dlcontrol.records import Booking, Status
-from dlcore.model import JobId, Node, NodeName, Placement
+from dlcore.model import JobId, Node, NodeName, Phase, Placement
+from dloperator import lodging as lodging_module
+from dloperator.apiserver import ApiServer
 from dloperator.asking import read_asks
 from dloperator.lodging import REFUSED_S, Lodging
 from dloperator.mirror import Mirrors, Name
@@ -18,6 +23,7 @@ from tests.servers.nodes import make_node
 JOB = Name("team", "job")
 ID = JobId("team/job")
 N1, N2 = NodeName("n1"), NodeName("n2")
+HERE = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
 
 
 def make_pod(name, *, node="", cpu="1", job="", claims=(), **rest):
@@ -143,10 +149,7 @@ def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
     assert world.allowed() == set()
     there.show_claim(Name("team", "data"), {"spec": {}})
     assert world.allowed() is None
-    term = {
-        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]
-    }
-    affinity = {"required": {"nodeSelectorTerms": [term]}}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE]}]}}
     there.show_volume(Name("", "pv"), {"spec": {"nodeAffinity": affinity}})
     there.show_claim(Name("team", "data"), {"spec": {"volumeName": "pv"}})
     assert world.allowed() == {"n2"}
@@ -193,3 +196,141 @@ def test_pods_of_jobs_that_another_operator_runs_count_as_those_of_others():
         pod["metadata"]["namespace"] = namespace
         neighbours._see(neighbours._followed[0], {"type": "ADDED", "object": pod})
     assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1000
+
+
+# --- where there are very many --------------------------------------------------------------
+
+
+class Metadata(dict[str, Any]):
+    """Of a pod; tells, by weak references, how many pods are remembered as a whole."""
+
+
+class PagedServer(ApiServer):
+    """Answers with page after page of pods of others, and counts those that somebody still has."""
+
+    def __init__(self, pages: int, size: int) -> None:
+        self.pages_there = pages
+        self.size = size
+        self.alive: weakref.WeakValueDictionary[int, Metadata] = weakref.WeakValueDictionary()
+        self.made = 0
+        self.most_alive = 0
+
+    async def _ask(self, method: str, path: str, **rest: Any) -> Any:
+        self.most_alive = max(self.most_alive, len(self.alive))
+        query: Mapping[str, str] = rest["query"]
+        number = int(query.get("continue", "0"))
+        pods = [self._make(f"{number}-{each}") for each in range(self.size)]
+        more = {"continue": str(number + 1)} if number + 1 < self.pages_there else {}
+        return {"items": pods, "metadata": {"resourceVersion": "7", **more}}
+
+    def _make(self, name: str) -> Any:
+        pod = make_pod(name, node="n1")
+        self.made += 1
+        self.alive[self.made] = pod["metadata"] = Metadata(pod["metadata"])
+        return pod
+
+
+def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
+    mirrors = Mirrors()
+    server = PagedServer(pages=20, size=50)
+    neighbours = Neighbours(server, mirrors)
+    woken: list[bool] = []
+    mirrors.wake = woken.append
+    pods = neighbours._followed[0]
+    asyncio.run(neighbours._list(pods))
+    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1_000_000
+    assert server.most_alive <= 2 * server.size
+    assert neighbours._versions[pods.resource] == "7"
+    woken.clear()
+    asyncio.run(neighbours._list(pods))
+    assert not woken
+    server.pages_there = 3
+    asyncio.run(neighbours._list(pods))
+    assert (woken, mirrors.neighbourhood.pods.on("n1")["cpu"]) == ([True], 150_000)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """What was found out anew: how often who may be where for what it wants, and with its volumes."""
+    calls = {"find_fit": 0, "find_needs": 0}
+
+    def counted(name):
+        find = getattr(lodging_module, name)
+
+        def count(*args):
+            calls[name] += 1
+            return find(*args)
+
+        return count
+
+    for name in calls:
+        monkeypatch.setattr(lodging_module, name, counted(name))
+    return calls
+
+
+class Crowd:
+    """Many jobs, each with a volume of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.world = World()
+        self.asks = {
+            Name("team", f"job-{n}"): read_asks(make_pod("asks", claims=[f"data-{n}"]), N1)
+            for n in range(size)
+        }
+        self.there = self.world.mirrors.neighbourhood
+        self.lodging = Lodging(self.world.mirrors, self.asks.get)
+        job = make_job()
+        self.entries = {
+            JobId(f"team/{name.name}"): Entry(
+                replace(job, id=JobId(f"team/{name.name}")), 1, Status(submitted_at=0.0)
+            )
+            for name in self.asks
+        }
+        self.settle(self.asks)
+        for n in range(size):
+            self.there.show_claim(Name("team", f"data-{n}"), {"spec": {}})
+        self.settle()
+
+    def settle(self, changed=()):
+        nodes = [(document, Node.of(name, 4)) for name, document in self.world.documents.items()]
+        self.lodging.settle(self.entries, changed, nodes)
+
+
+def test_where_each_job_has_its_own_volume_what_follows_is_found_once(found):
+    crowd = Crowd(100)
+    needs = crowd.lodging.needs
+    assert len({id(each) for each in needs.values()}) == 1
+    found.update(find_fit=0, find_needs=0)
+    assert not crowd.there.show_claim(Name("team", "nobodys"), {"spec": {"volumeName": "pv"}})
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE]}]}}
+    volume = {"spec": {"nodeAffinity": affinity}}
+    assert not crowd.there.show_volume(Name("", "pv-7"), volume)
+    crowd.settle()
+    assert crowd.lodging.needs is needs
+    assert crowd.there.show_claim(Name("team", "data-7"), {"spec": {"volumeName": "pv-7"}})
+    crowd.settle()
+    assert found == {"find_fit": 0, "find_needs": 1}
+    seven = JobId("team/job-7")
+    assert crowd.lodging.needs[seven].nodes == frozenset({"n2"})
+    assert {id(each) for job, each in crowd.lodging.needs.items() if job != seven} == {
+        id(needs[seven])
+    }
+    assert crowd.there.keep_volumes(())
+    crowd.settle()
+    assert crowd.lodging.needs[seven].nodes is None
+
+
+def test_a_job_that_has_ended_needs_nothing_any_more():
+    crowd = Crowd(2)
+    job, name = JobId("team/job-0"), Name("team", "job-0")
+    status = crowd.entries[job].status
+    crowd.entries[job] = replace(
+        crowd.entries[job], status=replace(status, phase=Phase.COMPLETED, pods=(Booking(N1, 1),))
+    )
+    crowd.settle([name])
+    assert job in crowd.lodging.needs  # Its pod may be on its way yet.
+    crowd.entries[job] = replace(crowd.entries[job], status=replace(status, phase=Phase.COMPLETED))
+    crowd.settle([name])
+    assert crowd.lodging.needs.keys() == {"team/job-1"}
+    assert not crowd.there.show_claim(Name("team", "data-0"), {"spec": {"volumeName": "pv"}})
+    assert crowd.there.show_claim(Name("team", "data-1"), {"spec": {"volumeName": "pv"}})
