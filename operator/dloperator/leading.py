@@ -93,7 +93,7 @@ class Leading:
         specs = Specs()
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
         reservations = Reservations(api, self._mirrors, candidate.namespace, work.cluster.pool)
-        self._tidier = Tidier(api, self._mirrors, specs, reservations)
+        self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
         self._memory = Remembrance(

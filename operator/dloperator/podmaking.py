@@ -277,15 +277,16 @@ def _literal(option: str) -> str:
 
 def make_auxiliaries(document: Json, roles: Iterable[Role]) -> list[Json]:
     """Make the pods of all auxiliary roles, which live and die with the training."""
-    metadata = document["metadata"]
-    pods = []
-    for role in roles:
-        for number in range(role.replicas):
-            template = copy.deepcopy(dict(role.template))
-            name = auxiliary_name(metadata["name"], role.name, number)
-            _hide_gpus(template["spec"])
-            pods.append(_pod(metadata, template, name, role.name))
-    return pods
+    return [
+        make_auxiliary(document, role, number) for role in roles for number in range(role.replicas)
+    ]
+
+
+def make_auxiliary(document: Json, role: Role, number: int) -> Json:
+    """Make one pod of an auxiliary role."""
+    metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
+    _hide_gpus(template["spec"])
+    return _pod(metadata, template, auxiliary_name(metadata["name"], role.name, number), role.name)
 
 
 def _hide_gpus(spec: Json) -> None:

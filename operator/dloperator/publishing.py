@@ -14,14 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dlcontrol.platforms import NotKept, NotKeptAlone
+from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone
 from dlcontrol.reasons import Outlook
 from dlcontrol.records import Status
 from dlcontrol.scene import Scene
 from dlcore.model import JobId, Phase, Snapshot
 from dloperator.cluster import Cluster
+from dloperator.complaining import Complaints
 
 log = logging.getLogger(__name__)
+
+PROGRESS = "progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._shown: dict[JobId, _Shown] = {}
+        self._complaints = Complaints()
 
     async def run(self) -> None:
         """Write what is due, for ever."""
@@ -68,7 +72,19 @@ class Publisher:
             await asyncio.sleep(self._settings.look_seconds)
             scene = self._scene()
             if scene is not None:
-                await self.publish(scene)
+                await self._try_to_publish(scene)
+
+    async def _try_to_publish(self, scene: Scene) -> None:
+        """What is shown is no reason to stop what is trained."""
+        try:
+            await self.publish(scene)
+        except Fenced:
+            raise
+        except Exception as error:
+            if self._complaints.is_new(PROGRESS, error):
+                log.exception("progress could not be shown; it is tried again")
+        else:
+            self._complaints.settle(PROGRESS)
 
     async def publish(self, scene: Scene) -> None:
         """Write what is due in this scene, as far as the budget goes."""

@@ -59,6 +59,10 @@ class Teller:
                 self._has_lost = True
                 log.warning("more happens than can be told; some Events are left out")
 
+    def warn(self, about: Json, reason: str, message: str) -> None:
+        """Let people know of what is wrong."""
+        self.tell(about, reason, message, warning=True)
+
     async def run(self) -> None:
         """Write what waits, for ever."""
         while True:

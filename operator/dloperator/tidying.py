@@ -16,7 +16,8 @@ from dlcore.model import Phase
 from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
-from dloperator.companions import Companions
+from dloperator.companions import Companions, Warn
+from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import has_ended, role_of
@@ -30,21 +31,30 @@ Json = Mapping[str, Any]
 AGAIN_S = 5.0
 LEAST_REST_S = 0.05
 REST_SHARE = 30.0
+LOOK = "look"
+"""What is complained of where it is no single pod."""
 
 
 class Tidier:
     """One for the life of a leader; :meth:`run` is its own task."""
 
     def __init__(
-        self, api: ApiServer, mirrors: Mirrors, specs: Specs, reservations: Reservations
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        specs: Specs,
+        reservations: Reservations,
+        *,
+        warn: Warn,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
-        self._companions = Companions(api, mirrors, specs)
+        self._companions = Companions(api, mirrors, specs, warn)
         self._reservations = reservations
         self._woken = asyncio.Event()
         self._deleted: set[str] = set()
         """The uids of pods that we had deleted."""
+        self._complaints = Complaints()
 
     def wake(self) -> None:
         """Look again, for something has changed."""
@@ -56,11 +66,22 @@ class Tidier:
             await self._woken.wait()
             self._woken.clear()
             began = time.thread_time()
-            if not await self.tidy():
+            if not await self._try_to_tidy():
                 await asyncio.sleep(AGAIN_S)
                 self._woken.set()
             # With thousands of pods a look takes its time, and others have their turn.
             await asyncio.sleep(max(LEAST_REST_S, REST_SHARE * (time.thread_time() - began)))
+
+    async def _try_to_tidy(self) -> bool:
+        """Whatever one job or pod is like, the others are tidied up again after it."""
+        try:
+            is_done = await self.tidy()
+        except Exception as error:
+            if self._complaints.is_new(LOOK, error):
+                log.exception("pods could not be tidied up; it is tried again")
+            return False
+        self._complaints.settle(LOOK)
+        return is_done
 
     async def tidy(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
@@ -75,10 +96,17 @@ class Tidier:
             except (Rejected, Unreachable) as error:
                 log.warning("pod %s cannot be put away yet: %s", name, error)
                 is_done = False
+            except Exception as error:
+                if self._complaints.is_new(name, error):
+                    log.exception("pod %s cannot be put away", name)
+                is_done = False
+            else:
+                self._complaints.settle(name)
+        self._complaints.keep(self._mirrors.pods.objects.keys() | {LOOK})
         self._deleted &= there
         try:
-            await self._companions.tend()
-        except (Rejected, Unreachable) as error:
+            is_done = await self._companions.tend() and is_done
+        except Unreachable as error:
             log.warning("not all auxiliary pods are as they should be yet: %s", error)
             is_done = False
         return await self._reservations.tend() and is_done
