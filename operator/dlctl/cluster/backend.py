@@ -191,7 +191,20 @@ class ClusterBackend:
         return {"node": node, "gpu": gpu, "reason": reason}
 
     def uncordon(self, node: str, gpu: int) -> Json:
-        return {"node": node, "gpu": gpu, "wasCordoned": self._change_cordons(node, gpu, "")}
+        was = self._change_cordons(node, gpu, "")
+        if not was:
+            self._tell_why_out(node, gpu)
+        return {"node": node, "gpu": gpu, "wasCordoned": was}
+
+    def _tell_why_out(self, node: str, gpu: int) -> None:
+        """Tell of a GPU that nobody has cordoned if the operator gives it to nobody all the same."""
+        told = self._operator.known_gpus().get(node, {})
+        if why := told.get("out", {}).get(str(gpu)):
+            self._tell_once(
+                f"as the operator told last, {node}/{gpu} is out all the same: {why}; if that is a"
+                f" fault of the GPU that is mended, take the whole node out and give it back: kubectl"
+                f" cordon {node}, and some seconds later kubectl uncordon {node}"
+            )
 
     def _change_cordons(self, node: str, gpu: int, reason: str) -> bool:
         """Cordon a GPU for this reason, or for none any more; tell whether it was."""

@@ -13,6 +13,7 @@ from dlctl.backends import Away, BackendError, NotThere
 from dlctl.choosing import Place, choose
 from dlctl.cluster import gpus, past, podlogs, remote, watching, wording
 from dlctl.cluster.backend import ClusterBackend
+from dlctl.cluster.operators import Operator
 from dlctl.cluster.refusals import complaints, explain
 from dlctl.local_backend import LocalBackend
 from dllocal.folders import Folders
@@ -362,6 +363,39 @@ def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
         gpus.insist_on_gpu(node, 3, POOL)
     with pytest.raises(NotThere, match=r"n9: is no node of the pool; label it dljob.io/pool"):
         gpus.insist_on_gpu({"metadata": {"name": "n9"}}, 0, POOL)
+
+
+class PlayedAsker:
+    """Asks an API server that has one node, and what an operator tells of it."""
+
+    def __init__(self, node, told):
+        self.node = node
+        self.told = {"data": {"gpus.json": json.dumps(told)}}
+
+    def ask(self, act):
+        return asyncio.run(act(self))
+
+    async def get(self, resource, name, namespace=""):
+        if resource.kind == "ConfigMap" and name == "dljob-gpus":
+            return self.told
+        if resource.kind == "Node":
+            return self.node
+        raise NotThere(name)
+
+
+def test_who_uncordons_what_is_out_for_another_reason_is_told_what_to_do(kubeconfig):
+    backend = chosen()
+
+    node = make_node("n1", labels={"dljob.io/pool": "", "dljob.io/gpu-count": "4"})
+    backend._asker = PlayedAsker(node, {"n1": {"out": {"3": "it reported Xid 79"}}})
+    backend._operator = Operator(backend._asker)
+    said: list[str] = []
+    backend._notice = said.append
+    for number in (2, 3):
+        assert backend.uncordon("n1", number)["wasCordoned"] is False
+    [line] = said
+    assert line.startswith("note: as the operator told last, n1/3 is out all the same: it reported")
+    assert line.endswith("kubectl cordon n1, and some seconds later kubectl uncordon n1")
 
 
 # --- the past -----------------------------------------------------------------------------
