@@ -101,6 +101,27 @@ def test_a_pattern_is_no_variable_of_kubernetes():
     assert pattern.endswith("$$(x)")
 
 
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None,
+        {},
+        {"nodeAffinity": None},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+    ],
+)
+def test_an_affinity_that_is_there_but_empty_was_left_out(affinity):
+    def leave_empty(spec):
+        spec["template"]["spec"]["affinity"] = affinity
+
+    (term,) = made(leave_empty)["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert term == {
+        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}]
+    }
+
+
 def test_each_alternative_of_its_users_names_the_node():
     affinity = made()["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
