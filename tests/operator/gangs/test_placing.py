@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.amounts import fits, total
+from dloperator.gangs.matching import is_wanted
 from dloperator.gangs.members import (
     Machine,
     Member,
@@ -16,6 +17,7 @@ from dloperator.gangs.members import (
     Taint,
     Term,
     Toleration,
+    Wants,
     tenant_of,
 )
 from dloperator.gangs.placing import HIGHEST, Ground, place, score
@@ -119,6 +121,13 @@ def test_taints_and_affinity_are_heeded():
             only = [tainted]
         found = place([replace(pod, wants=wants)], ground(only))
         assert found.nodes == {pod.uid: node}
+
+
+@pytest.mark.parametrize("bounds", [(None,), ("many",), ()])
+def test_what_compares_with_no_number_matches_no_node(bounds: tuple[Any, ...]):
+    named = replace(make_machine("a", cpu=1), labels={"zone": "7"})
+    odd = Term((Requirement("zone", "Gt", bounds),))
+    assert not is_wanted(Wants((), terms=(odd,)), named)
 
 
 def test_a_hundred_pods_on_five_hundred_nodes_are_placed_and_refused():
