@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
+
+import pytest
 
 from dlcontrol.platforms import NotKeptAlone
 from dlcontrol.records import Status
 from dlcontrol.unkept import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
 from dlcore import policies
-from dlcore.model import JobId, Phase
+from dlcore.contract import Policy
+from dlcore.model import JobId, Mechanism, Phase
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import World
+from tests.control.stories import Plot, Story
+from tests.core.test_policies_laws import Dice
 
 WHY = "its status cannot be written: the rules of the house forbid it"
 LONG = 2 * LONGEST_PAUSE_S
@@ -142,6 +148,42 @@ def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_don
         world.run(LONG)
         assert world.records > records, "under the new epoch, though nothing else of it is new"
         assert has_begun(government, odd)
+
+
+class RefusedStory(Story):
+    """Now and then nobody takes the status of a job."""
+
+    def tell(self) -> None:
+        for _ in range(20):
+            self.world.later(
+                0.0, self.plot.seconds, partial(self._unless_calm, self._refuse_for_a_while)
+            )
+        super().tell()
+
+    def _refuse_for_a_while(self) -> None:
+        job = self._some_job()
+        if job is not None:
+            self.world.note(f"the status of {job} is refused")
+            self.world.unkept[job] = WHY
+            self.world.later(1.0, 60.0, partial(self._take_again, job))
+
+    def _take_again(self, job: JobId) -> None:
+        self.world.unkept.pop(job, None)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+@pytest.mark.parametrize("name", ["adaptive", "dice"])
+def test_the_laws_hold_whatever_is_refused(name: str, mechanism: Mechanism):
+    policy: Policy = Dice() if name == "dice" else policies.make(name)
+    story = RefusedStory(Plot(policy, mechanism), f"refused/{name}/{mechanism}")
+    try:
+        story.tell()
+        story.world.unkept.clear()
+        assert story.end() == []
+        reigns = story.government.reigns
+        assert any(WHY in text for reign in reigns for _, _, text in reign.platform.told)
+    finally:
+        story.close()
 
 
 def test_it_is_offered_after_longer_and_longer():
