@@ -7,6 +7,7 @@ ignored. To look for new ones: ``HYPOTHESIS_PROFILE=thorough pytest tests``.
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run only what takes hours: the tests marked long"
     )
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

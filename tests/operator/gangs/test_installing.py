@@ -88,7 +88,10 @@ def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPla
     with plugged(plane, tmp_path, account) as plugin, playing(plugin, namespace) as troupe:
         play_everything(troupe)
     # A watch is logged when it ends, which the API server has to notice.
-    wait_until(lambda: granted(plane) <= used(plane.audit_log))
+    wait_until(
+        lambda: granted(plane) <= used(plane.audit_log),
+        lambda: f"nobody has used {granted(plane) - used(plane.audit_log)}",
+    )
     assert used(plane.audit_log) == granted(plane)
     plane.kubectl("apply", "-k", INSTALL)
 
