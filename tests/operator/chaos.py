@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.points import Plan
@@ -172,25 +173,25 @@ class Trouble:
 
     def come_to_rest(self) -> None:
         """With an operator that lives, everything comes to its end."""
-        calm = Plan(seed=0, is_calm=True)
-
-        def is_operated() -> bool:
-            # One that could not renew its Lease in time ends, and is started again, as any pod is.
-            if not self.stage.operators[-1].is_running:
-                self.start(calm, self.stage.folder / "calm")
-            return True
 
         def all_have_come() -> bool:
             self.submit_some()
-            return is_operated() and len(self.iterations) == self.jobs
+            self.operate()
+            return len(self.iterations) == self.jobs
 
         self.stage.wait(all_have_come)
-        self.stage.wait(lambda: is_operated() and self.are_completed())
+        for name in self.iterations:
+            self.stage.wait(partial(self.is_completed, name))
         self.stage.wait(lambda: not trainings(self.stage.folder))
 
-    def are_completed(self) -> bool:
-        jobs = self.stage.api.get(self.stage.path())["items"]
-        return all(job.get("status", {}).get("phase") == "Completed" for job in jobs)
+    def operate(self) -> None:
+        """Start an operator that lives, again if it could not renew its Lease, as a cluster does."""
+        if not self.stage.operators[-1].is_running:
+            self.start(Plan(seed=0, is_calm=True), self.stage.folder / "calm")
+
+    def is_completed(self, name: str) -> bool:
+        self.operate()
+        return self.stage.phase(name) == "Completed"
 
     def tell(self, starts: int) -> None:
         """Say what has happened, for whoever runs this with ``-s``."""
