@@ -111,7 +111,7 @@ CHECKPOINTS = st.tuples(
 def pods(container: str) -> st.SearchStrategy[dict[str, Any]]:
     trainer = st.fixed_dictionaries(
         {"name": st.just(container), "command": st.lists(TEXTS, min_size=1, max_size=2)},
-        optional={"args": JSON, "image": JSON},
+        optional={"args": st.lists(TEXTS, max_size=2), "image": JSON},
     )
     spec = st.fixed_dictionaries(
         {"containers": st.lists(trainer, min_size=1, max_size=1)}, optional={"volumes": JSON}

@@ -174,12 +174,13 @@ class Trouble:
     def come_to_rest(self) -> None:
         """With an operator that lives, everything comes to its end."""
 
-        def all_have_come() -> bool:
+        def come_after(number: int) -> bool:
             self.submit_some()
             self.operate()
-            return len(self.iterations) == self.jobs
+            return len(self.iterations) > number
 
-        self.stage.wait(all_have_come)
+        while (number := len(self.iterations)) < self.jobs:
+            self.stage.wait(partial(come_after, number))
         for name in self.iterations:
             self.stage.wait(partial(self.is_completed, name))
         self.stage.wait(lambda: not trainings(self.stage.folder))

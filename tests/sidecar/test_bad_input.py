@@ -320,14 +320,20 @@ def test_a_fork_bomb_up_to_its_limit(start, tmp_path, token, crowded):
     assert len(sidecar.trainings()) > 30
     script.write_text(WAIT)
     state = run_well(sidecar, 2)
-    assert sidecar.trainings() == [read_outer_pid(sidecar, state)]
+    outer = read_outer_pid(sidecar, state)
+    assert sidecar.trainings() == [outer]
     sidecar.wait_for(lambda s: not s.problems)
 
 
 def read_outer_pid(sidecar: SideCar, state: State) -> int:
     """Return by which id we know the one training process that the SideCar sees."""
     [agent] = read_children(sidecar.process.pid)
-    [pid] = [child for child in read_children(agent) if child in sidecar.trainings()]
+
+    def trainings() -> list[int]:
+        return [child for child in read_children(agent) if child in sidecar.trainings()]
+
+    # It is told that it runs a moment before the kernel knows it by its own command.
+    [pid] = wait_until(trainings, what="the training process")
     inner = Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1]
     assert int(inner) == state.processes[0].pid
     return pid
