@@ -166,7 +166,11 @@ def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token
     begun_from = [later - 1 for earlier, later in pairwise([-1, *steps]) if later != earlier + 1]
     assert len(begun_from) > 3
     left = iter(training.begun_from)
-    assert all(step in left for step in begun_from), (begun_from, training.begun_from)
+    # Whoever was killed may have left half a line, by which the first one of the next is lost.
+    assert all(any(found in (step, step - 1) for found in left) for step in begun_from), (
+        begun_from,
+        training.begun_from,
+    )
     accuracy = read_accuracy(training.log.read_text())
     assert accuracy == pytest.approx(read_accuracy(undisturbed), abs=0.005)
 
