@@ -41,7 +41,7 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, read_node
+from dloperator.reading import Pool, is_in_pool, is_of, read_node
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
 from dloperator.strays import Strays
@@ -180,7 +180,6 @@ class Cluster:
         there = self._mirrors.nodes.objects
         for name in self._nodes.keys() - there.keys():
             del self._nodes[name]
-        booked = {pod.node for entry in self._entries.values() for pod in entry.status.pods}
         for name, document in there.items():
             if not is_in_pool(document, self._settings.pool):
                 self._nodes.pop(name, None)
@@ -191,9 +190,16 @@ class Cluster:
                 node = read_node(document, self._settings.pool, not_ours=why)
                 known = self._nodes[name] = (document, why, node)
             # Where others have GPUs no job of ours may stay, and one leaves what is not there.
-            must_leave = why and name.name in booked and self._reservations.is_taken(document)
+            must_leave = (
+                why and self._reservations.is_taken(document) and self._is_booked(name.name)
+            )
             if known[2] is not None and not must_leave:
                 yield known[2]
+
+    def _is_booked(self, node: str) -> bool:
+        return any(
+            pod.node == node for entry in self._entries.values() for pod in entry.status.pods
+        )
 
     # --- what is kept
 
@@ -361,8 +367,7 @@ class Cluster:
             return await self._api.create(PODS, pod, namespace)
         except Conflict:
             there = await self._api.get(PODS, name, namespace)
-        owners = there["metadata"].get("ownerReferences") or ()
-        if not any(owner["uid"] == uid for owner in owners):
+        if not is_of(there, uid):
             raise Rejected(
                 0, {"message": f"there is a pod {namespace}/{name} already, which is not ours"}
             )

@@ -205,6 +205,12 @@ def role_of(document: Json) -> str:
     return str(labels.get(names.ROLE_LABEL, ""))
 
 
+def is_of(document: Json, uid: str) -> bool:
+    """Whether a pod was made for the job with this uid, and not for another one of its name."""
+    owners = document["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid for owner in owners)
+
+
 def has_ended(document: Json, node: Json | None) -> bool:
     """Whether it is proven that no process of this pod's training is left, or will be started."""
     return bool(_why_ended(document, node))

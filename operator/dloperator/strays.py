@@ -16,7 +16,7 @@ from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended, is_bound, role_of
+from dloperator.reading import has_ended, is_bound, is_of, role_of
 
 Json = Mapping[str, Any]
 
@@ -65,8 +65,7 @@ class Strays:
 
     def _has_job(self, name: Name, pod: Json) -> bool:
         job = self._mirrors.jobs.get(Name(name.namespace, _job_of(pod)))
-        owners = pod["metadata"].get("ownerReferences") or ()
-        return job is not None and any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
+        return job is not None and is_of(pod, job["metadata"]["uid"])
 
 
 def _refs_of(status: Status) -> Iterable[GpuRef]:

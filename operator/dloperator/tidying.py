@@ -20,7 +20,7 @@ from dloperator.companions import Companions, Warn
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended, role_of
+from dloperator.reading import has_ended, is_of, role_of
 from dloperator.reserving import Reservations
 from dloperator.resources import PODS
 
@@ -115,7 +115,7 @@ class Tidier:
         metadata = pod["metadata"]
         # Not what the controller saw last, but what is written: a pod is made right after that.
         job = self._mirrors.jobs.get(Name(name.namespace, metadata["labels"][names.JOB_LABEL]))
-        if job is not None and _is_booked(job, metadata):
+        if job is not None and _is_booked(job, pod):
             return
         ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
         if not (ended and job is not None and _is_shown(job)):
@@ -143,10 +143,10 @@ class Tidier:
             self._mirrors.pods.show(pod, is_ours=True)
 
 
-def _is_booked(job: Json, metadata: Json) -> bool:
-    if not any(owner["uid"] == job["metadata"]["uid"] for owner in metadata["ownerReferences"]):
+def _is_booked(job: Json, pod: Json) -> bool:
+    if not is_of(pod, job["metadata"]["uid"]):
         return False
-    serial = metadata["labels"].get(names.SERIAL_LABEL)
+    serial = pod["metadata"]["labels"].get(names.SERIAL_LABEL)
     bookings = (job.get("status") or {}).get("pods", ())
     return any(str(booking["serial"]) == serial for booking in bookings)
 
