@@ -5,9 +5,11 @@ A log that is turned over – renamed and begun anew, or cut – is read on from
 :mod:`dllocal.rotating` has made parts of is read as the one log that it was.
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dlctl.backends import Away, BackendError, LogLine, NotThere
@@ -107,40 +109,48 @@ class _Tail:
                 yield from _iter_file(self._file)
                 self._parts.add(self._identity)
                 self._open()
-            elif there.st_size < (position := os.lseek(self._file, 0, os.SEEK_CUR)):
-                yield from self._read_turned_over(position)
-                os.lseek(self._file, 0, os.SEEK_SET)
         except FileNotFoundError:
             if self._file < 0:
                 return
         except OSError as error:
             raise BackendError(f"{self._path}: cannot be read ({error.strerror})") from error
-        yield from _iter_file(self._file)
+        yield from self._read_on()
 
     def _begin(self) -> Iterator[bytes]:
         """Open the log where its last lines begin, having read the parts that they begin in."""
         self._open()
-        files = self._open_new_parts()
-        try:
+        with _kept_from_turning(self._file):
+            files = self._open_new_parts()
             if self._lines is not None:
                 _seek_tail([*files, self._file], self._lines)
-            for file in files:
-                yield from _iter_file(file)
-        finally:
-            for file in files:
-                os.close(file)
+        yield from _iter_and_close(files)
 
-    def _read_turned_over(self, position: int) -> Iterator[bytes]:
-        """Read what came before it was cut and was not read yet, unless it was cut for good."""
+    def _read_on(self) -> Iterator[bytes]:
+        """Read what is new, also what was turned over since."""
+        block = b"any"
+        while block:
+            with _kept_from_turning(self._file):
+                files = self._open_turned_over()
+                block = b"" if files else os.read(self._file, BLOCK)
+            if files:
+                block = b"any"
+                yield from _iter_and_close(files)
+            elif block:
+                yield block
+
+    def _open_turned_over(self) -> list[int]:
+        """
+        Open the parts that hold what was not read before the log was cut, if it was.
+
+        That it is shorter than before tells it, too, but it may have grown again meanwhile.
+        """
+        position = os.lseek(self._file, 0, os.SEEK_CUR)
         files = self._open_new_parts()
-        try:
-            for file in files:
-                os.lseek(file, position, os.SEEK_SET)
-                yield from _iter_file(file)
-                position = 0
-        finally:
-            for file in files:
-                os.close(file)
+        if files:
+            os.lseek(files[0], position, os.SEEK_SET)
+        if files or os.fstat(self._file).st_size < position:
+            os.lseek(self._file, 0, os.SEEK_SET)
+        return files
 
     def _open_new_parts(self) -> list[int]:
         """Open the parts that were not there before, oldest first."""
@@ -180,6 +190,25 @@ def _open_parts(path: Path) -> list[int]:
             os.close(file)
         return _open_parts(path)
     return files
+
+
+@contextmanager
+def _kept_from_turning(file: int) -> Iterator[None]:
+    """While this lasts, a log and its parts are of one time (:meth:`dllocal.rotating.Turn.finish`)."""
+    fcntl.flock(file, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _iter_and_close(files: Sequence[int]) -> Iterator[bytes]:
+    try:
+        for file in files:
+            yield from _iter_file(file)
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def _iter_file(file: int) -> Iterator[bytes]:

@@ -4,11 +4,12 @@ Logs that grow no further than they may: what is too long is turned over into pa
 Whoever writes a log has it open, and cannot be told to open another one. So a log is copied into its
 latest part, ``NAME.log.1``, and then cut to nothing; whoever appends goes on at its new beginning.
 What is written in the instant between the last look and the cut is lost; that are microseconds, and
-as much can be lost once in so many megabytes. Whoever follows a log sees that it has become shorter,
-and goes on in the part first (:mod:`dlctl.following`).
+as much can be lost once in so many megabytes. Whoever follows a log sees that there is a new part,
+and goes on in it first (:mod:`dlctl.following`); the lock that it takes while it looks puts a turn off.
 """
 
 import asyncio
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -48,9 +49,7 @@ class LogLimits:
 def turn_over(path: Path, limits: LogLimits) -> bool:
     """Turn a log over if it is too long; tells whether it was. Raises :class:`OSError`."""
     turn = begin(path, limits)
-    if turn is not None:
-        turn.finish()
-    return turn is not None
+    return turn is not None and turn.finish()
 
 
 def begin(path: Path, limits: LogLimits) -> "Turn | None":
@@ -85,8 +84,18 @@ class Turn:
         while self._part and os.sendfile(self._part.fileno(), self._source.fileno(), None, BLOCK):
             pass
 
-    def finish(self) -> None:
-        """Take over what came since, and cut the log: little of it, and nothing in between."""
+    def finish(self) -> bool:
+        """
+        Take over what came since, and cut the log: little of it, and nothing in between.
+
+        Tells whether that was done. Not while somebody reads on, for whom it would wait in vain
+        if that one is stopped.
+        """
+        try:
+            fcntl.flock(self._source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            return False
         try:
             if self._part is not None:
                 for number in reversed(range(1, self._kept + 1)):
@@ -94,6 +103,7 @@ class Turn:
                 self._unfinished.rename(_part(self._path, 1))
                 self.copy()
             self._source.truncate(0)
+            return True
         finally:
             self.close()
 

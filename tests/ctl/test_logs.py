@@ -134,12 +134,33 @@ def test_who_follows_a_log_loses_nothing_when_it_is_turned_over(played, logs):
         assert live.line() == "first\n"
         for number in range(3):
             logs.write("n1", f"{'x' * 5000} {number}\n")
-            assert turn_over(logs.folder / "n1.log", limits)
+            # Not while the other one looks.
+            while not turn_over(logs.folder / "n1.log", limits):
+                pass
         logs.write("n1", "last\n")
         assert [live.line()[-2:] for _ in range(3)] == ["0\n", "1\n", "2\n"]
         assert live.line() == "last\n"
         end(played)
         assert live.rest() == Result(0, "", "")
+
+
+def test_a_log_that_has_grown_again_since_it_was_turned_over_is_read_in_order(played, logs):
+    """It is no shorter than it was; the new part tells."""
+    logs.write("n1", "first\n")
+    path = logs.folder / "n1.log"
+    looks: list[None] = []
+
+    def find():
+        if len(looks) == 1:
+            for number in range(3):
+                logs.write("n1", f"{'x' * 5000} {number}\n")
+                assert turn_over(path, LogLimits(largest_bytes=4096))
+            logs.write("n1", f"{'x' * 5000} 3\n")
+        looks.append(None)
+        return {"n1": path}, len(looks) > 2
+
+    told = [line.text[-3:] for line in following.follow(find, None)]
+    assert told == [b"st\n", b" 0\n", b" 1\n", b" 2\n", b" 3\n"]
 
 
 def test_a_node_that_comes_later_is_followed_from_its_beginning(played, logs):

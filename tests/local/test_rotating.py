@@ -1,6 +1,7 @@
 """Logs that are turned over: bounded, whole, and still written by who has them open."""
 
 import asyncio
+import fcntl
 import logging
 import os
 from pathlib import Path
@@ -46,6 +47,15 @@ def test_of_more_parts_than_are_kept_the_oldest_is_forgotten(path):
         assert turn_over(path, SMALL)
     assert names(path) == ["n0.log", "n0.log.1", "n0.log.2"]
     assert [part.read_bytes()[:1] for part in older_parts(path)] == [b"c", b"d"]
+
+
+def test_it_is_put_off_while_somebody_reads_on(path):
+    path.write_bytes(b"x" * 5000)
+    with path.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        assert not turn_over(path, SMALL)
+        assert (names(path), path.stat().st_size) == (["n0.log"], 5000)
+    assert turn_over(path, SMALL)
 
 
 def test_where_no_parts_are_kept_it_is_just_cut(path):

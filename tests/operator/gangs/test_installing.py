@@ -2,11 +2,14 @@
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dloperator.gangs.waking import CONDITION
 from tests.operator.gangs.troupes import Troupe, playing, plugged
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import wait_until
@@ -31,6 +34,18 @@ def plane(tmp_path_factory: pytest.TempPathFactory):
     with ControlPlane(folder, Wishes(audit_policy=POLICY)) as plane:
         plane.kubectl("apply", "-k", INSTALL)
         yield plane
+
+
+@contextmanager
+def without_the_rest(plane: ControlPlane) -> Iterator[None]:
+    """Take from the account what it may do as a scheduler, and its own pod out of the way of gangs."""
+    for role in ("kube-scheduler", "volume-scheduler"):
+        plane.kubectl("delete", "clusterrolebinding", f"{NAME}-as-{role}")
+    plane.kubectl("scale", "-n", HOME, f"deployment/{NAME}", "--replicas=0")
+    try:
+        yield
+    finally:
+        plane.kubectl("apply", "-k", INSTALL)
 
 
 def granted(plane: ControlPlane) -> set[tuple[str, str]]:
@@ -61,6 +76,7 @@ def used(log: Path) -> set[tuple[str, str]]:
 def play_everything(troupe: Troupe) -> None:
     """Let happen whatever the extender has to write something about."""
     troupe.add_nodes({"x": {"cpu": "4"}})
+    wake_one(troupe)
     runs = troupe.create_gang("runs", {"worker": 2})
     troupe.wait_bound(runs)
     older = troupe.create_gang("older", {"worker": 3})
@@ -76,24 +92,34 @@ def play_everything(troupe: Troupe) -> None:
     troupe.wait(lambda: set(younger) <= set(troupe.bound()))
 
 
+def wake_one(troupe: Troupe) -> None:
+    """Have room kept for a pod that kube-scheduler does not ask about, because it lacks a volume."""
+    ready, lacking = (troupe.make_member("half", "worker", n, roles={"worker": 2}) for n in (0, 1))
+    claim = {"persistentVolumeClaim": {"claimName": "nowhere"}}
+    lacking["spec"]["volumes"] = [{"name": "data", **claim}]
+    names = [troupe.create(each) for each in (lacking, ready)]
+
+    def is_woken() -> bool:
+        conditions = troupe.pods()[names[0]]["status"].get("conditions", ())
+        return any(each["type"] == CONDITION for each in conditions)
+
+    troupe.wait(is_woken)
+    for name in names:
+        troupe.delete(name)
+
+
 def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPlane, tmp_path: Path):
-    # What its pod may do as a scheduler is not to hide what it lacks as an extender.
-    for role in ("kube-scheduler", "volume-scheduler"):
-        plane.kubectl("delete", "clusterrolebinding", f"{NAME}-as-{role}")
-    # Its own pod is not to take room while gangs are counted.
-    plane.kubectl("scale", "-n", HOME, f"deployment/{NAME}", "--replicas=0")
-    account = plane.kubeconfig_for_service_account(HOME, NAME)
-    with plane.api() as api:
+    with without_the_rest(plane), plane.api() as api:
+        account = plane.kubeconfig_for_service_account(HOME, NAME)
         namespace = make_namespace(api)
-    with plugged(plane, tmp_path, account) as plugin, playing(plugin, namespace) as troupe:
-        play_everything(troupe)
+        with plugged(plane, tmp_path, account) as plugin, playing(plugin, namespace) as troupe:
+            play_everything(troupe)
     # A watch is logged when it ends, which the API server has to notice.
     wait_until(
         lambda: granted(plane) <= used(plane.audit_log),
         lambda: f"nobody has used {granted(plane) - used(plane.audit_log)}",
     )
     assert used(plane.audit_log) == granted(plane)
-    plane.kubectl("apply", "-k", INSTALL)
 
 
 @pytest.mark.parametrize(
