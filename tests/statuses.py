@@ -28,6 +28,7 @@ def make_full_status() -> Status:
         "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
         "saves": False,
         "pods": (Booking(N0, 3, 2),),
+        "used": frozenset({3}),
         "leftover": frozenset({GpuRef(N1, 1)}),
         "started_at": 5000.0,
         "finished_at": 5001.0,

@@ -91,8 +91,6 @@ class Hands:
         self._unforgotten: dict[JobId, str] = {}
         """Jobs that the platform does not let go, and why."""
         self._refusals: dict[tuple[JobId, Booking], _Refusal] = {}
-        self._called_off: set[tuple[JobId, Booking]] = set()
-        """Pods that we booked, that were never taken, and that we no longer want."""
 
     # --- what is remembered
 
@@ -113,10 +111,6 @@ class Hands:
         """Why the platform would not even take the order for this pod; empty if it did."""
         refusal = self._refusals.get((job, booking))
         return refusal.why if refusal is not None else ""
-
-    def is_called_off(self, job: JobId, booking: Booking) -> bool:
-        """Whether there never was such a pod, and will be none, because we no longer ask for it."""
-        return (job, booking) in self._called_off
 
     def contact(self, key: PodKey) -> Contact:
         """What is known of a SideCar; where it has no address, since when it has none."""
@@ -140,7 +134,6 @@ class Hands:
         self._absent = {key: self._absent.get(key, now) for key in absent}
         self._asked &= booked
         self._untold &= booked
-        self._called_off &= booked
         for memory in (self._removed, self._refusals):
             for gone in memory.keys() - booked:
                 del memory[gone]
@@ -154,13 +147,9 @@ class Hands:
         """Say which statuses have to be recorded before the commands are carried out."""
         statuses: dict[JobId, Status] = {}
         for command in commands:
-            if isinstance(command, Book | Unbook):
+            if isinstance(command, Book | Unbook | Begin):
                 status = statuses.get(command.job, scene.entries[command.job].status)
-                statuses[command.job] = (
-                    status.with_pods(command.nodes, scene.now)
-                    if isinstance(command, Book)
-                    else status.without_pods(command.nodes)
-                )
+                statuses[command.job] = _after(status, command, scene.now)
         return statuses
 
     async def carry_out(self, commands: Iterable[Command], scene: Scene, asides: Asides) -> None:
@@ -227,8 +216,6 @@ class Hands:
             return
         self._removed[pod] = scene.now
         if not command.is_needed:
-            if pod in self._refusals and pod in self._untold:
-                self._called_off.add(pod)
             # That it ends now says nothing about whether the job can be started there.
             self._untold.discard(pod)
 
@@ -335,6 +322,17 @@ class Hands:
             )
             offset += counts[part.node]
         return runs
+
+
+def _after(status: Status, command: Book | Unbook | Begin, now: float) -> Status:
+    """Say what has to be recorded before this is done."""
+    match command:
+        case Book():
+            return status.with_pods(command.nodes, now)
+        case Unbook():
+            return status.without_pods(command.nodes)
+        case Begin():
+            return status.with_used(command.nodes)
 
 
 def _booking(entry: Entry, node: NodeName) -> Booking:

@@ -25,7 +25,7 @@ def write_status(status: Status, *, remaining: Span | None = None) -> Json:
         "message": status.message,
         "allocation": _allocation(status),
         "progress": _progress(status, remaining),
-        "pods": [pod._asdict() for pod in status.pods],
+        "pods": [_booking(pod, status) for pod in status.pods],
         "podsBooked": status.booked,
         "podsBookedAt": write_time(status.booked_at),
         "leftover": _slices(status.leftover),
@@ -65,6 +65,7 @@ def read_status(document: Mapping[str, Any]) -> Status:
         containers=allocation.get("containers", 0),
         broken=allocation.get("broken", 0),
         pods=tuple(_read_booking(each) for each in document.get("pods", ())),
+        used=frozenset(each["serial"] for each in document.get("pods", ()) if each.get("used")),
         booked=document.get("podsBooked", 0),
         booked_at=read_time(document.get("podsBookedAt")) or 0.0,
         leftover=frozenset(_read_refs(document.get("leftover", ()))),
@@ -115,6 +116,10 @@ def _allocation(status: Status) -> Json:
     if status.batch_size is not None:
         allocation["batchSize"] = status.batch_size
     return {name: value for name, value in allocation.items() if value is not None}
+
+
+def _booking(pod: Booking, status: Status) -> Json:
+    return pod._asdict() | ({"used": True} if pod.serial in status.used else {})
 
 
 def _read_booking(document: Mapping[str, Any]) -> Booking:

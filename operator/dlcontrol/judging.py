@@ -438,6 +438,10 @@ class _Judge:
         quiet = self.rules.quiet_seconds * max(1.0, self.scene.starting / 100)
         self.status = tell_of_pods(self.status, self.all_seats, self.now, quiet)
         told = self.status.condition(ConditionType.INITIALIZED)
+        if told is not None and told.status and told is not before:
+            # It is about to be told to run, so that this costs no record of its own.
+            placement = self.status.placement
+            self.status = self.status.with_used(placement.nodes if placement is not None else ())
         # That they are up is told when it trains.
         if told is not None and not told.status and told != before:
             self.news.append(News(told.reason, told.message, warning=True))

@@ -293,11 +293,8 @@ class Controller:
         contact = self._hands.contact(key)
         refusal = self._hands.refusal(job, booking)
         if refusal and pod.phase is PodPhase.PENDING:
-            # The platform, which never had it, will not tell of its end.
-            is_over = contact.state is None and self._hands.is_called_off(job, booking)
-            phase = PodPhase.ENDED if is_over else pod.phase
             # What a quota or an admission rule does not let through waits for somebody to act.
-            pod = replace(pod, phase=phase, reason="NotTaken", message=refusal, stuck=True)
+            pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
         if contact.state is not None and contact.state.epoch > self._epoch:
             raise Fenced(f"the SideCar of {key} obeys another controller")
         return Seat(

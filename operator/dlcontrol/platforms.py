@@ -156,7 +156,9 @@ class Platform(Protocol):
         """
         End this pod whatever it does, because its SideCar does not answer or cannot be started.
 
-        In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation.
+        In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation. That holds for
+        one that was never made as well: whoever booked it may have died before, and it is not
+        :attr:`~dlcontrol.records.Status.used`.
         """
 
     async def forget(self, job: JobId) -> None:

@@ -4,10 +4,11 @@ What is recorded about a job: the status of a DLJob, on every platform.
 One writer writes it, the controller's loop, and always before it does what it says (law 4). A
 controller that starts finds here what was decided, and in the SideCars what is held.
 
-Two fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
+Three fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
 to have ended. ``leftover`` are GPUs of former decisions that the job was not yet seen to have
 released. Where a SideCar cannot be asked, the job may hold everything of ``placement`` and
-``leftover`` on that node.
+``leftover`` on that node. ``used`` says in which pods anything was ever begun, so that of one that
+is not there it is known whether that means anything.
 """
 
 from collections.abc import Iterable
@@ -82,6 +83,8 @@ class Status:
     saves: bool = True
     """Whether it is to save itself before it gives up what it did in the generation before."""
     pods: tuple[Booking, ...] = ()
+    used: frozenset[int] = frozenset()
+    """The serials of those that were seen to be up; no other one was ever told to run anything."""
     leftover: frozenset[GpuRef] = frozenset()
     booked: int = 0
     """How many pods it ever had."""
@@ -203,12 +206,20 @@ class Status:
             pods.append(Booking(node, booked, self.shaped))
         return replace(self, pods=tuple(pods), booked=booked, booked_at=now)
 
+    def with_used(self, nodes: Iterable[NodeName]) -> "Status":
+        """Note that the pods on these nodes are there, and may be told to run from now on."""
+        there = set(nodes)
+        used = self.used | {pod.serial for pod in self.pods if pod.node in there}
+        return replace(self, used=used) if used != self.used else self
+
     def without_pods(self, nodes: Iterable[NodeName]) -> "Status":
         """Forget the pods on these nodes, whose end is proven, and what they held."""
         gone = set(nodes)
+        pods = tuple(pod for pod in self.pods if pod.node not in gone)
         return replace(
             self,
-            pods=tuple(pod for pod in self.pods if pod.node not in gone),
+            pods=pods,
+            used=self.used & {pod.serial for pod in pods},
             leftover=frozenset(ref for ref in self.leftover if ref.node not in gone),
         )
 

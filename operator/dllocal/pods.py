@@ -135,7 +135,12 @@ class Pods:
         If it ever came so far that it could be told anything, it is started again for the proof.
         """
         key = PodKey(entry.job.id, booking.node)
-        (self._folders.pod(key, booking.serial) / "removed").touch()
+        folder = self._folders.pod(key, booking.serial)
+        if not self._was_launched(key, booking):
+            # Whoever booked it died before; now it never will be, and that is the proof.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / "launched").write_text("0")
+        (folder / "removed").touch()
         for pid in self._pids(key, booking):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

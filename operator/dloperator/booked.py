@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dlcontrol.platforms import Address, Entry, Pod, PodKey
+from dlcontrol.records import Booking
 from dlcore.model import JobId
 from dloperator import podmaking
 from dloperator.absences import Absences
 from dloperator.jobs import name_of
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import read_pod
+from dloperator.reading import is_of, read_pod
 
 Json = Mapping[str, Any]
 
@@ -45,10 +46,21 @@ class BookedPods:
         """Where the SideCar of a pod listens, if there is one."""
         return self._known[key].pod.address
 
+    def note_missing(self, job: JobId, booking: Booking, *, was_used: bool) -> None:
+        """Remember that there is no pod of this booking, and that none will be asked for any more."""
+        key, name = PodKey(job, booking.node), name_of(job)
+        node = self._mirrors.nodes.get(Name("", booking.node))
+        pod_name = podmaking.trainer_name(name.name, booking.serial)
+        self._absences.note_missing(key, pod_name, node, was_used=was_used)
+        self._known.pop(key, None)
+
     def _read(self, entry: Entry, key: PodKey, serial: int) -> Pod:
         job = name_of(key.job)
         name = podmaking.trainer_name(job.name, serial)
+        uid = entry.document["metadata"]["uid"]
         document = self._mirrors.pods.get(Name(job.namespace, name))
+        if document is not None and not is_of(document, uid):
+            document = None  # That of a former job of this name; what becomes of it is not ours.
         node = self._mirrors.nodes.get(Name("", key.node))
         known = self._known.get(key)
         is_known = known is not None and known.name == name
@@ -57,6 +69,6 @@ class BookedPods:
         if document is None and known and is_known and known.document is not None:
             self._absences.note(key, name, known.pod, node)
         absent = self._absences.read(key, name, node) if document is None else None
-        pod = absent or read_pod(key, document, node, entry.document["metadata"]["uid"])
+        pod = absent or read_pod(key, document, node, uid)
         self._known[key] = _Read(document, node, name, pod)
         return pod

@@ -7,6 +7,7 @@ it was made from, says under which epoch it was decided, and comes before what f
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from dlcontrol.platforms import (
     PodKey,
     PodOrder,
 )
-from dlcontrol.records import Status
+from dlcontrol.records import Booking, Status
 from dlcore.model import JobId, Node
 from dlcore.predicting import Span
 from dloperator import keeping, names, podmaking
@@ -207,7 +208,7 @@ class Cluster:
         """Put our epoch on every allocation, so that no former leader can write one any more."""
         self._unsettled |= self._read_jobs()
         held = {
-            job: entry.status
+            job: None
             for job, entry in self._entries.items()
             if entry.status.pods or entry.status.placement is not None
         }
@@ -250,7 +251,7 @@ class Cluster:
         wanted = status.placement.refs() if status.placement is not None else ()
         return not set(wanted) <= set(held)
 
-    async def _write_all(self, statuses: Mapping[JobId, Status]) -> None:
+    async def _write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
         writes = [self._in_turn(self._write(job, status)) for job, status in statuses.items()]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         keeping.raise_worst(outcomes)
@@ -259,7 +260,8 @@ class Cluster:
         async with self._turns:
             await act
 
-    async def _write(self, job: JobId, status: Status) -> None:
+    async def _write(self, job: JobId, wanted: Status | None) -> None:
+        """Write this, or under our epoch what is recorded, were it by a former leader's last word."""
         name = name_of(job)
         for _ in range(ATTEMPTS):
             # With thousands of them it may be long ago that anybody asked.
@@ -267,6 +269,7 @@ class Cluster:
             document = self._mirrors.jobs.get(name)
             if document is None:
                 return  # It was deleted, and had nothing.
+            status = wanted if wanted is not None else self._jobs.read(document).status
             try:
                 if status.pods and _may_be_held(document):
                     document = await self._hold(document)
@@ -377,13 +380,28 @@ class Cluster:
         """Delete this pod; that its object goes proves nothing, so it stays until the kubelet tells."""
         self._insist_on_leading()
         entry = self._entries[key.job]
-        name = name_of(key.job)
         for booking in entry.status.pods:
             if booking.node == key.node:
                 message = f"the pod on {key.node} is removed: {because}"
                 await self.tell(key.job, "PodRemoved", message, warning=True)
-                pod_name = podmaking.trainer_name(name.name, booking.serial)
-                await self._api.delete(PODS, pod_name, name.namespace)
+                await self._end(entry, booking)
+
+    async def _end(self, entry: Entry, booking: Booking) -> None:
+        """Have a pod deleted; one that is not there, whoever booked it may have died before making."""
+        job = name_of(entry.job.id)
+        name = Name(job.namespace, podmaking.trainer_name(job.name, booking.serial))
+        pod = self._mirrors.pods.get(name)
+        if pod is None:
+            with contextlib.suppress(NotFound):
+                pod = await self._api.get(PODS, name.name, name.namespace)
+                self._mirrors.pods.show(pod)
+        if pod is not None and is_of(pod, entry.document["metadata"]["uid"]):
+            await self._api.delete(PODS, name.name, name.namespace, uid=pod["metadata"]["uid"])
+            return
+        recorded = self._jobs.status(job)
+        was_used = recorded is None or booking.serial in recorded.used
+        self._pods.note_missing(entry.job.id, booking, was_used=was_used)
+        self._mirrors.wake(False)  # noqa: FBT003 - that is news, and stands in no watch
 
     async def forget(self, job: JobId) -> None:
         """Delete a job that has ended and whose pods have, and keep it no longer."""

@@ -224,6 +224,9 @@ _FIELDS: Final[dict[str, Node]] = {
                 "node": _node("The node that it was asked for."),
                 "serial": _count("Counts the pods of the job.", required=True),
                 "shaped": _count("In which generation its GPUs had been changed last."),
+                "used": Flag(
+                    description="Whether it was up, so that something may have run in it."
+                ),
             },
         ),
     ),

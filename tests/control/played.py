@@ -405,6 +405,9 @@ class PlayedPlatform:
         for booking in entry.status.pods if entry is not None else ():
             if booking.node != key.node:
                 continue
+            assert entry is not None
+            if (key.job, booking) not in world.pods and booking.serial in entry.status.used:
+                raise AssertionError(f"{booking} of {key.job} was used, and never made")
             pod = world.pods.setdefault((key.job, booking), PlayedPod(key.job, booking))
             if pod.container is None or world.chance.random() < 0.5:
                 world.later(0.0, 3.0, partial(world.end_pod, pod))

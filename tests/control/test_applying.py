@@ -277,20 +277,17 @@ def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
     assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
-def test_a_pod_that_was_never_taken_is_called_off_and_one_that_was_is_not(hands, place):
-    remove = Remove(A0, "it is not needed any longer")
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
-    booking = scene.entries[A].status.pods[0]
-    do(hands, place, scene, Launch(A0), remove)
-    assert not hands.is_called_off(A, booking)
-    place.refuses = OSError("the quota is used up")
-    fresh = Hands(place, place, EPOCH)
-    do(fresh, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
-    do(fresh, place, scene, remove)
-    assert not fresh.is_called_off(A, booking)  # That it is to go has not been heard.
-    place.refuses = None
-    do(fresh, place, scene, remove)
-    assert fresh.is_called_off(A, booking)
+def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
+    """Of one that was not, everybody who leads later knows that nothing can have begun in it."""
+    scene = both(ready(), ready())
+    assert hands.bookings([Halt(A0, checkpoint=True, leave=True)], scene) == {}
+    status = hands.bookings([Begin(A, (N1,))], scene)[A]
+    assert {pod.node for pod in status.pods if pod.serial in status.used} == {N0, N1}
+    other = both(Sat(ready()), Sat(ready(), serial=2))
+    assert hands.bookings([Begin(A, (N1,))], other)[A].used == {2}
+    assert hands.bookings([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
+        both(ready(), ready(), used=frozenset({1})).entries[A].status
+    )
 
 
 def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, caplog):
@@ -365,4 +362,3 @@ def test_nothing_is_remembered_of_what_is_gone(hands, place):
     hands.keep_up({}, {}, NOW)
     memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._refusals)
     assert not any(memories)
-    assert not hands._called_off

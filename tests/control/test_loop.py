@@ -553,11 +553,7 @@ def test_a_job_whose_pods_are_refused_frees_its_gpus_soon_and_fails_in_the_end(m
         orders.append(order)
         raise OSError("exceeded quota")
 
-    async def remove(self, key, *, because):
-        """There is no such pod, of which nobody tells anything more."""
-
     monkeypatch.setattr(PlayedPlatform, "launch", launch)
-    monkeypatch.setattr(PlayedPlatform, "remove", remove)
     with governed(n0=1) as government:
         rules = replace(government.options.rules, initialize_seconds=900.0)
         government.options = replace(government.options, rules=rules)

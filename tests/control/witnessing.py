@@ -137,6 +137,7 @@ class Witness:
             self._refuse(f"{job} was told {target} before that was recorded")
         if isinstance(target, Run):
             self._check_run(job, container.node, target)
+            self._check_used(container)
 
     def _check_run(self, job: JobId, node: NodeName, run: Run) -> None:
         placement = self._decided[job].get(run.generation // 2)
@@ -146,6 +147,15 @@ class Witness:
         there = dict(placement.slices).get(node, ())
         if tuple(map(number_of, run.gpus)) != there:
             self._refuse(f"{job} was told to run on {run.gpus} of {node}, decided is {there}")
+
+    def _check_used(self, container: Container) -> None:
+        """Whoever leads next knows by that record alone in which pods something can have begun."""
+        entry = self._world.entries.get(container.job)
+        if entry is None:
+            return
+        status = entry.status
+        if not any(pod.node == container.node and pod.serial in status.used for pod in status.pods):
+            self._refuse(f"{container.incarnation} was told to run before that was recorded")
 
     def see_forgotten(self, job: JobId) -> None:
         if any(each.job == job for each in self.living):

@@ -179,6 +179,22 @@ def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
     live_through(story)
 
 
+def test_a_pod_that_was_booked_and_never_launched_ends_when_it_is_removed(tmp_path):
+    """Whoever booked it died before; nobody will launch it any more."""
+
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            assert there.look().phase is PodPhase.PENDING
+            there.pods.kill(there.entry, BOOKING)
+            assert there.look().phase is PodPhase.ENDED
+            there.pods.launch(there.entry, BOOKING)
+            assert there.look().phase is PodPhase.ENDED
+            assert not there.pods._children
+            there.pods.forget(KEY.job)
+
+    live_through(story)
+
+
 def test_times_are_those_of_costs_and_shorter_where_time_is():
     costs = Costs(pod_initialization=40.0, pod_initialization_per_gpu=16.0, pod_termination=98.0)
     assert PodTimes.of(costs) == PodTimes(40.0, 16.0, 98.0)

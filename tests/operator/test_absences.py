@@ -61,6 +61,27 @@ def test_the_start_at_which_it_was_first_missed_counts():
     assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
 
 
+def missing(*, was_used, at=None):
+    absences = Absences()
+    absences.note_missing(KEY, "job-1", at or node(), was_used=was_used)
+    return absences
+
+
+def test_one_that_nothing_ever_ran_in_need_not_be_there_to_have_ended():
+    pod = missing(was_used=False).read(KEY, "job-1", node())
+    assert (pod.phase, pod.reason) == (PodPhase.ENDED, "NeverUsed")
+
+
+def test_one_that_was_used_and_is_not_there_is_as_lost_as_one_that_was_seen_to_go():
+    absences = missing(was_used=True)
+    assert absences.read(KEY, "job-1", node()).phase is PodPhase.LOST
+    assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
+    assert absences.read(KEY, "job-1", None).phase is PodPhase.ENDED
+    absences = absent(node())
+    absences.note_missing(KEY, "job-1", node(), was_used=False)
+    assert absences.read(KEY, "job-1", node()).phase is PodPhase.LOST, "it was seen"
+
+
 def test_what_nobody_has_booked_any_more_is_forgotten():
     absences = absent(node())
     absences.keep([])

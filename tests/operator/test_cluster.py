@@ -294,6 +294,81 @@ def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
     asyncio.run(story())
 
 
+def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage):
+    """Its job was deleted meanwhile, so that nobody makes it any more."""
+
+    async def story():
+        async with Side(stage, 1) as old, Side(stage, 2) as new:
+            entry = (await old.see()).entries[old.job]
+            status = given(entry.status, [0])
+            await old.cluster.record({old.job: status})
+            entry = (await old.cluster.observe()).entries[old.job]
+            stage.api.delete(stage.path("job"))
+            key = PodKey(new.job, NODE)
+            assert (await new.see()).pods[key].phase is PodPhase.PENDING
+            await new.cluster.stamp()
+            await new.cluster.remove(key, because="it is not needed any longer")
+            seen = (await new.cluster.observe()).pods[key]
+            assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
+            # The last word of who led before, said too late, is told to go like all that is not booked.
+            await old.cluster.launch(PodOrder(entry, status.pods[0]))
+            assert (await new.see()).pods[key].phase is PodPhase.PENDING
+            await new.cluster.remove(key, because="it is not needed any longer")
+            assert all(pod["metadata"]["deletionTimestamp"] for pod in stage.pods())
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_may_have_been_used_has_not_ended_because_it_is_not_there(stage):
+    async def story():
+        async with Side(stage, 1) as old, Side(stage, 2) as new:
+            entry = (await old.see()).entries[old.job]
+            await old.cluster.record({old.job: given(entry.status, [0]).with_used([NODE])})
+            key = PodKey(new.job, NODE)
+            await new.see()
+            await new.cluster.stamp()
+            await new.cluster.remove(key, because="it is not needed any longer")
+            seen = (await new.cluster.observe()).pods[key]
+            assert (seen.phase, seen.vanished) == (PodPhase.LOST, True)
+
+    asyncio.run(story())
+
+
+def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
+    async def story():
+        async with Side(stage, 1) as old, Side(stage, 2) as new:
+            entry = (await old.see()).entries[old.job]
+            status = given(entry.status, [0])
+            await old.cluster.record({old.job: status})
+            await new.see()
+            # After the other one has seen everything, and before it has stamped anything.
+            await old.cluster.observe()
+            await old.cluster.record({old.job: status.with_used([NODE])})
+            await new.cluster.stamp()
+            assert stage.status("job")["epoch"] == 2
+            assert stage.status("job")["pods"][0]["used"]
+            assert (await new.cluster.observe()).entries[new.job].status.used == {1}
+
+    asyncio.run(story())
+
+
+def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage):
+    pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+
+    async def story():
+        async with Side(stage, 1) as side:
+            entry = (await side.see()).entries[side.job]
+            await side.cluster.record({side.job: given(entry.status, [0])})
+            await side.see()
+            key = PodKey(side.job, NODE)
+            await side.cluster.remove(key, because="it is not needed any longer")
+            assert (await side.cluster.observe()).pods[key].phase is PodPhase.ENDED
+            assert "deletionTimestamp" not in stage.pods()[0]["metadata"]
+
+    asyncio.run(story())
+
+
 def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage):
     pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
