@@ -102,7 +102,9 @@ class _Judge:
         self.status = counted(self.status, self.now, is_held=bool(self.seats))
         if self.entry.cancelled:
             self._give_up()
-        elif not self.entry.problem:
+        elif self.entry.problem:
+            self._give_back_unused()
+        else:
             self._look(learnt)
         return Verdict(self.status, tuple(self.news))
 
@@ -138,6 +140,25 @@ class _Judge:
         """Its user wants it gone: take its GPUs, if it has any."""
         if self.status.placement is not None:
             self.status = self.status.decided(None, now=self.now, saves=False)
+
+    def _give_back_unused(self) -> None:
+        """It is set aside. What trains goes on; where nothing does, nothing will before that is over."""
+        status = self.status
+        if status.placement is None or any(map(self._may_be_used, self.seats)):
+            return
+        message = f"has given its GPUs back, because it is set aside: {self.entry.problem}"
+        said = Condition(ConditionType.SCHEDULED, status=False, reason="SetAside", message=message)
+        done = status.decided(None, now=self.now, saves=False)
+        phase = lifecycle.advance(done.phase, Event.DISPLACED)
+        done = replace(done, phase=phase, paused_at=None, message=message)
+        self.status = done.with_condition(said, self.now)
+        self.news.append(News("GPUsGivenBack", message, warning=True))
+
+    def _may_be_used(self, seat: Seat) -> bool:
+        """Whether processes were ever begun in this pod, or may be yet, as far as anybody knows."""
+        if seat.is_stamped(self.scene.epoch):
+            return seat.start > 0 or bool(seat.contact.coming)
+        return seat.booking.serial in self.status.used or seat.start > 0
 
     def _resume(self) -> None:
         if self.status.phase is Phase.SUSPENDED and not self.job.suspend:

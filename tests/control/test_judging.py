@@ -633,6 +633,48 @@ def test_a_spec_that_cannot_be_read_is_not_judged_by():
     assert judged(aside).failures == 0
 
 
+NOT_OURS = replace(PENDING, fresh=False)
+UNHEARD = replace(NOT_OURS, pod={"reason": "NotTaken", "message": "the quota is used up"})
+
+
+@pytest.mark.parametrize(
+    ("seats", "rest"),
+    [
+        ({"n0": PENDING}, {}),
+        ({"n0": UNHEARD}, {}),
+        ({"n0": ready()}, {"used": frozenset({1})}),
+        ({}, {}),
+    ],
+)
+def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(seats: Seats, rest):
+    """Nothing can begin until that is over; others need not wait for it."""
+    held = cast(
+        "a", {"n0": (0,)}, seats=seats, phase=Phase.INITIALIZED, problem="it is no pod", **rest
+    )
+    said = verdict(held)
+    assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
+    condition = said.status.condition(ConditionType.SCHEDULED)
+    assert (condition.status, condition.reason) == (False, "SetAside")
+    assert condition.message.endswith("because it is set aside: it is no pod")
+    assert [news.reason for news in said.news] == ["GPUsGivenBack"]
+
+
+@pytest.mark.parametrize(
+    ("seats", "rest"),
+    [
+        ({"n0": running(run(3, 0))}, {}),
+        ({"n0": Sat(ready(), declared=run(3, 0))}, {}),
+        ({"n0": NOT_OURS}, {"used": frozenset({1})}),
+        ({"n0": ready(epoch=1)}, {"used": frozenset({1})}),
+        ({"n0": ended(run(3, 0))}, {}),
+        ({"n0": running(run(3, 0)), "n1": PENDING}, {}),
+    ],
+)
+def test_who_is_set_aside_keeps_what_something_of_it_may_run_on(seats: Seats, rest):
+    held = cast("a", {"n0": (0,)}, seats=seats, problem="it is no pod", **rest)
+    assert judged(held).placement is not None
+
+
 def test_news_of_an_attempt_that_was_overtaken_is_no_crash():
     """It ended badly because it was told to stop."""
     state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
