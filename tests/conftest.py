@@ -37,6 +37,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+BRAIN = Path(__file__).parent / "core"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--min-branches",
@@ -60,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # The first of them may have to build the servers.
         if "cluster" in item.keywords and "timeout" not in item.keywords:
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS + 300.0))
+        # The first of them may have to build images as well.
+        if "nodes" in item.keywords and "timeout" not in item.keywords:
+            item.add_marker(pytest.mark.timeout(2 * BUILD_SECONDS))
+        # The floor is for the brain's own tests to hold, and to measure doubles what all others take.
+        if BRAIN not in item.path.parents:
+            item.add_marker(pytest.mark.no_cover)
     wanted = bool(config.getoption("--long"))
     left_out = [item for item in items if ("long" in item.keywords) != wanted]
     if left_out:
