@@ -7,7 +7,6 @@ it was made from, says under which epoch it was decided, and comes before what f
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from dlcontrol.platforms import (
     PodKey,
     PodOrder,
 )
-from dlcontrol.records import Booking, Status
+from dlcontrol.records import Status
 from dlcore.model import JobId, Node
 from dlcore.predicting import Span
-from dloperator import keeping, names, podmaking
+from dloperator import keeping, names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.booked import BookedPods
 from dloperator.certificates import Certificates
@@ -42,11 +41,12 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, is_of, read_node
+from dloperator.reading import Pool, is_in_pool, read_node
 from dloperator.reserving import Reservations
-from dloperator.resources import DLJOBS, PODS
+from dloperator.resources import DLJOBS
 from dloperator.strays import Strays
 from dloperator.telling import Teller
+from dloperator.trainers import Trainers
 from dloperator.trying import Templates
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,6 @@ class Cluster:
     ) -> None:
         self._api = api
         self._mirrors = mirrors
-        self._certificates = certificates
         self._teller = teller
         self._epoch = term.epoch
         self._term = term
@@ -108,6 +107,7 @@ class Cluster:
         self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
         """Each with what it was read from: its object, and why it is not ours."""
         self._pods = BookedPods(mirrors)
+        self._trainers = Trainers(api, mirrors, certificates, self._pods, settings.pods)
         self._strays = Strays(mirrors)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
@@ -355,53 +355,19 @@ class Cluster:
     async def launch(self, order: PodOrder) -> None:
         """Let there be this pod."""
         self._insist_on_leading()
-        entry, booking = order
-        document = entry.document
-        metadata = document["metadata"]
-        await self._certificates.provide(entry.job.id, metadata)
-        pod = podmaking.make_trainer(dict(document), entry.job, booking, self._settings.pods)
-        async with self._turns:
-            made = await self._create(pod, metadata["uid"])
-        self._mirrors.pods.show(made, is_ours=True)
-
-    async def _create(self, pod: Json, uid: str) -> Json:
-        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        try:
-            return await self._api.create(PODS, pod, namespace)
-        except Conflict:
-            there = await self._api.get(PODS, name, namespace)
-        if not is_of(there, uid):
-            raise Rejected(
-                0, {"message": f"there is a pod {namespace}/{name} already, which is not ours"}
-            )
-        return there
+        await self._trainers.launch(order, self._turns)
 
     async def remove(self, key: PodKey, *, because: str) -> None:
-        """Delete this pod; that its object goes proves nothing, so it stays until the kubelet tells."""
+        """Have this pod end."""
         self._insist_on_leading()
         entry = self._entries[key.job]
+        recorded = self._jobs.status(name_of(key.job))
         for booking in entry.status.pods:
             if booking.node == key.node:
                 message = f"the pod on {key.node} is removed: {because}"
                 await self.tell(key.job, "PodRemoved", message, warning=True)
-                await self._end(entry, booking)
-
-    async def _end(self, entry: Entry, booking: Booking) -> None:
-        """Have a pod deleted; one that is not there, whoever booked it may have died before making."""
-        job = name_of(entry.job.id)
-        name = Name(job.namespace, podmaking.trainer_name(job.name, booking.serial))
-        pod = self._mirrors.pods.get(name)
-        if pod is None:
-            with contextlib.suppress(NotFound):
-                pod = await self._api.get(PODS, name.name, name.namespace)
-                self._mirrors.pods.show(pod)
-        if pod is not None and is_of(pod, entry.document["metadata"]["uid"]):
-            await self._api.delete(PODS, name.name, name.namespace, uid=pod["metadata"]["uid"])
-            return
-        recorded = self._jobs.status(job)
-        was_used = recorded is None or booking.serial in recorded.used
-        self._pods.note_missing(entry.job.id, booking, was_used=was_used)
-        self._mirrors.wake(False)  # noqa: FBT003 - that is news, and stands in no watch
+                was_used = recorded is None or booking.serial in recorded.used
+                await self._trainers.end(entry, booking, was_used=was_used)
 
     async def forget(self, job: JobId) -> None:
         """Delete a job that has ended and whose pods have, and keep it no longer."""

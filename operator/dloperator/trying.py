@@ -28,6 +28,7 @@ from dloperator.asking import Asks, read_asks
 from dloperator.jobs import Specs
 from dloperator.mirror import Name
 from dloperator.podmaking import PodSettings
+from dloperator.remedies import Refuser, find_remedy
 from dloperator.resources import PODS
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class _Answer(NamedTuple):
     """So long it counts for others alike."""
     asks: Asks | None = None
     """What the pod asks as it would be."""
+    is_crowded: bool = False
+    """Whether nothing but a quota is in its way."""
 
 
 class _Draft(NamedTuple):
@@ -154,9 +157,11 @@ class Templates:
             answer = await asyncio.shield(self._answer(alike, name, draft.pod))
             # With what the cluster adds to it: usual requests, the overhead of its runtime.
             self._learn(name, trial, answer.asks)
-            if answer.verdict is not None:
-                self._find(name, trial, answer.verdict or draft.flaw)
-            if answer.verdict == "":
+            # What is left of a quota that has pods of this job in it says nothing about its template.
+            is_taken = answer.verdict == "" or (answer.is_crowded and _has_pods(document))
+            if is_taken or answer.verdict is not None:
+                self._find(name, trial, draft.flaw if is_taken else answer.verdict or "")
+            if is_taken:
                 return
             await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
             attempt += 1
@@ -190,7 +195,7 @@ class Templates:
 
     async def _ask(self, name: Name, pod: Json) -> _Answer:
         """Ask once."""
-        asks = None
+        asks, is_crowded = None, False
         try:
             async with self._turns:
                 taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
@@ -201,13 +206,16 @@ class Templates:
             log.warning("cannot find out whether the pods of job %s are right: %s", name, error)
             verdict = None
         except Rejected as error:
-            verdict = _verdict(error)
+            refusal = find_remedy(error)
+            verdict = _verdict(error, refusal.remedy)
+            is_crowded = refusal.refuser is Refuser.QUOTA
         except Exception:
             # Many wait for the answer, and would else never hear one.
             log.exception("cannot find out whether the pods of job %s are right", name)
             verdict = None
         counts_for = FRESH_S if verdict == "" else REFUSED_S
-        return _Answer(verdict, asyncio.get_running_loop().time() + counts_for, asks)
+        until = asyncio.get_running_loop().time() + counts_for
+        return _Answer(verdict, until, asks, is_crowded)
 
     def _learn(self, name: Name, trial: _Trial, asks: Asks | None) -> None:
         if asks is None or asks == trial.asks:
@@ -251,8 +259,12 @@ def _read(name: Name, pod: Json) -> Asks | None:
     return asks
 
 
-def _verdict(error: Rejected) -> str | None:
+def _has_pods(document: Json) -> bool:
+    return bool((document.get("status") or {}).get("pods"))
+
+
+def _verdict(error: Rejected, remedy: str) -> str | None:
     if error.status >= SERVER_ERROR:
         return None
     why = f"Kubernetes would refuse its pods: {error}"
-    return f"{why[:LONGEST]}; correct spec.template"
+    return f"{why[:LONGEST]}; {remedy}"

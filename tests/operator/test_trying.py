@@ -166,3 +166,89 @@ def test_one_that_has_ended_is_not_tried(cluster: ControlPlane, namespace: str):
             await api.close()
 
     assert asyncio.run(story()) == ([""], 0)
+
+
+# --- what is to be done about it ------------------------------------------------------------
+
+QUOTA = {"spec": {"hard": {"pods": "0"}}}
+COUNTS_CPU = {"spec": {"hard": {"limits.cpu": "4"}}}
+RANGE = {"spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}, "min": {"memory": "1Gi"}}]}}
+SMALL = {"containers": [{"resources": {"limits": {"cpu": "2", "memory": "2Gi"}}}]}
+PRIVILEGED = {"containers": [{"securityContext": {"privileged": True}}]}
+
+
+def refuses(cluster: ControlPlane, namespace: str, rule: tuple[str, Json], changes: Json) -> str:
+    """Have something refuse the pods of a job, and return what is told of it then."""
+    kind, body = rule
+
+    async def story() -> str:
+        api = ApiServer(access.find(str(cluster.admin)))
+        try:
+            made = await api.create(DLJOBS, with_pod("job", changes), namespace)
+            async with asyncio.timeout(PATIENCE_S):
+                # It takes the API server a moment to take note of what it is to refuse.
+                while not (verdicts := await find_out_again(api, [made]))[0]:
+                    pass
+            return verdicts[0]
+        finally:
+            await api.close()
+
+    with cluster.api() as user:
+        if kind == "label":
+            user.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": body}})
+        elif kind:
+            path = f"/api/v1/namespaces/{namespace}/{kind}"
+            user.post(path, {"metadata": {"name": "rule"}, **body})
+    return asyncio.run(story())
+
+
+ENFORCED = {"pod-security.kubernetes.io/enforce": "baseline"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "word", "remedy"),
+    [
+        (("resourcequotas", QUOTA), {}, "exceeded quota", "have the ResourceQuota rule raised"),
+        (("resourcequotas", COUNTS_CPU), {}, "failed quota", "in resources of each container"),
+        (
+            ("limitranges", RANGE),
+            SMALL,
+            "maximum cpu usage",
+            "what the LimitRange of the namespace",
+        ),
+        (("label", ENFORCED), PRIVILEGED, "PodSecurity", "labelled baseline:latest"),
+        (("", {}), {"serviceAccountName": "nobody"}, "nobody", "create the service account"),
+        (("", {}), {"priorityClassName": "top"}, "top", "have the PriorityClass top created"),
+        (("", {}), {"runtimeClassName": "gpu"}, "gpu", "have the RuntimeClass gpu created"),
+    ],
+)
+def test_the_remedy_is_that_against_what_refuses_it(
+    cluster: ControlPlane,
+    namespace: str,
+    rule: tuple[str, Json],
+    changes: Json,
+    word: str,
+    remedy: str,
+):
+    told = refuses(cluster, namespace, rule, changes)
+    assert told.startswith("Kubernetes would refuse its pods: ")
+    assert word in told
+    assert remedy in told
+    assert "correct spec.template" not in told
+
+
+def test_a_quota_that_the_job_itself_fills_says_nothing_against_its_template(
+    cluster: ControlPlane, namespace: str
+):
+    assert "exceeded quota" in refuses(cluster, namespace, ("resourcequotas", QUOTA), {})
+
+    async def story() -> list[str]:
+        api = ApiServer(access.find(str(cluster.admin)))
+        try:
+            made = await api.get(DLJOBS, "job", namespace)
+            with_pods = {**made, "status": {"pods": [{"node": "n", "serial": 1}]}}
+            return await find_out_again(api, [with_pods])
+        finally:
+            await api.close()
+
+    assert asyncio.run(story()) == [""]
