@@ -9,16 +9,16 @@ off and fall but never grows faster than linearly.
 """
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from statistics import median
 from typing import NamedTuple
-
-import numpy as np
-from scipy.optimize import nnls
 
 from dlcore.profiles import Profile
 from dlwire.messages import Shape
 
+Numbers = Sequence[float]
 IterationTime = tuple[float, float, float]
 """``a, b, c`` of the time of an iteration: what is computed, what is constant, what coordinates."""
 
@@ -162,15 +162,55 @@ def fit_iteration_time(curve: Sequence[Point]) -> IterationTime:
 
     Two points cannot tell a constant from a rising part, so they get no ``c``.
     """
-    counts = np.array([float(point.gpus) for point in curve])
-    speeds = np.array([point.speed for point in curve])
     # A point of no weight at all would be no point.
-    trust = np.sqrt(np.clip([point.weight for point in curve], 0.1, 10.0))
-    columns = [1.0 / counts, np.ones_like(counts), counts][: 3 if len(curve) > 2 else 2]
-    rows = np.stack(columns, axis=1) * (speeds * trust)[:, None]
-    solution = nnls(rows, trust)[0]
-    a, b, c = (*map(float, solution), 0.0)[:3]
+    trust = [math.sqrt(min(max(point.weight, 0.1), 10.0)) for point in curve]
+    scale = [weight * point.speed for weight, point in zip(trust, curve, strict=True)]
+    counts = [point.gpus for point in curve]
+    terms: tuple[Numbers, ...] = ([1.0 / count for count in counts], [1.0] * len(counts), counts)
+    columns = [
+        [each * part for each, part in zip(scale, term, strict=True)]
+        for term in terms[: 3 if len(curve) > 2 else 2]
+    ]
+    a, b, c = (*_fit_nonnegative(columns, trust), 0.0)[:3]
     return (a, b, c)
+
+
+def _fit_nonnegative(columns: Sequence[Numbers], wanted: Numbers) -> list[float]:
+    """
+    Solve the least squares with no factor below zero.
+
+    Of the few columns, those that are used at the best are fitted there as if they were alone, so one
+    of their subsets holds it. SciPy's solver would find it, too, and takes as long to be imported as
+    all the rest of the brain.
+    """
+    every = range(len(columns))
+    best, least = [0.0 for _ in every], math.inf
+    for chosen in (some for size in every for some in combinations(every, size + 1)):
+        factors, missed = _fit([columns[each] for each in chosen], wanted)
+        if missed < least and min(factors) >= 0.0:
+            of = dict(zip(chosen, factors, strict=True))
+            best, least = [of.get(each, 0.0) for each in every], missed
+    return best
+
+
+def _fit(columns: Sequence[Numbers], wanted: Numbers) -> tuple[list[float], float]:
+    """Solve the least squares, and tell their sum, by making each column orthogonal to the former."""
+    if not columns:
+        return [], math.fsum(each * each for each in wanted)
+    first, *others = columns
+    # One of which nothing is left is made of the former, and adds nothing.
+    length = _dot(first, first) or 1.0
+    shares = [_dot(first, each) / length for each in (*others, wanted)]
+    *left, rest = (
+        [value - share * along for value, along in zip(each, first, strict=True)]
+        for each, share in zip((*others, wanted), shares, strict=True)
+    )
+    factors, missed = _fit(left, rest)
+    return [shares[-1] - _dot(shares[:-1], factors), *factors], missed
+
+
+def _dot(one: Numbers, other: Numbers) -> float:
+    return math.fsum(map(operator.mul, one, other))
 
 
 def iteration_time(terms: IterationTime, gpus: int, batch: float = 1.0) -> float:

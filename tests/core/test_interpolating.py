@@ -1,8 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from dlcore.interpolating import (
     Point,
@@ -25,6 +27,21 @@ KIND = JobType("resnet50", "imagenet", 256)
 
 def profile_of(speeds: dict[Shape, float]) -> Profile:
     return Profile(KIND, {shape: Speed(speed) for shape, speed in speeds.items()})
+
+
+@given(
+    st.dictionaries(st.integers(1, 256), st.floats(1e-3, 1e3), min_size=2, max_size=9),
+    st.floats(0.1, 10.0),
+)
+def test_the_fit_is_as_good_as_that_of_scipy(speeds, weight):
+    points = [Point(gpus, 1, speed, weight) for gpus, speed in sorted(speeds.items())]
+    counts = np.array(sorted(speeds), dtype=float)
+    columns = [1.0 / counts, np.ones_like(counts), counts][: 3 if len(points) > 2 else 2]
+    rows = np.stack(columns, axis=1) * np.array([point.speed for point in points])[:, None]
+    _, least = nnls(rows, np.ones_like(counts))
+    ours = fit_iteration_time(points)[: len(columns)]
+    assert all(factor >= 0.0 for factor in ours)
+    assert np.linalg.norm(rows @ ours - 1.0) == pytest.approx(least, rel=1e-6, abs=1e-9)
 
 
 def curve_of(speeds: dict[int, float]) -> tuple[Point, ...]:
