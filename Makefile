@@ -53,7 +53,7 @@ lint: setup  ## formatting, style, types and the arrows between packages
 
 .PHONY: check
 check: lint  ## lint and the fast tests, in under two minutes
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster"
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster and not nodes"
 
 # Before the tests, whose own limits of time are not meant for building.
 .PHONY: servers
@@ -64,19 +64,28 @@ servers: setup  ## find the real servers that tests want, or build them where th
 # the last line.
 .PHONY: test
 test: lint servers  ## lint and all tests, with the floor on the branches of dlcore
-	$(BIN)/pytest -n $(JOBS) -m "not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
+	$(BIN)/pytest -n $(JOBS) -m "not nodes and not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
 
 .PHONY: test-sidecar
 test-sidecar: setup  ## of all tests only those with real SideCars and training processes
 	$(BIN)/pytest -n $(JOBS) -m "processes and not frameworks"
 
-.PHONY: test-cluster
-test-cluster: setup servers  ## of all tests only those on a real control plane of Kubernetes
+.PHONY: test-control-plane
+test-control-plane: setup servers  ## of all tests only those on a real control plane of Kubernetes
 	$(BIN)/pytest -n $(JOBS) -m "cluster and not frameworks"
+
+# In one process, because one cluster is all that a machine has room for.
+.PHONY: test-cluster
+test-cluster: setup servers  ## the tests on real nodes, with containers: as root, on Debian
+	$(BIN)/pytest -m "nodes"
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 	$(BIN)/python scripts/build-sidecar
+
+.PHONY: manifests
+manifests: setup servers  ## write manifests/ anew from the chart, and what else follows from it
+	$(BIN)/python scripts/write-manifests
 
 .PHONY: chaos
 chaos: setup servers  ## kill whatever controls and trains at 420 points, and look what becomes of it

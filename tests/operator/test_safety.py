@@ -239,7 +239,8 @@ def test_the_policy_for_a_namespace_is_one_and_speaks_of_our_pods_and_ports(stag
     assert [port["port"] for port in operator["ports"]] == [SIDECAR_PORT]
     labels = operator["from"][0]["podSelector"]["matchLabels"]
     installed = (ROOT / "manifests" / "install" / "operator.yaml").read_text()
-    deployment = next(yaml.safe_load_all(installed))
+    documents = yaml.safe_load_all(installed)
+    deployment = next(each for each in documents if each["kind"] == "Deployment")
     assert labels == deployment["spec"]["template"]["metadata"]["labels"]
     for ports in each_other["ports"]:
         is_open = ports["port"] <= SIDECAR_PORT <= ports["endPort"]
