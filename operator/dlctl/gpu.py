@@ -5,7 +5,7 @@
 import click
 
 from dlctl import texts
-from dlctl.backends import Backend, Json
+from dlctl.backends import Backend, Json, NotThere
 from dlctl.choosing import output_option, with_backend
 from dlctl.forms import to_json
 from dlctl.jobviews import read_time
@@ -22,13 +22,18 @@ def command() -> None:
 
 
 @command.command("list")
+@click.argument("which", nargs=-1, metavar="[NODE|NODE/NUMBER]…")
 @output_option("wide", "json")
 @with_backend
-def list_gpus(backend: Backend, *, output: str | None) -> None:
+def list_gpus(backend: Backend, *, which: tuple[str, ...], output: str | None) -> None:
     """
-    List every GPU: who has it since when, or why nobody may have it.
+    List GPUs: who has each since when, or why nobody may have it.
+
+    All of them, or those that are named, alone or by their node.
     """
     nodes = backend.list_nodes()
+    if which:
+        nodes = _choose(nodes, which)
     if output == "json":
         click.echo(to_json(nodes), nl=False)
         return
@@ -38,9 +43,29 @@ def list_gpus(backend: Backend, *, output: str | None) -> None:
     click.echo(texts.tabulate(header, rows), nl=False)
 
 
+def _choose(nodes: list[Json], which: tuple[str, ...]) -> list[Json]:
+    """Leave what is named, in the order of all."""
+    wanted, found = set(which), set()
+    chosen = []
+    for node in nodes:
+        names = {_name(node, gpu): gpu for gpu in node["gpus"]}
+        is_whole = node["name"] in wanted
+        found |= {node["name"], *names}
+        left = [gpu for name, gpu in names.items() if is_whole or name in wanted]
+        if left or is_whole:
+            chosen.append({**node, "gpus": left})
+    if missing := sorted(wanted - found):
+        raise NotThere(f"no GPU or node {missing[0]}; dljob gpu list names all")
+    return chosen
+
+
+def _name(node: Json, gpu: Json) -> str:
+    return f"{node['name']}/{gpu['index']}"
+
+
 def _row(node: Json, gpu: Json, *, wide: bool) -> tuple[str, ...]:
     row: tuple[str, ...] = (
-        f"{node['name']}/{gpu['index']}",
+        _name(node, gpu),
         gpu["state"],
         gpu.get("job", texts.NOTHING),
         texts.age(read_time(gpu.get("since"))),

@@ -452,6 +452,18 @@ def test_gpus_are_listed_taken_out_and_given_back(busy):
     )
 
 
+def test_some_gpus_are_listed_alone_or_by_their_node(busy):
+    assert [row["GPU"] for row in table(busy("gpu", "list", "n1/3", "n1/1").stdout)] == [
+        *("n1/1", "n1/3"),
+    ]
+    assert busy("gpu", "list", "n1").stdout == busy("gpu", "list").stdout
+    (node,) = busy("gpu", "list", "n1/3", "-o", "json").data
+    assert [gpu["index"] for gpu in node["gpus"]] == [3]
+    missing = busy("gpu", "list", "n1/3", "n9/0")
+    assert (missing.status, missing.stdout) == (1, "")
+    assert missing.stderr == "dljob: no GPU or node n9/0; dljob gpu list names all\n"
+
+
 @pytest.mark.parametrize("gpu", ["n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"])
 def test_what_is_no_gpu_is_wrong_usage(played, gpu):
     result = played("gpu", "cordon", gpu)
