@@ -1,15 +1,17 @@
 """
 GPUs with broken hardware, as SideCars report them: nobody new is given such a one.
 
-It is remembered for as long as the controller lives, whatever becomes of the SideCar that reported
-it, until somebody gives the GPU back by hand. What was reported until then is pardoned for good, and
-only what is reported beyond that counts again.
+It is remembered whatever becomes of the SideCar that reported it, until somebody gives the GPU back
+by hand, or it is another one by now, or its machine has started anew. What was reported until then is
+pardoned for good, and only what is reported beyond that counts again. :meth:`Health.write` and
+:meth:`Health.restore` hand it on to the controller that comes next, where somebody keeps it.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from dlcontrol.observing import marked
 from dlcontrol.scene import Scene
@@ -18,6 +20,8 @@ from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.problems import listed
 
 log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
 
 HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
     {
@@ -61,6 +65,44 @@ class _Report:
         return {code for _, code in self.xids}
 
 
+class _Device(NamedTuple):
+    """A GPU, in one start of its machine."""
+
+    ref: GpuRef
+    """Where it was seen last."""
+    uuid: str = ""
+    boot: str = ""
+
+    @classmethod
+    def at(cls, scene: Scene, ref: GpuRef) -> "_Device":
+        node = scene.nodes.get(ref.node)
+        uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == ref.number), "") if node else ""
+        return cls(ref, uuid, scene.machine(ref.node).boot)
+
+    def find(self, scene: Scene) -> GpuRef | None:
+        """Say where it is; none if it is there no more, or its machine has started anew since."""
+        node = scene.nodes.get(self.ref.node)
+        if node is None:
+            return self.ref  # It may come back as it was.
+        boot = scene.machine(node.name).boot
+        if self.boot and boot and boot != self.boot:
+            return None
+        numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
+        if not self.uuid:
+            return self.ref
+        if self.uuid in numbers:
+            return GpuRef(node.name, numbers[self.uuid])
+        return None if all(numbers) else self.ref
+
+
+_Reports = dict[_Device, _Report]
+
+
+def _still_there(reports: _Reports, scene: Scene) -> _Reports:
+    found = ((device, device.find(scene), report) for device, report in reports.items())
+    return {device._replace(ref=ref): report for device, ref, report in found if ref is not None}
+
+
 class Returns:
     """Which nodes somebody has taken out by hand and given back, which says that all of it is well."""
 
@@ -76,52 +118,142 @@ class Returns:
         return back
 
 
-class Health:
-    """Which GPUs are broken, as far as this controller has heard."""
+class Pardons:
+    """Which GPUs somebody has given back by hand: a node shows a new word for each time."""
 
     def __init__(self) -> None:
-        self._faults: dict[GpuRef, str] = {}
+        self.seen: dict[GpuRef, str] | None = None
+        """The words that were seen last; unknown before the first look."""
+
+    def look(self, scene: Scene) -> frozenset[GpuRef]:
+        """Tell which are pardoned since the last look."""
+        shown = {
+            GpuRef(name, number): word
+            for name in scene.nodes
+            for number, word in scene.machine(name).pardons.items()
+        }
+        before = self.seen if self.seen is not None else shown
+        # A node that is away at the moment shows nothing.
+        away = {ref: word for ref, word in before.items() if ref.node not in scene.nodes}
+        self.seen = away | shown
+        return frozenset(ref for ref, word in shown.items() if before.get(ref) != word)
+
+
+class Health:
+    """Which GPUs are broken, as far as this controller and those before it have heard."""
+
+    def __init__(self) -> None:
+        self._faults: _Reports = {}
+        self._pardons: _Reports = {}
         self._reports: dict[GpuRef, _Report] = {}
         """What is reported now."""
-        self._pardons: dict[GpuRef, _Report] = {}
+        self._devices: dict[GpuRef, _Device] = {}
+        """Of which devices that is said."""
         self._returns = Returns()
+        self._given_back = Pardons()
+
+    @property
+    def faults(self) -> Mapping[GpuRef, str]:
+        """Why which GPUs are out."""
+        return {device.ref: report.sentence for device, report in self._faults.items()}
 
     def look(self, scene: Scene) -> tuple[GpuRef, ...]:
         """Learn what SideCars report; returns the GPUs that are known as broken only now."""
         self._reports = _reports(scene)
-        back = self._returns.look(scene)
-        for ref in [ref for ref in self._faults if ref.node in back]:
+        self._faults = _still_there(self._faults, scene)
+        self._pardons = _still_there(self._pardons, scene)
+        self._devices = {ref: _Device.at(scene, ref) for ref in self._reports}
+        returned, pardoned = self._returns.look(scene), self._given_back.look(scene)
+        for ref in [ref for ref in self.faults if ref.node in returned or ref in pardoned]:
             self.forgive(ref)
-        found = {
-            ref: report.beyond(self._pardons.get(ref, _Report())).sentence
+        known, pardons = self.faults, self._pardoned()
+        new = {
+            ref: beyond
             for ref, report in self._reports.items()
-            if ref not in self._faults
+            if ref not in known
+            and (beyond := report.beyond(pardons.get(ref, _Report()))) != _Report()
         }
-        new = {ref: why for ref, why in found.items() if why}
-        self._faults |= new
-        for ref, why in new.items():
-            log.warning("GPU %s is given to nobody any more: %s", ref, why)
+        for ref, report in new.items():
+            self._faults[self._devices[ref]] = report
+            log.warning("GPU %s is given to nobody any more: %s", ref, report.sentence)
         return tuple(new)
+
+    def _pardoned(self) -> Mapping[GpuRef, _Report]:
+        pardoned: dict[GpuRef, _Report] = {}
+        for device, report in self._pardons.items():
+            pardoned[device.ref] = pardoned.get(device.ref, _Report()).joined(report)
+        return pardoned
 
     def mark(self, scene: Scene) -> Scene:
         """Show the scene with those that are broken out of service."""
         if not self._faults:
             return scene
-        nodes = {name: marked(node, self._faults) for name, node in scene.nodes.items()}
+        faults = self.faults
+        nodes = {name: marked(node, faults) for name, node in scene.nodes.items()}
         return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
         """Tell whoever has one of these of it."""
+        faults = self.faults
         for ref in refs:
             owners = {*scene.holders.get(ref, ()), *filter(None, [scene.claims.get(ref)])}
-            message = f"GPU {ref}: {self._faults[ref]}; once it is free, nobody is given it"
+            message = f"GPU {ref}: {faults[ref]}; once it is free, nobody is given it"
             for job in sorted(owners):
                 yield job, News("GpuBroken", message, warning=True)
 
     def forgive(self, ref: GpuRef) -> bool:
         """Somebody says that it is well again; tells whether it was known as broken."""
-        self._pardons[ref] = self._reports.get(ref, _Report())
-        return self._faults.pop(ref, None) is not None
+        broken = [device for device in self._faults if device.ref == ref]
+        for device in broken:
+            # Who reported it may not have been heard of yet by this controller.
+            was = self._faults.pop(device)
+            self._pardons[device] = was.joined(self._pardons.get(device, _Report()))
+        if ref in self._reports:
+            device = self._devices[ref]
+            known = self._pardons.get(device, _Report())
+            self._pardons[device] = known.joined(self._reports[ref])
+        return bool(broken)
+
+    # --- handed on
+
+    def write(self) -> Json:
+        """Say what the next controller has to know."""
+        return {
+            "faults": [_write(*each) for each in self._faults.items()],
+            "pardons": [_write(*each) for each in self._pardons.items()],
+            "seen": {str(ref): word for ref, word in (self._given_back.seen or {}).items()},
+        }
+
+    def restore(self, document: Json) -> None:
+        """Know what the former controller knew; raises what it raises if that cannot be read."""
+        faults = dict(_read(each) for each in document.get("faults", ()))
+        pardons = dict(_read(each) for each in document.get("pardons", ()))
+        seen = {_read_ref(str(ref)): str(word) for ref, word in document.get("seen", {}).items()}
+        self._faults, self._pardons, self._given_back.seen = faults, pardons, seen
+
+
+def _write(device: _Device, report: _Report) -> Json:
+    document = {
+        "gpu": str(device.ref),
+        "uuid": device.uuid,
+        "boot": device.boot,
+        "xids": [list(each) for each in sorted(report.xids)],
+        "ecc": report.ecc,
+    }
+    return {name: value for name, value in document.items() if value}
+
+
+def _read(document: Json) -> tuple[_Device, _Report]:
+    ref = _read_ref(document["gpu"])
+    device = _Device(ref, document.get("uuid", ""), document.get("boot", ""))
+    xids = frozenset((str(who), int(code)) for who, code in document.get("xids", ()))
+    known = frozenset(each for each in xids if each[1] in HARDWARE_XIDS)
+    return device, _Report(known, int(document.get("ecc", 0)))
+
+
+def _read_ref(text: str) -> GpuRef:
+    node, _, number = text.rpartition("/")
+    return GpuRef(NodeName(node), int(number))
 
 
 def _reports(scene: Scene) -> dict[GpuRef, _Report]:

@@ -126,7 +126,8 @@ class Controller:
         self._clock = clock
         self._hands = Hands(platform, dialer, epoch)
         self._asides = Asides()
-        self._health = Health()
+        self.health = Health()
+        """Which GPUs are broken; for whoever hands it on to the next controller."""
         self._identities = Identities()
         self._vanishing = Vanishing()
         self._records = Records(platform)
@@ -151,7 +152,12 @@ class Controller:
     def forgive(self, gpu: GpuRef) -> bool:
         """Somebody says that this GPU is well again; tells whether it was known as broken."""
         was_absent = self._vanishing.forgive(gpu)
-        return self._health.forgive(gpu) or was_absent
+        return self.health.forgive(gpu) or was_absent
+
+    @property
+    def faults(self) -> Mapping[GpuRef, str]:
+        """The GPUs that are out until somebody says that they are well, and why."""
+        return {**self._vanishing.absent, **self.health.faults}
 
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
@@ -211,9 +217,9 @@ class Controller:
         before = self._see(await self._platform.observe())
         self._identities.look(before)
         before = self._identities.mark(before)
-        broken = self._health.look(before)
+        broken = self.health.look(before)
         self._vanishing.look(before)
-        before = self._vanishing.mark(self._health.mark(before))
+        before = self._vanishing.mark(self.health.mark(before))
         self._remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(
@@ -224,7 +230,7 @@ class Controller:
         # 2. What shall be.
         decision = self._decide(scene) if self._is_due(scene) else None
         happened = [(job, each) for job, verdict in verdicts.items() for each in verdict.news]
-        happened += self._health.news(before, broken)
+        happened += self.health.news(before, broken)
         news = list(happened)
         if decision is not None:
             news += telling.news_of_decision(scene, decision.statuses, decision.plan)
@@ -285,6 +291,7 @@ class Controller:
             warm_seconds=self._options.pace.warm_seconds,
             lost_seconds=self._options.rules.lost_seconds,
             begun=self._hands.begun,
+            machines=observation.machines,
         )
 
     def _seat(self, observation: Observation, job: JobId, booking: Booking) -> Seat:

@@ -10,6 +10,7 @@ to the SideCars.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from dlcontrol.records import Booking, Status
@@ -93,6 +94,15 @@ class Entry:
     """Counts the changes of its spec."""
 
 
+class Machine(NamedTuple):
+    """What a platform knows of a node besides its GPUs."""
+
+    boot: str = ""
+    """Which start of it this is, where that is known."""
+    pardons: Mapping[int, str] = MappingProxyType({})
+    """The GPUs that somebody has given back by hand, by number: another word each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Everything there is, at one instant."""
@@ -103,6 +113,8 @@ class Observation:
     """Of every booking, and none besides."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """What pods of a job need of a node besides GPUs, where that is known."""
+    machines: Mapping[NodeName, Machine] = field(default_factory=dict)
+    """What is known of nodes besides, where anything is."""
 
 
 class PodOrder(NamedTuple):

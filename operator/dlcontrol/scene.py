@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
+from dlcontrol.platforms import Entry, Machine, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlcore.needs import Needs
@@ -192,10 +192,16 @@ class Scene:
     """What pods of a job need of a node besides GPUs, where that is known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
     """What this controller told jobs to run."""
+    machines: Mapping[NodeName, Machine] = field(default_factory=dict)
+    """What is known of nodes besides their GPUs."""
 
     def seats_of(self, job: JobId) -> Mapping[NodeName, Seat]:
         """The pods of a job, by their nodes."""
         return self.seats.get(job, {})
+
+    def machine(self, node: NodeName) -> Machine:
+        """What is known of a node besides its GPUs."""
+        return self.machines.get(node, _UNKNOWN)
 
     @cached_property
     def starting(self) -> int:
@@ -330,4 +336,5 @@ class Scene:
         }
 
 
+_UNKNOWN = Machine()
 _WHOLE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING})

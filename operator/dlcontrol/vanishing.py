@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from dlcontrol.health import Returns
+from dlcontrol.health import Pardons, Returns
 from dlcontrol.observing import marked
 from dlcontrol.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Node
@@ -45,16 +45,22 @@ class Vanishing:
         self._views: dict[str, _View] = {}
         """By incarnations."""
         self._absent: dict[GpuRef, str] = {}
-        """What new containers did not see."""
         self._lost: dict[GpuRef, str] = {}
         """What is lost to containers that are there."""
         self._returns = Returns()
+        self._pardons = Pardons()
+
+    @property
+    def absent(self) -> Mapping[GpuRef, str]:
+        """What new containers did not see, and why."""
+        return self._absent
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars see, and what they do not."""
         before = self._lost | self._absent
-        for node in self._returns.look(scene):
-            self._absent = {ref: why for ref, why in self._absent.items() if ref.node != node}
+        returned, pardoned = self._returns.look(scene), self._pardons.look(scene)
+        for ref in [ref for ref in self._absent if ref.node in returned or ref in pardoned]:
+            del self._absent[ref]
         self._views = {each.state.incarnation: each for each in self._iter_views(scene)}
         self._lost = {}
         for view in self._views.values():

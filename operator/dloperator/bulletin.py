@@ -2,19 +2,21 @@
 What the operator alone knows of GPUs, for people to see: their UUIDs, and why some are given to nobody.
 
 It stands in a ConfigMap beside the one about settings, and is written anew when it has changed.
-``dljob gpu list`` reads it. Nothing is decided by it.
+``dljob gpu list`` reads it. What is known of broken GPUs stands there as well, in the words of
+:mod:`dlcontrol.health`, and the operator that leads next begins with it.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
+from dlcontrol.loop import Controller
 from dlcontrol.scene import Scene
-from dlcore.model import Node
+from dlcore.model import GpuRef, Node
 from dloperator import names
-from dloperator.apiserver import ApiServer, Rejected, Unreachable
+from dloperator.apiserver import ApiServer, NotFound, Rejected, Unreachable
 from dloperator.resources import CONFIGMAPS
 
 log = logging.getLogger(__name__)
@@ -25,28 +27,43 @@ LOOK_S: Final = 2.0
 class Bulletin:
     """One for the life of a leader; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, namespace: str, scene: Callable[[], Scene | None]) -> None:
+    def __init__(self, api: ApiServer, namespace: str, controller: Controller) -> None:
         self._api = api
         self._namespace = namespace
-        self._scene = scene
-        self._told = ""
+        self._controller = controller
+        self._told: Mapping[str, str] = {}
         self._complaint = ""
+
+    async def recall(self) -> None:
+        """Have the controller know what the former one knew; raises if nobody can be asked."""
+        try:
+            found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
+            text = (found.get("data") or {}).get(names.FAULTS_KEY)
+            if text:
+                self._controller.health.restore(json.loads(text))
+        except NotFound:
+            return
+        except Unreachable:
+            raise
+        except Exception as error:  # noqa: BLE001 - people may write there what they like
+            log.warning(
+                "what was known of broken GPUs cannot be read, and is found anew: %s", error
+            )
 
     async def run(self) -> None:
         """Tell whatever is new, for ever."""
         while True:
-            scene = self._scene()
+            scene = self._controller.scene
             if scene is not None:
-                await self._tell(write(scene))
+                faults = json.dumps(self._controller.health.write())
+                told = write(scene, self._controller.faults)
+                await self._tell({names.GPUS_KEY: told, names.FAULTS_KEY: faults})
             await asyncio.sleep(LOOK_S)
 
-    async def _tell(self, text: str) -> None:
-        if text == self._told:
+    async def _tell(self, data: Mapping[str, str]) -> None:
+        if data == self._told:
             return
-        document = {
-            "metadata": {"name": names.GPUS, "namespace": self._namespace},
-            "data": {names.GPUS_KEY: text},
-        }
+        document = {"metadata": {"name": names.GPUS, "namespace": self._namespace}, "data": data}
         try:
             await self._api.apply(CONFIGMAPS, document, self._namespace)
         except (Rejected, Unreachable) as error:
@@ -54,16 +71,18 @@ class Bulletin:
                 log.warning("dljob gpu list cannot tell what is known of GPUs: %s", error)
             self._complaint = str(error)
         else:
-            self._told, self._complaint = text, ""
+            self._told, self._complaint = data, ""
 
 
-def write(scene: Scene) -> str:
+def write(scene: Scene, faults: Mapping[GpuRef, str]) -> str:
     """Write what there is to say of each node, as JSON."""
-    told = {name: _describe(node) for name, node in sorted(scene.nodes.items())}
+    told = {name: _describe(node, faults) for name, node in sorted(scene.nodes.items())}
     return json.dumps({name: each for name, each in told.items() if each}, ensure_ascii=False)
 
 
-def _describe(node: Node) -> dict[str, Any]:
+def _describe(node: Node, faults: Mapping[GpuRef, str]) -> dict[str, Any]:
     out = {str(g.index): g.unavailable_because for g in node.gpus if g.unavailable_because}
     uuids = {str(gpu.index): gpu.uuid for gpu in node.gpus if gpu.uuid}
-    return {key: value for key, value in (("uuids", uuids), ("out", out)) if value}
+    broken = {str(ref.number): why for ref, why in faults.items() if ref.node == node.name}
+    told = (("uuids", uuids), ("out", out), ("faults", broken))
+    return {key: value for key, value in told if value}

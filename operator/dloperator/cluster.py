@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from dlcontrol.platforms import (
     Entry,
     Fenced,
+    Machine,
     NotKept,
     NotKeptAlone,
     Observation,
@@ -22,7 +23,7 @@ from dlcontrol.platforms import (
     PodOrder,
 )
 from dlcontrol.records import Status
-from dlcore.model import JobId, Node
+from dlcore.model import JobId, Node, NodeName
 from dlcore.predicting import Span
 from dloperator import keeping, names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
@@ -41,7 +42,7 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, read_node
+from dloperator.reading import Pool, is_in_pool, read_machine, read_node
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS
 from dloperator.strays import Strays
@@ -76,6 +77,16 @@ class Term(NamedTuple):
     """Whether it is sure that nobody else leads yet."""
 
 
+class _ReadNode(NamedTuple):
+    """A node, with what it was read from."""
+
+    document: Json
+    not_ours: str
+    """Why none of its GPUs may be given to anybody."""
+    node: Node | None
+    machine: Machine
+
+
 class Cluster:
     """The jobs, nodes and pods of one cluster, for as long as we lead."""
 
@@ -104,8 +115,7 @@ class Cluster:
         self._entries: dict[JobId, Entry] = {}
         self._remaining: dict[JobId, Span | None] = {}
         """In what time jobs are expected to end, as it was told last."""
-        self._nodes: dict[Name, tuple[Json, str, Node | None]] = {}
-        """Each with what it was read from: its object, and why it is not ours."""
+        self._nodes: dict[Name, _ReadNode] = {}
         self._pods = BookedPods(mirrors)
         self._trainers = Trainers(api, mirrors, certificates, self._pods, settings.pods)
         self._strays = Strays(mirrors)
@@ -129,9 +139,13 @@ class Cluster:
         there = [(self._mirrors.nodes.objects[Name("", n.name)], n) for n in self._read_nodes()]
         settled = self._lodging.settle(self._entries, changed, there)
         nodes = tuple(self._strays.mark(settled, self._entries))
-        self._reservations.note({name.name: why for name, (_, why, _) in self._nodes.items()})
+        self._reservations.note({name.name: read.not_ours for name, read in self._nodes.items()})
         return Observation(
-            self._entries, nodes, self._pods.read(self._entries), self._lodging.needs
+            self._entries,
+            nodes,
+            self._pods.read(self._entries),
+            self._lodging.needs,
+            {NodeName(name.name): read.machine for name, read in self._nodes.items()},
         )
 
     def _insist_on_leading(self) -> None:
@@ -187,15 +201,16 @@ class Cluster:
                 continue
             why = self._reservations.why_not(document)
             known = self._nodes.get(name)
-            if known is None or known[0] is not document or known[1] != why:
+            if known is None or known.document is not document or known.not_ours != why:
                 node = read_node(document, self._settings.pool, not_ours=why)
-                known = self._nodes[name] = (document, why, node)
+                known = _ReadNode(document, why, node, read_machine(document))
+                self._nodes[name] = known
             # Where others have GPUs no job of ours may stay, and one leaves what is not there.
             must_leave = (
                 why and self._reservations.is_taken(document) and self._is_booked(name.name)
             )
-            if known[2] is not None and not must_leave:
-                yield known[2]
+            if known.node is not None and not must_leave:
+                yield known.node
 
     def _is_booked(self, node: str) -> bool:
         return any(

@@ -125,7 +125,7 @@ class Leading:
             epoch=epoch,
         )
 
-        self._bulletin = Bulletin(api, candidate.namespace, lambda: self._controller.scene)
+        self._bulletin = Bulletin(api, candidate.namespace, self._controller)
         self._publisher = Publisher(
             self._cluster,
             lambda: self._controller.scene,
@@ -141,6 +141,10 @@ class Leading:
             await self._controller.leave_alone(error)
         except NotKept as error:
             # Until then nothing may be done, and somebody else may be able to.
+            raise Fenced(f"cannot take over: {error}") from error
+        try:
+            await self._bulletin.recall()
+        except Unreachable as error:
             raise Fenced(f"cannot take over: {error}") from error
         if self._notice is not None:
             await show_settings(self._api, self._notice)

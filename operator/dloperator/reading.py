@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
+from dlcontrol.platforms import Address, Machine, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
 from dloperator import names
 from dloperator.ailing import Ailment, explain_end, explain_restart, explain_wait, trainer_of
@@ -29,6 +29,8 @@ CORDONS: Final = "dljob.io/cordoned-gpus"
 """An annotation of a node: a JSON object that says by number which GPUs to leave out, and why."""
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own taint by which an administrator confirms that a node is shut down."""
+PARDONS: Final = "dljob.io/pardoned-gpus"
+"""Likewise: which GPUs somebody has given back although they were out for a fault, and when."""
 MOST_GPUS: Final = 64
 _JOB_SUFFIX: Final = ".job.dljob"
 
@@ -78,6 +80,18 @@ def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:
         gpu_type=_first(labels, TYPE_LABELS),
         schedulable=not (document.get("spec") or {}).get("unschedulable", False),
     )
+
+
+def read_machine(document: Json) -> Machine:
+    """Read what is known of a node besides its GPUs."""
+    info = (document.get("status") or {}).get("nodeInfo") or {}
+    text = (document["metadata"].get("annotations") or {}).get(PARDONS, "")
+    try:
+        found = json.loads(text or "{}")
+        pardons = {int(number): str(word) for number, word in found.items()}
+    except (ValueError, AttributeError):
+        pardons = {}  # Nothing is taken for well because somebody wrote what cannot be read.
+    return Machine(str(info.get("bootID", "")), pardons)
 
 
 def read_supply(document: Json) -> Supply:

@@ -1,11 +1,13 @@
 """GPUs with broken hardware: who reports them, who is told, and that nobody new is given one."""
 
+import json
 import logging
 from dataclasses import replace
 
 import pytest
 
 from dlcontrol.health import Health
+from dlcontrol.platforms import Machine
 from dlcore import policies
 from dlcore.model import Gpu, GpuRef, NodeName
 from dlwire.messages import Gpu as Seen
@@ -108,6 +110,96 @@ def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
     for each in (out, away):
         assert health.look(each) == ()
     assert broken(health, scene) == {}
+
+
+# --- another one, and another start of its machine -------------------------------------------
+
+
+def machine(scene, *uuids, boot="first", pardons=None):
+    """The scene on a machine with these GPUs, in this start of it."""
+    node = replace(scene.nodes[N0], gpus=tuple(Gpu(n, uuid) for n, uuid in enumerate(uuids)))
+    return replace(scene, nodes={N0: node}, machines={N0: Machine(boot, pardons or {})})
+
+
+TWO = ("GPU-a", "GPU-b")
+ILL = Seen(1, "GPU-b", xid_errors=(79,), ecc_errors=2)
+
+
+def known(**machine_is):
+    """A controller that knows of a fault of the second of two GPUs."""
+    health = Health()
+    assert broken(health, machine(reporting(ILL), *TWO, **machine_is)) != {}
+    return health
+
+
+@pytest.mark.parametrize(
+    ("uuids", "boot", "out"),
+    [
+        (TWO, "first", [1]),
+        (("GPU-b", "GPU-a"), "first", [0]),
+        (("GPU-a", "GPU-c"), "first", []),
+        (TWO, "second", []),
+        (("GPU-a", ""), "first", [1]),
+        (TWO, "", [1]),
+    ],
+)
+def test_it_is_that_device_in_that_start_of_its_machine(uuids, boot, out):
+    assert list(broken(known(), machine(make_scene(), *uuids, boot=boot))) == out
+
+
+def test_a_machine_that_is_away_has_neither_another_device_nor_started_anew():
+    health = known()
+    away = replace(make_scene(), nodes={})
+    assert broken_after(health, away, machine(make_scene(), *TWO)) == [1]
+
+
+def broken_after(health, *scenes):
+    return [list(broken(health, scene)) for scene in scenes if scene.nodes][-1]
+
+
+def test_each_new_word_on_its_node_pardons_once():
+    """The word says nothing by itself: it may be an old one, of an earlier fault."""
+    health = Health()
+    scene = reporting(ILL)
+    assert list(broken(health, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
+    assert list(broken(health, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
+    assert list(broken(health, machine(scene, *TWO, pardons={1: "tuesday"}))) == []
+    worse = reporting(replace(ILL, ecc_errors=3))
+    assert list(broken(health, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
+    assert list(broken(health, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
+
+
+# --- another controller ---------------------------------------------------------------------
+
+
+def succeeded(health):
+    successor = Health()
+    successor.restore(json.loads(json.dumps(health.write())))
+    return successor
+
+
+def test_the_next_controller_knows_it_although_nobody_reports_it_any_longer():
+    assert broken(succeeded(known()), machine(make_scene(), *TWO)) != {}
+    assert broken(succeeded(known()), machine(make_scene(), *TWO, boot="second")) == {}
+    assert broken(Health(), machine(make_scene(), *TWO)) == {}
+
+
+def test_the_next_controller_knows_what_was_pardoned():
+    health, scene = known(), machine(reporting(ILL), *TWO)
+    health.forgive(BROKEN)
+    assert broken(succeeded(health), scene) == {}
+    later = machine(reporting(replace(ILL, xid_errors=(79, 119))), *TWO)
+    assert list(broken(succeeded(health), later)) == [1]
+
+
+def test_a_pardon_while_nobody_leads_counts_and_an_old_one_does_not():
+    for before, word, out in (({}, "now", []), ({1: "old"}, "now", []), ({1: "old"}, "old", [1])):
+        successor = succeeded(known(pardons=before))
+        unheard = machine(make_scene(), *TWO, pardons={1: word})
+        assert list(broken(successor, unheard)) == out
+        # Whose SideCar is heard only then reports nothing new.
+        heard = machine(reporting(ILL), *TWO, pardons={1: word})
+        assert list(broken(successor, heard)) == out
 
 
 # --- in the loop ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ The operator decides; what it decided and why it says in the status of a job, an
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from dlctl.backends import (
@@ -36,6 +37,11 @@ ATTEMPTS: Final = 5
 """So often a node is changed anew that somebody else has changed meanwhile."""
 
 T = TypeVar("T")
+
+_Said = Callable[[str], dict[str, str]]
+"""What an annotation of a node says of which GPUs, by their numbers."""
+_Change = Callable[[_Said], Mapping[str, Mapping[str, str]]]
+"""Makes of that what annotations are to say."""
 
 
 class ClusterBackend:
@@ -187,35 +193,46 @@ class ClusterBackend:
         return self._asker.ask(lambda api: api.list(DLJOBS, home)).items, False
 
     def cordon(self, node: str, gpu: int, reason: str) -> Json:
-        self._change_cordons(node, gpu, reason)
+        from dloperator.reading import CORDONS  # noqa: PLC0415 - as above
+
+        number = str(gpu)
+        self._change_gpu(node, gpu, lambda said: {CORDONS: said(CORDONS) | {number: reason}})
         return {"node": node, "gpu": gpu, "reason": reason}
 
     def uncordon(self, node: str, gpu: int) -> Json:
-        was = self._change_cordons(node, gpu, "")
-        if not was:
-            self._tell_why_out(node, gpu)
-        return {"node": node, "gpu": gpu, "wasCordoned": was}
+        """Take a cordon back, and say of a fault that is known that it is mended."""
+        from dloperator.reading import CORDONS, PARDONS  # noqa: PLC0415 - as above
 
-    def _tell_why_out(self, node: str, gpu: int) -> None:
-        """Tell of a GPU that nobody has cordoned if the operator gives it to nobody all the same."""
-        told = self._operator.known_gpus().get(node, {})
-        if why := told.get("out", {}).get(str(gpu)):
-            self._tell_once(
-                f"as the operator told last, {node}/{gpu} is out all the same: {why}; if that is a"
-                f" fault of the GPU that is mended, take the whole node out and give it back: kubectl"
-                f" cordon {node}, and some seconds later kubectl uncordon {node}"
-            )
+        number, told = str(gpu), self._operator.known_gpus().get(node, {})
+        fault = told.get("faults", {}).get(number, "")
+        was_cordoned = False
 
-    def _change_cordons(self, node: str, gpu: int, reason: str) -> bool:
-        """Cordon a GPU for this reason, or for none any more; tell whether it was."""
+        def change(said: _Said) -> Mapping[str, Mapping[str, str]]:
+            nonlocal was_cordoned
+            cordons = said(CORDONS)
+            was_cordoned = number in cordons
+            changed = {CORDONS: {key: why for key, why in cordons.items() if key != number}}
+            # Another word than ever before, so that what is found after it counts again.
+            word = datetime.now(UTC).isoformat(timespec="milliseconds")
+            return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
+
+        self._change_gpu(node, gpu, change)
+        other = told.get("out", {}).get(number)
+        if other and not fault and not was_cordoned:
+            self._tell_once(f"as the operator told last, {node}/{gpu} is out all the same: {other}")
+        return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
+
+    def _change_gpu(self, node: str, gpu: int, change: _Change) -> None:
+        """Change what annotations of a node say of its GPUs."""
         for _ in range(ATTEMPTS - 1):
             try:
-                return self._try_to_change_cordons(node, gpu, reason)
+                self._try_to_change_gpu(node, gpu, change)
             except Conflict:
                 continue
-        return self._try_to_change_cordons(node, gpu, reason)
+            return
+        self._try_to_change_gpu(node, gpu, change)
 
-    def _try_to_change_cordons(self, node: str, gpu: int, reason: str) -> bool:
+    def _try_to_change_gpu(self, node: str, gpu: int, change: _Change) -> None:
         from dlctl.cluster import gpus  # noqa: PLC0415 - as above
 
         try:
@@ -223,15 +240,10 @@ class ClusterBackend:
         except NotThere as error:
             raise NotThere(f"{node}: there is no such node; dljob gpu list has all") from error
         gpus.insist_on_gpu(document, gpu, self._operator.pool())
-        cordons = gpus.read_cordons(document)
-        was = str(gpu) in cordons
-        changed = {key: why for key, why in cordons.items() if key != str(gpu)}
-        if reason:
-            changed[str(gpu)] = reason
-        if changed != cordons:
-            change = gpus.write_cordons(document, changed)
-            self._asker.ask(lambda api: api.merge(NODES, node, change))
-        return was
+        wanted = change(lambda name: gpus.read_numbered(document, name))
+        if any(gpus.read_numbered(document, name) != said for name, said in wanted.items()):
+            written = gpus.write_numbered(document, wanted)
+            self._asker.ask(lambda api: api.merge(NODES, node, written))
 
     def list_settings(self) -> list[Json]:
         return self._operator.settings()

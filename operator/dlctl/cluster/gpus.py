@@ -17,7 +17,6 @@ from typing import Any, Final
 from dlctl.backends import NotThere
 from dlctl.jobviews import full_name
 from dloperator.reading import (
-    CORDONS,
     Pool,
     describe_node,
     is_gone,
@@ -160,9 +159,9 @@ def insist_on_gpu(node: Json, gpu: int, pool: Pool) -> None:
         raise NotThere(f"{name}/{gpu}: there is no such GPU; {name} has {has}")
 
 
-def read_cordons(node: Json) -> dict[str, str]:
-    """Read why which GPUs are cordoned; what cannot be read is none, and is written anew."""
-    text = (node["metadata"].get("annotations") or {}).get(CORDONS, "")
+def read_numbered(node: Json, annotation: str) -> dict[str, str]:
+    """Read what is said of which GPUs; what cannot be read is nothing, and is written anew."""
+    text = (node["metadata"].get("annotations") or {}).get(annotation, "")
     try:
         found = json.loads(text or "{}")
     except ValueError:
@@ -170,9 +169,13 @@ def read_cordons(node: Json) -> dict[str, str]:
     return {str(key): str(why) for key, why in found.items()} if isinstance(found, dict) else {}
 
 
-def write_cordons(node: Json, cordons: Mapping[str, str]) -> Json:
-    """Make the change of a node that has its GPUs cordoned so, if nobody has written since."""
-    ordered = dict(sorted(cordons.items(), key=lambda each: (len(each[0]), each[0])))
-    text = json.dumps(ordered, ensure_ascii=False) if ordered else None
+def write_numbered(node: Json, said: Mapping[str, Mapping[str, str]]) -> Json:
+    """Make the change of a node with these annotations, if nobody has written since."""
+    annotations = {name: _write(by_number) for name, by_number in said.items()}
     version = node["metadata"]["resourceVersion"]
-    return {"metadata": {"resourceVersion": version, "annotations": {CORDONS: text}}}
+    return {"metadata": {"resourceVersion": version, "annotations": annotations}}
+
+
+def _write(by_number: Mapping[str, str]) -> str | None:
+    ordered = dict(sorted(by_number.items(), key=lambda each: (len(each[0]), each[0])))
+    return json.dumps(ordered, ensure_ascii=False) if ordered else None

@@ -352,13 +352,12 @@ def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
         "resourceVersion": "7",
         "annotations": {"dljob.io/cordoned-gpus": '{"1": "Xid 79"}'},
     }
-    assert gpus.read_cordons(node) == {"1": "Xid 79"}
-    change = gpus.write_cordons(node, {"10": "b", "2": "a"})["metadata"]
+    cordons = "dljob.io/cordoned-gpus"
+    assert gpus.read_numbered(node, cordons) == {"1": "Xid 79"}
+    change = gpus.write_numbered(node, {cordons: {"10": "b", "2": "a"}})["metadata"]
     assert change["resourceVersion"] == "7"
-    assert change["annotations"] == {"dljob.io/cordoned-gpus": '{"2": "a", "10": "b"}'}
-    assert gpus.write_cordons(node, {})["metadata"]["annotations"] == {
-        "dljob.io/cordoned-gpus": None
-    }
+    assert change["annotations"] == {cordons: '{"2": "a", "10": "b"}'}
+    assert gpus.write_numbered(node, {cordons: {}})["metadata"]["annotations"] == {cordons: None}
     with pytest.raises(NotThere, match="n1/3: there is no such GPU; n1 has 0, 1, 2"):
         gpus.insist_on_gpu(node, 3, POOL)
     with pytest.raises(NotThere, match=r"n9: is no node of the pool; label it dljob.io/pool"):
@@ -370,6 +369,7 @@ class PlayedAsker:
 
     def __init__(self, node, told):
         self.node = node
+        self.changes: list[dict[str, object]] = []
         self.told = {"data": {"gpus.json": json.dumps(told)}}
 
     def ask(self, act):
@@ -382,20 +382,40 @@ class PlayedAsker:
             return self.node
         raise NotThere(name)
 
+    async def merge(self, _resource, _name, change):
+        self.changes.append(change)
+        return self.node
 
-def test_who_uncordons_what_is_out_for_another_reason_is_told_what_to_do(kubeconfig):
+
+def gives_back(told, *numbers):
+    """Uncordon GPUs of a node of which the operator tells this."""
     backend = chosen()
-
     node = make_node("n1", labels={"dljob.io/pool": "", "dljob.io/gpu-count": "4"})
-    backend._asker = PlayedAsker(node, {"n1": {"out": {"3": "it reported Xid 79"}}})
+    node["metadata"]["resourceVersion"] = "7"
+    backend._asker = asker = PlayedAsker(node, {"n1": told})
     backend._operator = Operator(backend._asker)
     said: list[str] = []
     backend._notice = said.append
-    for number in (2, 3):
-        assert backend.uncordon("n1", number)["wasCordoned"] is False
-    [line] = said
-    assert line.startswith("note: as the operator told last, n1/3 is out all the same: it reported")
-    assert line.endswith("kubectl cordon n1, and some seconds later kubectl uncordon n1")
+    was = [backend.uncordon("n1", number)["wasCordoned"] for number in numbers]
+    return was, asker.changes, said
+
+
+def test_who_uncordons_what_is_out_for_a_fault_says_that_it_is_mended(kubeconfig):
+    told = {"out": {"3": "it reported Xid 79"}, "faults": {"3": "it reported Xid 79"}}
+    was, [change], said = gives_back(told, 2, 3)
+    assert (was, said) == ([False, True], [])
+    annotations = change["metadata"]["annotations"]
+    assert annotations["dljob.io/cordoned-gpus"] is None
+    assert list(json.loads(annotations["dljob.io/pardoned-gpus"])) == ["3"]
+    _, changes, _ = gives_back(told, 3, 3)
+    words = [change["metadata"]["annotations"]["dljob.io/pardoned-gpus"] for change in changes]
+    assert len(set(words)) == 2, "what is found after it has to count again"
+
+
+def test_who_uncordons_what_is_out_for_another_reason_is_told_that_it_is(kubeconfig):
+    was, changes, said = gives_back({"out": {"3": "job x is set aside"}}, 3)
+    assert (was, changes) == ([False], [])
+    assert said == ["note: as the operator told last, n1/3 is out all the same: job x is set aside"]
 
 
 # --- the past -----------------------------------------------------------------------------
