@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
@@ -24,6 +24,7 @@ from dlcontrol.audience import Gauge, Memory
 from dlcontrol.coordinating import Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
+from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
 from dlcontrol.pacing import Pace
 from dlcontrol.platforms import (
     Fenced,
@@ -36,10 +37,10 @@ from dlcontrol.platforms import (
     PodPhase,
 )
 from dlcontrol.recording import Records
-from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcontrol.records import Booking, Condition, ConditionType
 from dlcontrol.scene import Scene, Seat
 from dlcontrol.vanishing import Vanishing
-from dlcontrol.verdicts import News, Rules, Verdict
+from dlcontrol.verdicts import News, Rules
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-
 
 @dataclass(slots=True)
 class _Decided:
@@ -66,15 +65,6 @@ class _Decided:
     policy_state: object = None
     is_unfinished: bool = False
     """Whether there was more to be done than is done at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """What was decided, to be kept for the history once it is recorded."""
-
-    statuses: Mapping[JobId, Status]
-    plan: Plan | None = None
-    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +121,7 @@ class Controller:
         self._identities = Identities()
         self._vanishing = Vanishing()
         self._records = Records(platform)
+        self._outcomes = Outcomes(platform, memory, gauge, options.mechanism)
         self._woken = asyncio.Event()
         self._burst = False
         self._began_at = clock()
@@ -215,12 +206,13 @@ class Controller:
 
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
+        await self._outcomes.catch_up(before)
         self._identities.look(before)
         before = self._identities.mark(before)
         broken = self.health.look(before)
         self._vanishing.look(before)
         before = self._vanishing.mark(self.health.mark(before))
-        self._remember(self._memory.look, before)
+        remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(
             before, self._options.rules, self._asides, memory.forecasts(), memory.resumptions()
@@ -229,9 +221,7 @@ class Controller:
 
         # 2. What shall be.
         decision = self._decide(scene) if self._is_due(scene) else None
-        happened = [(job, each) for job, verdict in verdicts.items() for each in verdict.news]
-        happened += self.health.news(before, broken)
-        news = list(happened)
+        news: list[tuple[JobId, News]] = []
         if decision is not None:
             news += telling.news_of_decision(scene, decision.statuses, decision.plan)
             scene = scene.with_statuses(decision.statuses)
@@ -244,17 +234,25 @@ class Controller:
             statuses = self._asides.statuses(scene, was_decided=decision is not None)
             news += telling.news_of_asides(scene, statuses)
             scene = scene.with_statuses(statuses)
+        self._outcomes.note(
+            Outcome(
+                at=scene.now,
+                entries=scene.entries,
+                seen=list(self.health.news(before, broken)),
+                happened=[
+                    (job, each) for job, verdict in verdicts.items() for each in verdict.news
+                ],
+                decided=news,
+                decision=decision,
+                pauses=dict(find_pauses(before, verdicts)),
+            )
+        )
         if not await self._keep(scene):
             return
         await self._hands.carry_out(commands, scene, self._asides)
 
         # 4. Who is told of it. What was decided is kept with its plan.
-        self._note_costs(before, verdicts)
-        for job, each in happened:
-            self._remember(self._memory.note_news, job, each, self._clock())
-        await telling.tell_all(self._platform, news)
-        if decision is not None and decision.plan is not None and decision.snapshot is not None:
-            self._remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
+        await self._outcomes.tell()
         self.scene = scene
         self._next_look = self._plan_next_look(scene)
         if any(isinstance(command, Unbook) for command in commands):
@@ -353,7 +351,7 @@ class Controller:
         )
         return jobs, tuple(scene.nodes.values()), observing.find_unproven(scene).keys()
 
-    def _decide(self, scene: Scene) -> _Decision:
+    def _decide(self, scene: Scene) -> Decision:
         """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
         self._asides.readmit(scene)
         self._last.at = scene.now
@@ -374,7 +372,7 @@ class Controller:
                 self._last.wake_at = plan.wake_at
                 self._last.policy_state = plan.policy_state
                 plan = self._bite_off(plan)
-                return _Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
+                return Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
     def _bite_off(self, plan: Plan) -> Plan:
@@ -386,7 +384,7 @@ class Controller:
             self._woken.set()
         return bite
 
-    def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, error: Exception) -> _Decision:
+    def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, error: Exception) -> Decision:
         """Say to those that wait why they do; those that have GPUs go on with them."""
         self._last.wake_at = None
         self._last.is_unfinished = False
@@ -401,7 +399,7 @@ class Controller:
             ).with_condition(condition, scene.now)
             for state in snapshot.pending
         }
-        return _Decision(statuses)
+        return Decision(statuses)
 
     def snapshot(self, scene: Scene) -> Snapshot:
         """What a decision about this scene is made from."""
@@ -449,22 +447,6 @@ class Controller:
         )
 
     # --- afterwards
-
-    def _note_costs(self, before: Scene, verdicts: Mapping[JobId, Verdict]) -> None:
-        """Keep for how long changes that are over now have kept jobs from training."""
-        for job, verdict in verdicts.items():
-            status, old = verdict.status, before.entries[job].status
-            paused = status.reshape_seconds - old.reshape_seconds
-            if paused > 0:
-                self._gauge.reshaped(paused, self._options.mechanism.value)
-                self._remember(self._memory.note_cost, job, old.generation, paused)
-
-    def _remember(self, keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
-        """What is learnt and kept for later is no reason to stop scheduling (law 7)."""
-        try:
-            keep(*args, **named)
-        except Exception:
-            log.exception("could not keep what happened; it goes on without")
 
     def _show(self, scene: Scene) -> None:
         if scene.now >= self._next_show:

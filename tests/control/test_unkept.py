@@ -13,6 +13,7 @@ from dlcontrol.unkept import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import JobId, Mechanism, Phase
+from dlcore.planning import Stop
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import World
@@ -148,6 +149,31 @@ def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_don
         world.run(LONG)
         assert world.records > records, "under the new epoch, though nothing else of it is new"
         assert has_begun(government, odd)
+
+
+def test_what_was_recorded_of_others_in_the_same_look_is_told_once():
+    """To the next look nothing about them is new any more."""
+    with governed(4) as government:
+        world = government.world
+        jobs = odd, fine = submit(government, "odd", 1), submit(government, "fine", 1)
+        government.begin()
+        world.run(60.0)
+        assert all(has_begun(government, job) for job in jobs)
+        world.unkept[odd] = WHY
+        for job in jobs:
+            world.change(job, suspend=True)
+        decisions = len(government.memory.plans)
+        government.wake()
+        world.run(60.0)
+        assert status(government, fine).phase is Phase.SUSPENDED
+        assert told(government, odd, "Stopping") == []
+        assert len(told(government, fine, "Stopping")) == 1
+        steps = [step for plan in government.memory.plans[decisions:] for step in plan.steps]
+        assert [step.job for step in steps if isinstance(step, Stop)] == [fine]
+        world.unkept.clear()
+        world.run(LONG)
+        assert len(told(government, odd, "Stopping")) == 1
+        assert len(told(government, fine, "Stopping")) == 1
 
 
 class RefusedStory(Story):
