@@ -14,7 +14,7 @@ from dlcontrol.documents import read_status, read_time, write_status, write_time
 from dlcontrol.platforms import Entry
 from dlcontrol.records import ConditionType, Status
 from dlcore import jobfile
-from dlcore.model import GpuDemand, Job, JobId, Training
+from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting import Span
 from dloperator import history
 from dloperator.columns import with_columns
@@ -42,6 +42,12 @@ def epoch_of(document: Json) -> int:
     """Which leader wrote the status."""
     epoch: int = (document.get("status") or {}).get("epoch", 0)
     return epoch
+
+
+def is_over(document: Json) -> bool:
+    """Whether no pod of a job will be made any more."""
+    phase = (document.get("status") or {}).get("phase")
+    return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +93,8 @@ def template_condition(document: Json, verdict: str | None) -> Json | None:
         ),
         None,
     )
-    if verdict is None:
+    # What was found while pods of it were made stays true, whatever refuses pods by now.
+    if verdict is None or is_over(document):
         return before
     status = "False" if verdict else "True"
     since = before["lastTransitionTime"] if before and before["status"] == status else None

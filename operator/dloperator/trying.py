@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from dlcontrol.records import Booking
 from dlcore import jobfile
 from dlcore.amounts import NoAmount
-from dlcore.model import Job, NodeName, Phase
+from dlcore.model import Job, NodeName
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.asking import Asks, read_asks
-from dloperator.jobs import Specs
+from dloperator.jobs import Specs, is_over
 from dloperator.mirror import Name
 from dloperator.podmaking import PodSettings
 from dloperator.remedies import Refuser, find_remedy
@@ -105,8 +105,12 @@ class Templates:
     def verdict(self, document: Json) -> str | None:
         """Say why the pods would be refused, empty if they would not; none while nobody knows."""
         name, metadata = Name.of(document), document["metadata"]
-        of = (metadata["uid"], metadata["generation"])
         trial = self._trials.get(name)
+        if is_over(document):
+            if trial is not None and trial.task is not None:
+                trial.task.cancel()
+            return ""
+        of = (metadata["uid"], metadata["generation"])
         if trial is None or trial.of != of:
             self.forget(name)
             # What was found about the former spec is true until we know better.
@@ -140,9 +144,6 @@ class Templates:
             question.cancel()
 
     async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
-        if _is_over(document):
-            self._find(name, trial, "")
-            return
         try:
             job = self.specs.parse(document)
         except jobfile.JobFileError:
@@ -238,12 +239,6 @@ class Templates:
 def _counts(question: asyncio.Task[_Answer], now: float) -> bool:
     """Whether the answer counts for others alike."""
     return not question.done() or now < question.result().until
-
-
-def _is_over(document: Json) -> bool:
-    """Whether no pod of a job will be made any more."""
-    phase = (document.get("status") or {}).get("phase")
-    return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
 
 
 def _read(name: Name, pod: Json) -> Asks | None:

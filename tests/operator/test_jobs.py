@@ -6,7 +6,15 @@ import pytest
 
 from dlcontrol.records import Status
 from dlcore.model import JobId, NodeName, Placement
-from dloperator.jobs import Circumstances, Jobs, Specs, job_id, name_of, status_document
+from dloperator.jobs import (
+    Circumstances,
+    Jobs,
+    Specs,
+    job_id,
+    name_of,
+    status_document,
+    template_condition,
+)
 from dloperator.mirror import Name
 from tests.operator.manifests import make_manifest
 
@@ -93,6 +101,23 @@ def test_what_waits_may_change_at_will(jobs):
     entry = jobs.read(changed(made, template=template))
     assert entry.problem == ""
     assert entry.job.template["spec"]["containers"][0]["image"] == "another"
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"), [("Running", "False"), ("Completed", "True"), ("Failed", "True")]
+)
+def test_of_a_job_that_is_over_its_template_stays_what_it_was(phase, told):
+    known = {
+        "type": "TemplateValid",
+        "status": "True",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    made = {**document(), "status": {"phase": phase, "conditions": [known]}}
+    condition = template_condition(made, "Kubernetes would refuse its pods")
+    assert condition is not None
+    assert condition["status"] == told
+    untold = {**document(), "status": {"phase": phase}}
+    assert (template_condition(untold, "") is None) == (phase != "Running")
 
 
 def test_jobs_of_one_second_keep_their_order_of_arrival(jobs):

@@ -9,6 +9,7 @@ import pytest
 from dloperator import access
 from dloperator.apiserver import ApiServer, Json
 from dloperator.jobs import Specs
+from dloperator.mirror import Name
 from dloperator.podmaking import PodSettings
 from dloperator.resources import DLJOBS
 from dloperator.trying import Templates
@@ -166,6 +167,38 @@ def test_one_that_has_ended_is_not_tried(cluster: ControlPlane, namespace: str):
             await api.close()
 
     assert asyncio.run(story()) == ([""], 0)
+
+
+def test_what_ends_meanwhile_is_tried_no_longer_and_never_again(
+    cluster: ControlPlane, namespace: str
+):
+    """It was refused, as its spec changed while it trained; that is of no account any more."""
+
+    async def story() -> None:
+        api = Counting(access.find(str(cluster.admin)))
+        news = asyncio.Event()
+        templates = Templates(api, Specs(), PodSettings(), news.set)
+        try:
+            made = await api.create(DLJOBS, with_pod("over", NO_PODS["affinity"]), namespace)
+            while templates.verdict(made) is None:
+                await asyncio.wait_for(news.wait(), PATIENCE_S)
+                news.clear()
+            assert templates.verdict(made)
+            task = templates._trials[Name(namespace, "over")].task
+            assert task is not None
+            assert templates.verdict({**made, "status": {"phase": "Completed"}}) == ""
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            metadata = made["metadata"] | {"generation": made["metadata"]["generation"] + 1}
+            tried = api.dry_runs
+            changed = {**made, "metadata": metadata, "status": {"phase": "Completed"}}
+            assert templates.verdict(changed) == ""
+            assert (api.dry_runs, task.cancelled()) == (tried, True)
+        finally:
+            await templates.close()
+            await api.close()
+
+    asyncio.run(story())
 
 
 # --- what is to be done about it ------------------------------------------------------------
