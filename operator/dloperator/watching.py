@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import kopf
 
@@ -116,6 +116,8 @@ class Watches:
                 # It says of its own options that they will change.
                 warnings.simplefilter("ignore", FutureWarning)
                 await kopf.operator(
+                    # It would make one of the user's name, which has none in many a container.
+                    identity=cast(Any, "dljob"),
                     registry=self._registry(),
                     settings=_settings(self._followed),
                     standalone=True,
