@@ -36,18 +36,30 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     What is added to its template is the SideCar, the certificates by which it is known, its node, and
     what lets it see GPUs; everything else is as it was written.
     """
-    from dloperator.settings import read_settings  # noqa: PLC0415 - not for --help
+    from dlcore.problems import WrongDocument  # noqa: PLC0415 - not for --help
+    from dloperator.settings import read_settings  # noqa: PLC0415 - likewise
 
     settings = read_settings(None, options)
     try:
         found = [source for name in files for source in iter_sources(name)]
         # What stands beside a job, such as its volume, is no pod of it.
-        documents = check([source for source in found if is_job(source)])
+        sources = [source for source in found if is_job(source)]
+        check(sources)
     except WrongJobs as wrong:
         for line in wrong.lines:
             complain(line)
         return 1
-    pods = [pod for document in documents for pod in _render(document, node, settings.pods)]
+    pods: list[Json] = []
+    status = 0
+    for source in sources:
+        try:
+            pods += _render(source.document, node, settings.pods)
+        except WrongDocument as wrong:
+            status = 1
+            for problem in wrong.problems:
+                complain(problem.line(source.place))
+    if status:
+        return status
     click.echo("---\n".join(map(to_yaml, pods)), nl=False)
     return 0
 

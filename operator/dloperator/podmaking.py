@@ -20,6 +20,7 @@ from dlcontrol.records import Booking
 from dlcore.model import Job, NodeName, Role
 from dlcore.podrules import TRAINER
 from dloperator import names
+from dloperator.podshapes import REQUIRED, insist_on_shapes
 
 Json = dict[str, Any]
 
@@ -37,8 +38,6 @@ HEALTH_PORT: Final = 8471
 LATE_SECONDS: Final = 10.0
 """So long after the last SIGKILL of the SideCar the kubelet may send its own."""
 LONGEST_STEM: Final = 48
-
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 RESTRICTED: Final[Json] = {
     "allowPrivilegeEscalation": False,
@@ -114,9 +113,14 @@ def _stem(name: str) -> str:
 
 
 def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettings) -> Json:
-    """Make the pod of a booking; ``document`` is the job as the API server keeps it."""
+    """
+    Make the pod of a booking; ``document`` is the job as the API server keeps it.
+
+    Raises :class:`~dlcore.problems.WrongDocument` if its template is no pod.
+    """
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
+    insist_on_shapes(spec)
     pod = _pod(metadata, template, trainer_name(metadata["name"], booking.serial), TRAINER)
     pod["metadata"]["labels"][names.SERIAL_LABEL] = str(booking.serial)
     pod["metadata"]["finalizers"] = [names.PROOF_FINALIZER]

@@ -22,6 +22,7 @@ from dlcontrol.records import Booking
 from dlcore import jobfile
 from dlcore.amounts import NoAmount
 from dlcore.model import Job, NodeName
+from dlcore.problems import WrongDocument
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.asking import Asks, read_asks
@@ -171,9 +172,12 @@ class Templates:
         try:
             booking = Booking(NOWHERE, 0)
             return _Draft(podmaking.make_trainer(dict(document), job, booking, self._settings))
+        except WrongDocument as error:
+            # What exactly is wrong the API server knows best; should it find nothing, we say it.
+            flaw = "; ".join(error.lines())[:LONGEST]
+            return _Draft(podmaking.make_bare(dict(document), job), flaw)
         except Exception as error:
             log.info("no pod can be made of the template of job %s", name, exc_info=True)
-            # What exactly is wrong the API server knows best.
             flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
             return _Draft(podmaking.make_bare(dict(document), job), f"{flaw}; correct it")
 

@@ -1,9 +1,12 @@
 """``dljob render``: what a job's pods would be, for people to read before they apply it."""
 
+import copy
+
 import pytest
 import yaml
 
 from tests.operator.kubelets import ROOT
+from tests.operator.manifests import make_manifest
 
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
 
@@ -29,6 +32,55 @@ def test_what_is_wrong_is_told_with_its_place(dljob, tmp_path):
     result = dljob("render", file)
     assert (result.status, result.stdout) == (1, "")
     assert f"{file}:1: metadata.name" in result.stderr
+
+
+TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+MOUNTS = "containers[0].volumeMounts"
+
+
+def with_terms(terms):
+    return {"affinity": {"nodeAffinity": {TERMS.split(".")[2]: {"nodeSelectorTerms": terms}}}}
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ({"affinity": "a"}, ['affinity: "a" is a string, not a mapping']),
+        ({"affinity": {"nodeAffinity": ["a"]}}, ["affinity.nodeAffinity: it is a list, not a map"]),
+        (
+            {"tolerations": {"key": "spot"}, "volumes": "data"},
+            ["tolerations: it is a mapping, not a list", 'volumes: "data" is a string, not a list'],
+        ),
+        ({"imagePullSecrets": 5}, ["imagePullSecrets: 5 is a number, not a list"]),
+        (
+            {"terminationGracePeriodSeconds": "30"},
+            ['terminationGracePeriodSeconds: "30" is a string, not a whole number'],
+        ),
+        ({MOUNTS: 5}, [f"{MOUNTS}: 5 is a number, not a list"]),
+        (with_terms({"matchFields": []}), [f"{TERMS}: it is a mapping, not a list"]),
+        (with_terms(["a"]), [f'{TERMS}[0]: "a" is a string, not a mapping']),
+        (
+            with_terms([None, {"matchFields": 5}]),
+            [f"{TERMS}[1].matchFields: 5 is a number, not a list"],
+        ),
+    ],
+)
+def test_of_a_template_that_is_no_pod_each_wrong_field_is_named(dljob, tmp_path, template, told):
+    job = copy.deepcopy(make_manifest("job"))
+    pod = job["spec"]["template"]["spec"]
+    if MOUNTS in template:
+        pod["containers"][0]["volumeMounts"] = template[MOUNTS]
+    else:
+        pod |= template
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    result = dljob("render", file)
+    assert (result.status, result.stdout) == (1, "")
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(told)
+    for line, each in zip(lines, told, strict=True):
+        assert line.startswith(f"dljob: {file}:1: spec.template.spec.{each}")
+        assert "; write " in line
 
 
 @pytest.mark.parametrize(
