@@ -269,7 +269,7 @@ def _read(kind: Any, value: Any) -> Any:
     if kind == tuple[str, ...]:
         return _read_words(value)
     if kind == Mapping[str, int]:
-        return _read_numbers(value)
+        return read_numbers(value)
     if kind is str:
         if not isinstance(value, str):
             raise ValueError("a text")
@@ -293,7 +293,7 @@ def _read_switch(value: Any) -> bool:
     raise ValueError("true or false")
 
 
-def _read_numbers(value: Any) -> dict[str, int]:
+def read_numbers(value: Any) -> dict[str, int]:
     """Read whole numbers by names: a mapping in a file, ``NAME=NUMBER,…`` elsewhere."""
     wrong = "a mapping of names to whole numbers, or NAME=NUMBER,NAME=NUMBER"
     if isinstance(value, str):

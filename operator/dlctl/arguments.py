@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import click
 
+from dlcontrol.settings import read_numbers
 from dlcore import policies
 from dlsim.clusters import Machines, fill_nodes, parse_cluster
 from dlsim.simulating import Contestant
@@ -59,6 +60,15 @@ def read_counts(text: str) -> tuple[int, ...]:
 def read_cluster(text: str) -> tuple[Machines, ...]:
     """Read what nodes a cluster has."""
     return parse_cluster(text)
+
+
+@_option_type
+def read_limits(text: str) -> dict[str, int]:
+    """Read a number for each of some namespaces, as the settings of a controller have it."""
+    try:
+        return read_numbers(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not {error}; write such as team-a=8,*=4") from error
 
 
 @_option_type

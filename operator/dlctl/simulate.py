@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from dlcore.limits import NamespaceLimits
 from dlcore.model import Cluster, JobId, Mechanism
 from dlcore.profiles import JobType, Profile
 from dlctl import arguments, printing, writing
@@ -49,6 +50,8 @@ class Options:
     restart_cost: float | None
     period: float | None
     failures: Path | None
+    max_gpus: dict[str, int] | None
+    max_priority: dict[str, int] | None
     seed: int
     output: str
     jobs_out: Path | None
@@ -132,6 +135,19 @@ class Options:
     help="Nodes that fail: CSV with the columns time_s, node, event (lost or back). "
     "Nodes are called node-0, node-1 and so on; node-00, node-01 where there are more than ten.",
 )
+@click.option(
+    "--max-gpus",
+    type=arguments.read_limits,
+    metavar="NAMESPACE=N[,…]",
+    help="How many GPUs the jobs of a namespace may have together, as the setting limits.maxGpus of "
+    "a controller; * stands for those not named. A job NAMESPACE/NAME is in that namespace.",
+)
+@click.option(
+    "--max-priority",
+    type=arguments.read_limits,
+    metavar="NAMESPACE=N[,…]",
+    help="The highest priority that jobs of a namespace may have, as limits.maxPriority.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="For all that is drawn.")
 @click.option(
     "-o",
@@ -192,6 +208,12 @@ def build_setting(options: Options) -> Setting:
     counted = options.placement == "counted"
     if counted and options.failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
+    try:
+        limits = NamespaceLimits(
+            max_gpus=options.max_gpus or {}, max_priority=options.max_priority or {}
+        )
+    except ValueError as error:
+        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
     nodes = build_counted(machines) if counted else build_packed(machines)
     names = {node.name for node in nodes}
     cost = options.restart_cost
@@ -202,6 +224,7 @@ def build_setting(options: Options) -> Setting:
         seed=options.seed,
         period_s=math.inf if options.period is None else options.period,
         outages=failures.read_failures(options.failures, names) if options.failures else (),
+        limits=limits,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from dlcore import cycle, fitting, rooms
 from dlcore.contract import Policy
+from dlcore.limits import NamespaceLimits
 from dlcore.model import (
     Cluster,
     JobId,
@@ -67,6 +68,8 @@ class Setting:
     """How much training a failing node destroys at most. Checkpoints before stops come besides."""
     period_s: float = math.inf
     """A decision is made at least so often, though nothing has happened, as controllers do it."""
+    limits: NamespaceLimits = NamespaceLimits()
+    """What the jobs of a namespace may have in all."""
 
 
 class World:
@@ -166,6 +169,7 @@ class World:
             costs=self._setting.costs,
             mechanism=self._setting.mechanism,
             seed=self._setting.seed,
+            limits=self._setting.limits,
             policy_state=self._policy_state,
         )
 

@@ -217,6 +217,47 @@ def test_nodes_fail_and_come_back(dljob, folder):
     assert score["avg_jct_s"] == 1700.0
 
 
+SHARED = HEADER + "a/1,0,1000,2\na/2,0,1000,2\nb/1,0,1000,2\nloose,0,1000,2\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [
+        ((), {"a/1": 1000, "a/2": 1000, "b/1": 1000, "loose": 1000}),
+        (("--max-gpus", "a=2"), {"a/1": 1000, "a/2": 2000, "b/1": 1000, "loose": 1000}),
+        (("--max-gpus", "a=2,*=0"), {"a/1": 1000, "a/2": 2000}),
+        (("--max-priority", "a=0,*=-1"), {"a/1": 1000, "a/2": 1000}),
+    ],
+)
+def test_what_a_namespace_may_have_is_kept_in_a_replay(dljob, folder, limits, ends):
+    (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
+    options = ("simulate", "shared.csv", "--gpus", 8, "--rigid", "--restart-cost", 0)
+    result = dljob(*options, "--policy", "gang-fifo", "--jobs-out", "jobs.csv", *limits)
+    assert result.status == 0, result.stderr
+    with (folder / "jobs.csv").open() as file:
+        rows = {
+            row["job_id"]: float(row["completed_s"])
+            for row in csv.DictReader(file)
+            if row["completed_s"]
+        }
+    assert rows == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a:8", "write such as team-a=8,*=4"),
+        ("A=8", "is no name of a namespace"),
+        ("a=-1", "0 or more"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(dljob, folder, text, told):
+    (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
+    result = dljob("simulate", "shared.csv", "--max-gpus", text)
+    assert result.status == 2
+    assert told in result.stderr
+
+
 def test_every_policy_is_simulated_with_either_mechanism(dljob, folder):
     for mechanism in ("in-place", "recreate"):
         result = dljob(
