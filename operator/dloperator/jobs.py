@@ -77,6 +77,7 @@ def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
         condition["observedGeneration"] = around.generation
     shown = with_columns(document) | {
         "epoch": around.epoch,
+        "revision": around.before.get("revision", 0) + 1,
         "observedGeneration": around.generation,
     }
     past = history.continued(around.before, shown)

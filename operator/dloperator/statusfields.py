@@ -201,6 +201,7 @@ _SHOWN: Final = Record(
 
 _FIELDS: Final[dict[str, Node]] = {
     "epoch": _count("Which leader among the operators wrote this."),
+    "revision": _count("Counts the writes of this status."),
     "observedGeneration": _count("The generation of the spec that all of this was concluded from."),
     "phase": Text(
         description="Where in its life the job is.",

@@ -82,7 +82,25 @@ def test_while_it_runs_it_may_not_change_and_hears_why(
         api.merge(job, {"spec": change})
     because = f"{name} cannot change while the job runs, because {FIXED_FIELDS[name]}"
     remedy = "change it back, or cancel the job and submit it anew"
-    assert told(refused.value) == [f"spec.{name}: {because}; {remedy}"]
+    assert told(refused.value) == [f"spec: {because}; {remedy}"]
+
+
+def test_of_several_that_may_not_change_the_first_is_told(api: Api, namespace: str):
+    job = submit(api, namespace, "Running")
+    with pytest.raises(Refused, match=r"^\S.*training cannot change while") as refused:
+        api.merge(job, {"spec": {"training": {"iterations": 5}, "checkpoint": {"path": "/c"}}})
+    assert len(told(refused.value)) == 1
+
+
+def test_who_counts_a_write_of_the_status_writes_no_spec_with_it(api: Api, namespace: str):
+    job = submit(api, namespace, "Running")
+    api.merge(f"{job}/status", {"status": {"revision": 1}})
+    change = {"spec": {"training": {"iterations": 5}}, "status": {"revision": 2}}
+    with pytest.raises(Refused, match="training cannot change while the job runs"):
+        api.merge(job, change)
+    api.merge(f"{job}/status", change)
+    assert api.get(job)["spec"]["training"] == LEAST["training"]
+    assert api.get(job)["status"]["revision"] == 2
 
 
 @pytest.mark.parametrize(("name", "change"), [(name, change[0]) for name, change in FIXED.items()])
