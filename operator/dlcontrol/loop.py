@@ -13,7 +13,7 @@ for one; between decisions the loop only carries on with what was decided.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,11 @@ from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.asides import Asides
 from dlcontrol.audience import Gauge, Memory
-from dlcontrol.coordinating import Unbook
+from dlcontrol.coordinating import Command, Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
-from dlcontrol.pacing import Pace
+from dlcontrol.pacing import Effort, Pace
 from dlcontrol.platforms import (
     Fenced,
     NotKept,
@@ -129,6 +129,7 @@ class Controller:
         self._last = _Decided()
         self._next_look = 0.0
         self._next_show = 0.0
+        self._effort = Effort()
         self._rest = 0.0
         self._complaint = ""
         """Why the last look failed; empty if it did not."""
@@ -153,7 +154,7 @@ class Controller:
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
         while True:
-            began = time.thread_time()
+            self._effort = Effort()
             try:
                 await self.cycle()
             except Fenced:
@@ -169,7 +170,7 @@ class Controller:
             else:
                 self._be_content()
             pace = self._options.pace
-            rest = pace.rest_share * (time.thread_time() - began)
+            rest = pace.rest_share * self._effort.seconds
             self._rest = min(rest, pace.longest_rest_seconds)
             await self._wait()
 
@@ -194,7 +195,8 @@ class Controller:
         except TimeoutError:
             return
         until = self._clock() + self._options.pace.longest_settle_seconds
-        while self._burst and self._clock() < until:
+        # Who has more to do than is done at a time need not wait for yet more.
+        while self._burst and not self._last.is_unfinished and self._clock() < until:
             self._burst = False
             await asyncio.sleep(self._options.pace.settle_seconds)
         self._woken.clear()
@@ -247,9 +249,8 @@ class Controller:
                 pauses=dict(find_pauses(before, verdicts)),
             )
         )
-        if not await self._keep(scene):
+        if not await self._bring_about(commands, scene):
             return
-        await self._hands.carry_out(commands, scene, self._asides)
 
         # 4. Who is told of it. What was decided is kept with its plan.
         await self._outcomes.tell()
@@ -415,6 +416,14 @@ class Controller:
         )
 
     # --- recording
+
+    async def _bring_about(self, commands: Sequence[Command], scene: Scene) -> bool:
+        """Record it, and then do it; tell whether it could be recorded."""
+        with self._effort.aside():
+            if not await self._keep(scene):
+                return False
+            await self._hands.carry_out(commands, scene, self._asides)
+        return True
 
     async def _keep(self, scene: Scene) -> bool:
         """Record it. If that is refused of some jobs, all is looked at anew, and they are left alone."""

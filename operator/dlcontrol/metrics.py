@@ -26,6 +26,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._unread: Scene | None = None
+        """What was shown last and by nobody read yet."""
         self._cycles = Histogram(
             "dljob_cycle_seconds",
             "Time of a cycle of the loop",
@@ -93,6 +95,9 @@ class Metrics:
 
     def text(self) -> bytes:
         """Everything, as Prometheus reads it."""
+        scene, self._unread = self._unread, None
+        if scene is not None:
+            self._read(scene)
         return generate_latest(self._registry)
 
     # --- from the loop
@@ -114,7 +119,10 @@ class Metrics:
         self._error.observe(abs(error))
 
     def show(self, scene: Scene) -> None:
-        """The world is like this now."""
+        """The world is like this now; thousands of gauges are set only when somebody reads them."""
+        self._unread = scene
+
+    def _read(self, scene: Scene) -> None:
         self._show_jobs(scene)
         self._show_gpus(scene)
         for state, count in _count_sidecars(scene).items():

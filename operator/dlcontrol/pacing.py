@@ -1,5 +1,8 @@
 """How often the loop looks, waits and decides."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -19,9 +22,31 @@ class Pace:
     """For how long a newcomer's spare interpreters are waited for."""
     rest_share: float = 3.0
     """After each look it rests for so many times as long as the look took of a core; with 3 it never
-    takes more than a quarter of one."""
+    takes more than a quarter of one. What it waits for meanwhile (a record, a pod) is not counted."""
     longest_rest_seconds: float = 0.5
-    """But no longer than that, because a look may also take long for what it waits for."""
+    """But no longer than that, because somebody waits for the next decision."""
     most_steps: int = 0
     """Of a decision, so many steps at most are taken before it is looked anew; 0 sets no limit. Where
     each step costs a write to a server, a newcomer so need not wait for thousands of others."""
+
+
+class Effort:
+    """How much of a core a look takes, without what others do while it waits for them."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._since = time.thread_time()
+
+    @property
+    def seconds(self) -> float:
+        """So much until now."""
+        return self._before + time.thread_time() - self._since
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Others have their turn meanwhile."""
+        self._before = self.seconds
+        try:
+            yield
+        finally:
+            self._since = time.thread_time()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dlcontrol.loop import Controller, Options
-from dlcontrol.pacing import Pace
+from dlcontrol.pacing import Effort, Pace
 from dlcontrol.platforms import Fenced
 from dlcontrol.records import ConditionType
 from dlcore import policies
@@ -193,6 +193,15 @@ def test_the_loop_rests_longer_than_it_works():
             assert gauge.cycles == 1
 
     asyncio.run(play())
+
+
+def test_what_others_do_meanwhile_is_not_the_effort_of_a_look():
+    effort = Effort()
+    with effort.aside():
+        until_then = time.thread_time() + 0.05
+        while time.thread_time() < until_then:
+            pass
+    assert effort.seconds < 0.05
 
 
 def test_a_sidecar_that_obeys_another_says_that_another_leads():
