@@ -8,7 +8,7 @@ it was made from, says under which epoch it was decided, and comes before what f
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -56,7 +56,8 @@ Json = Mapping[str, Any]
 
 AT_ONCE: Final = 16
 """So many writes are under way at the same time."""
-ATTEMPTS: Final = 5
+ATTEMPTS: Final = 6
+"""To write a status, one of them for our finalizer."""
 FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
 """Where processes of a job meet; every pod has an address of its own."""
 
@@ -267,39 +268,47 @@ class Cluster:
         return not set(wanted) <= set(held)
 
     async def _write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
-        writes = [self._in_turn(self._write(job, status)) for job, status in statuses.items()]
+        writes = [self._write(job, status) for job, status in statuses.items()]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         keeping.raise_worst(outcomes)
 
-    async def _in_turn(self, act: Awaitable[None]) -> None:
-        async with self._turns:
-            await act
-
     async def _write(self, job: JobId, wanted: Status | None) -> None:
-        """Write this, or under our epoch what is recorded, were it by a former leader's last word."""
-        name = name_of(job)
+        """
+        Write this, or under our epoch what is recorded, were it by a former leader's last word.
+
+        Between its writes others have their turn: an API server that is asked to change an object
+        again before its own watch has shown it the last change does everything twice.
+        """
         for _ in range(ATTEMPTS):
-            # With thousands of them it may be long ago that anybody asked.
-            self._insist_on_leading()
-            document = self._mirrors.jobs.get(name)
-            if document is None:
-                return  # It was deleted, and had nothing.
-            status = wanted if wanted is not None else self._jobs.read(document).status
-            try:
-                if status.pods and _may_be_held(document):
-                    document = await self._hold(document)
-                await self._write_once(document, status)
-                return
-            except NotFound:
-                self._mirrors.jobs.show_end(document)
-                return
-            except Conflict:
-                await self._see_who_wrote(name, document)
-            except (Rejected, Unreachable) as error:
-                raise keeping.not_kept(job, error) from error
+            async with self._turns:
+                # With thousands of them it may be long ago that anybody asked.
+                self._insist_on_leading()
+                if await self._take_step(job, wanted):
+                    return
         raise NotKeptAlone({job: "its status cannot be written: others write all the time"})
 
-    async def _hold(self, document: Json) -> Json:
+    async def _take_step(self, job: JobId, wanted: Status | None) -> bool:
+        """Do what comes next in writing it; tell whether that was the last."""
+        name = name_of(job)
+        document = self._mirrors.jobs.get(name)
+        if document is None:
+            return True  # It was deleted, and had nothing.
+        status = wanted if wanted is not None else self._jobs.read(document).status
+        try:
+            if status.pods and _may_be_held(document):
+                await self._hold(document)
+                return False
+            await self._write_once(document, status)
+        except NotFound:
+            self._mirrors.jobs.show_end(document)
+        except Conflict:
+            await self._see_who_wrote(name, document)
+            return False
+        except (Rejected, Unreachable) as error:
+            raise keeping.not_kept(job, error) from error
+        return True
+
+    async def _hold(self, document: Json) -> None:
         """Keep the job there until its pods are proven to have ended."""
         metadata = document["metadata"]
         finalizers = [*_finalizers(document), names.FINALIZER]
@@ -311,7 +320,6 @@ class Cluster:
         }
         held = await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
         self._mirrors.jobs.show(held, is_ours=True)
-        return held
 
     async def _write_once(self, document: Json, status: Status) -> None:
         """
