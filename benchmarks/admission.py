@@ -41,23 +41,59 @@ from tests.servers.processes import Guard, Server  # noqa: E402
 
 HOME = "dljob-system"
 ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
+SCHEDULER = "system:kube-scheduler"
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+    "rules": [
+        {"level": "Metadata", "users": [ACCOUNT]},
+        {
+            "level": "Metadata",
+            "users": [SCHEDULER],
+            "resources": [{"group": "", "resources": ["pods/binding"]}],
+        },
+        {"level": "None"},
+    ],
 }
+CREATED = 201
 NAMESPACE = "default"
 GPUS_A_NODE = 8
 AT_ONCE = 32
 LIMIT_S = 900.0
-LOOK_S = 3.0
-BOUND = re.compile(
-    r'^apiserver_request_total\{.*resource="pods".*subresource="binding".*\} (\d+)', re.MULTILINE
-)
+LOOK_S = 0.1
 WRITES = frozenset({"create", "patch", "update", "delete"})
 
 Json = dict[str, Any]
+
+
+class _Bindings:
+    """How many pods were ever bound, by the audit log: whoever asked the API server would keep it busy."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = 0
+        self._count = 0
+
+    def count(self) -> int:
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        events = (json.loads(line) for line in whole.splitlines() if b'"binding"' in line)
+        self._count += sum(map(_is_binding, events))
+        return self._count
+
+    async def wait_for(self, count: int) -> None:
+        async def are_bound() -> bool:
+            return self.count() >= count
+
+        await _wait_until(are_bound, f"{count} pods are not bound", every=LOOK_S)
+
+
+def _is_binding(event: Json) -> bool:
+    is_it = event.get("objectRef", {}).get("subresource") == "binding"
+    return bool(is_it and event.get("responseStatus", {}).get("code") == CREATED)
 
 
 @click.command()
@@ -104,9 +140,10 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
     """Let the kube-scheduler bind the pods that we would make, and take them away again."""
     _say(f"{count} pods by kube-scheduler alone …")
     pods = [_pod(number) for number in range(count)]
-    before, began = await _bound(plane), time.monotonic()
+    bindings = _Bindings(plane.audit_log)
+    before, began = bindings.count(), time.monotonic()
     await _all(api.create(PODS, pod, NAMESPACE) for pod in pods)
-    await _wait_for_bound(plane, before + count)
+    await bindings.wait_for(before + count)
     seconds = time.monotonic() - began
     await _all(
         api.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_seconds=0) for pod in pods
@@ -116,17 +153,18 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
 
 async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operator: Server) -> Json:
     _say(f"{count} jobs by the operator …")
-    before, began = await _bound(plane), time.monotonic()
+    bindings = _Bindings(plane.audit_log)
+    before, began = bindings.count(), time.monotonic()
     peak, server = _Peak(operator.pid), _Peak(plane.api_server.pid)
     serving = asyncio.create_task(server.watch())
     watching = asyncio.create_task(peak.watch())
     submitting = asyncio.create_task(
         _all(api.create(DLJOBS, _job(f"job-{number}"), NAMESPACE) for number in range(count))
     )
-    because = asyncio.create_task(_measure_because(plane, api, before + count // 4))
+    because = asyncio.create_task(_measure_because(api, bindings, before + count // 4))
     await submitting
     submitted = time.monotonic() - began
-    await _wait_for_bound(plane, before + count)
+    await bindings.wait_for(before + count)
     seconds = time.monotonic() - began
     watching.cancel()
     serving.cancel()
@@ -144,9 +182,9 @@ async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operato
     }
 
 
-async def _measure_because(plane: ControlPlane, api: ApiServer, at: int) -> float:
+async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> float:
     """Submit a job that fits nowhere in the middle of the load, and time until it is told why."""
-    await _wait_for_bound(plane, at)
+    await bindings.wait_for(at)
     job = _job("nowhere")
     job["spec"]["gpus"] = {"options": [GPUS_A_NODE + 1], "maxNodes": 1}
     began = time.monotonic()
@@ -262,20 +300,6 @@ class _Peak:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _bound(plane: ControlPlane) -> int:
-    """How many pods were ever bound, as the API server counts them."""
-    text = await asyncio.to_thread(plane.kubectl, "get", "--raw", "/metrics")
-    return sum(int(number) for number in BOUND.findall(text))
-
-
-async def _wait_for_bound(plane: ControlPlane, count: int) -> None:
-    async def are_bound() -> bool:
-        return await _bound(plane) >= count
-
-    # To be asked for its figures costs the API server as much as to bind twenty pods.
-    await _wait_until(are_bound, f"{count} pods are not bound", every=LOOK_S)
-
-
 async def _wait_until(
     what: Callable[[], Awaitable[bool]], told: str, *, every: float = 0.25
 ) -> None:
@@ -307,6 +331,8 @@ def _count_writes(log: Path) -> tuple[Counter[str], int]:
     for line in log.read_text().splitlines():
         event = json.loads(line)
         reference = event.get("objectRef", {})
+        if event["user"]["username"] != ACCOUNT:
+            continue
         if event["verb"] not in WRITES or reference.get("resource") == "leases":
             continue
         if "dryRun" in event["requestURI"]:
