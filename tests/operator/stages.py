@@ -3,7 +3,7 @@
 import csv
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,8 @@ PATIENCE_S = 90.0
 LEADS = "leads, in epoch"
 """What an operator says when it begins to."""
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
+USUAL = ("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds")
+"""What is set about an operator, unless somebody else says it."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
 
@@ -80,19 +82,24 @@ class Stage:
         launches: bool = False,
         program: Sequence[str] = (sys.executable, "-m", "dloperator"),
         settings: Mapping[str, object] | None = None,
+        usual: Collection[str] = USUAL,
     ) -> Server:
-        """Start one, and return it when it leads; if it ``waits``, when it could; or at once."""
+        """
+        Start one, and return it when it leads; if it ``waits``, when it could; or at once.
+
+        Of what is set here usually, only what ``usual`` names is; ``settings`` go before.
+        """
         number = len(self.operators)
         sign = "waits to lead" if waits else LEADS
-        given = {
+        known = {
             "namespace": self.namespace,
             "watched": self.namespace,
             "health": "127.0.0.1:0",
             "store": str(self.folder / "profiles.db"),
             "pods.virtualGpus": "true",
             "pods.pollSeconds": "0.5",
-            **(settings or {}),
         }
+        given = {name: known[name] for name in usual} | dict(settings or {})
         log = self.folder / f"operator-{number}.log"
         options = [f"--set={path}={value}" for path, value in given.items()]
         operator = Server(

@@ -15,15 +15,36 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
 from tests.sidecar.drivers import HERE
 
-TOOLS = "localhost/dljob-test-tools"
-IMAGE = "localhost/dljob-test-sidecar"
-SECONDS = 300
+SECONDS = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A Dockerfile of ours, and what is played for the test."""
+
+    file: str
+    image: str
+    """Under which name it is built."""
+    argument: str
+    """By which the Dockerfile is told the image that it stands on."""
+    base: str
+    """The name of the stand-in for that one."""
+    seen: tuple[str, ...] = ()
+    """Files and folders of this machine that are seen while it is built, and are no part of it."""
+
+
+SIDECAR = Recipe(
+    file="Dockerfile.sidecar",
+    image="localhost/dljob-test-sidecar",
+    argument="TOOLS",
+    base="localhost/dljob-test-tools",
+)
 
 
 @dataclass(frozen=True)
@@ -37,17 +58,32 @@ class Seen:
 Mounts = Mapping[str, Seen]
 
 
+class Described(NamedTuple):
+    """What an image says of itself."""
+
+    user: str
+    command: list[str]
+    """What is run if nobody says otherwise."""
+    variables: list[str]
+    labels: dict[str, str]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Described":
+        """Read it from its configuration."""
+        command = [*config["Entrypoint"], *(config.get("Cmd") or ())]
+        variables = list(config.get("Env") or ())
+        return cls(config["User"], command, variables, dict(config.get("Labels") or {}))
+
+
 class Engine(Protocol):
-    def build(self, context: Path) -> None:
-        """Make the image of Dockerfile.sidecar, of the tools and the files in ``context``."""
+    def build(self, context: Path, base: Path) -> None:
+        """Make the image of the files in ``context``, on one that holds what is in ``base``."""
 
-    def prepare(self, image: str, user: int, mounts: Mounts) -> tuple[str, ...]:
-        """Return the words before a command that run it in a new container; "" is no image."""
+    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
+        """Return the words before a command that run it in a new container, perhaps of no image."""
         ...
 
-    def describe(self) -> tuple[str, list[str]]:
-        """Return the user of the image, and what it runs."""
-        ...
+    def describe(self) -> Described: ...
 
     def close(self) -> None: ...
 
@@ -75,39 +111,41 @@ def find_tools() -> Path:
 
 
 class Docker:
-    """Docker, whose engine runs already."""
+    """Docker, whose engine runs already. What a build is to see it has to be told itself."""
 
-    def build(self, context: Path) -> None:
-        tools = context / "tools"
-        (tools / "bin").mkdir(parents=True)
-        shutil.copy(find_tools(), tools / "bin" / "busybox")
-        archive = shutil.make_archive(str(context / "tools"), "tar", tools)
-        run("docker", "import", archive, TOOLS)
-        file = str(context / "Dockerfile.sidecar")
-        given = ("--build-arg", f"TOOLS={TOOLS}", "--tag", IMAGE)
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+
+    def build(self, context: Path, base: Path) -> None:
+        recipe = self._recipe
+        archive = shutil.make_archive(str(base), "tar", base)
+        run("docker", "import", archive, recipe.base)
+        file = str(context / recipe.file)
+        given = ("--build-arg", f"{recipe.argument}={recipe.base}", "--tag", recipe.image)
         run("docker", "build", "--file", file, *given, str(context), DOCKER_BUILDKIT="1")
 
-    def prepare(self, image: str, user: int, mounts: Mounts) -> tuple[str, ...]:
+    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
         options = ["--rm", "--read-only", "--network=none", "--cap-drop=ALL"]
         options += ["--security-opt=no-new-privileges", f"--user={user}:{user}", "--entrypoint="]
         for source, seen in mounts.items():
             options.append(f"--volume={source}:{seen.at}:{'rw' if seen.writable else 'ro'}")
-        return ("docker", "run", *options, image or TOOLS)
+        recipe = self._recipe
+        return ("docker", "run", *options, recipe.base if bare else recipe.image)
 
-    def describe(self) -> tuple[str, list[str]]:
-        [image] = json.loads(run("docker", "image", "inspect", IMAGE))
-        config = image["Config"]
-        return config["User"], [*config["Entrypoint"], *config["Cmd"]]
+    def describe(self) -> Described:
+        [image] = json.loads(run("docker", "image", "inspect", self._recipe.image))
+        return Described.of(image["Config"])
 
     def close(self) -> None:
-        run("docker", "image", "rm", "--force", IMAGE, TOOLS)
+        run("docker", "image", "rm", "--force", self._recipe.image, self._recipe.base)
 
 
 class Buildah:
     """Buildah to build, in a storage of its own, and runc to run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
         self._folder = folder
+        self._recipe = recipe
         settings = folder / "storage.conf"
         places = f'graphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
         settings.write_text(f'[storage]\ndriver = "vfs"\n{places}', encoding="utf-8")
@@ -117,24 +155,29 @@ class Buildah:
     def _run(self, *words: str) -> str:
         return run("buildah", *words, **self._environment).strip()
 
-    def build(self, context: Path) -> None:
-        tools = self._run("from", "scratch")
-        self._run("copy", "--quiet", tools, str(find_tools()), "/bin/busybox")
-        self._run("commit", "--quiet", "--rm", tools, TOOLS)
-        file = str(context / "Dockerfile.sidecar")
-        given = ("--build-arg", f"TOOLS={TOOLS}", "--tag", IMAGE, "--isolation=chroot")
-        self._run("build-using-dockerfile", "--pull-never", "--file", file, *given, str(context))
+    def build(self, context: Path, base: Path) -> None:
+        recipe = self._recipe
+        played = self._run("from", "scratch")
+        self._run("copy", "--quiet", played, str(base), "/")
+        self._run("commit", "--quiet", "--rm", played, recipe.base)
+        given = ["--build-arg", f"{recipe.argument}={recipe.base}", "--tag", recipe.image]
+        given += [f"--volume={each}:{each}:ro" for each in recipe.seen]
+        given += ["--isolation=chroot", "--pull-never", "--file", str(context / recipe.file)]
+        self._run("build-using-dockerfile", *given, str(context))
 
-    def prepare(self, image: str, user: int, mounts: Mounts) -> tuple[str, ...]:
+    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
         self._bundles += 1
         bundle = self._folder / f"bundle-{self._bundles}"
         bundle.mkdir()
         rootfs = str(bundle / "rootfs")
-        if image:
-            rootfs = self._run("mount", self._run("from", "--pull-never", image))
+        if not bare:
+            container = self._run("from", "--pull-never", self._recipe.image)
+            rootfs = self._run("mount", container)
         run("runc", "spec", "--bundle", str(bundle))
         file = bundle / "config.json"
         harden(config := json.loads(file.read_text()), rootfs, user)
+        if not bare:
+            config["process"]["env"] += self.describe().variables
         for source, seen in mounts.items():
             options = ["rbind", "nosuid", "nodev", "rw" if seen.writable else "ro"]
             mount = {"type": "bind", "source": source, "destination": seen.at, "options": options}
@@ -143,9 +186,9 @@ class Buildah:
         file.write_text(json.dumps(config))
         return (sys.executable, "-S", str(HERE / "bundles.py"), str(bundle))
 
-    def describe(self) -> tuple[str, list[str]]:
-        config = json.loads(self._run("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
-        return config["User"], [*config["Entrypoint"], *config["Cmd"]]
+    def describe(self) -> Described:
+        image = json.loads(self._run("inspect", "--type", "image", self._recipe.image))
+        return Described.of(image["OCIv1"]["config"])
 
     def close(self) -> None:
         self._run("rm", "--all")
@@ -170,16 +213,16 @@ def make_places(rootfs: Path, folders: list[str], mounts: Mounts) -> None:
             target.touch()
 
 
-def find_engine(folder: Path) -> Engine:
+def find_engine(folder: Path, recipe: Recipe) -> Engine:
     """Return what this machine has, or skip with the reason."""
     docker = shutil.which("docker")
     if (
         docker
         and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0
     ):
-        return Docker()
+        return Docker(recipe)
     if not (shutil.which("buildah") and shutil.which("runc")):
         pytest.skip("there is neither docker with its engine here, nor buildah with runc")
     if os.geteuid() != 0:
         pytest.skip("buildah and runc need root here")
-    return Buildah(folder)
+    return Buildah(folder, recipe)

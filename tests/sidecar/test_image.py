@@ -13,7 +13,7 @@ import pytest
 from dlwire.messages import Phase
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
-from tests.sidecar.engines import IMAGE, Seen, find_engine, find_tools
+from tests.sidecar.engines import SIDECAR, Seen, find_engine, find_tools
 from tests.sidecar.sidecars import SideCar
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -27,7 +27,10 @@ SYSTEM = [name for name in ("/bin", "/lib", "/lib64", "/usr") if Path(name).exis
 def engine(tmp_path_factory):
     """An engine that has built the image, from nothing but the files that it names."""
     folder = tmp_path_factory.mktemp("engine")
-    found = find_engine(folder)
+    found = find_engine(folder, SIDECAR)
+    base = folder / "base"
+    (base / "bin").mkdir(parents=True)
+    shutil.copy(find_tools(), base / "bin" / "busybox")
     context = folder / "context"
     for name in ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start"):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,7 @@ def engine(tmp_path_factory):
     (context / "dist").mkdir()
     assert build(context / "dist" / "dljob-sidecar.pyz").returncode == 0
     try:
-        found.build(context)
+        found.build(context, base)
         yield found
     finally:
         found.close()
@@ -55,9 +58,9 @@ def folder():
 @pytest.fixture
 def volume(engine, folder):
     """The shared volume, after the init container has done what its image says."""
-    user, command = engine.describe()
+    user, command, *_ = engine.describe()
     mounts = {str(folder / "volume"): Seen("/dljob", writable=True)}
-    init = engine.prepare(IMAGE, int(user.partition(":")[0]), mounts)
+    init = engine.prepare(int(user.partition(":")[0]), mounts)
     # Twice, because the containers of a pod may be started anew over the same volume.
     for _ in range(2):
         ran = subprocess.run([*init, *command], capture_output=True, text=True, check=False)
@@ -66,7 +69,7 @@ def volume(engine, folder):
 
 
 def test_the_init_container_is_nobody_and_leaves_two_files_for_all_to_read(engine, volume):
-    user, command = engine.describe()
+    user, command, *_ = engine.describe()
     assert user == "65532:65532"
     assert command[-1] == "/dljob"
     modes = {file.name: file.stat().st_mode & 0o777 for file in volume.iterdir()}
@@ -87,7 +90,7 @@ def test_the_sidecar_trains_as_the_first_process_of_another_image(engine, folder
     tell = "import os, time; print('user', os.getuid(), 'child of', os.getppid(), flush=True)"
     training = (python, "-c", f"{tell}; print('step 7', flush=True); time.sleep(1000)", token)
     options = ("--progress-log", r"step (?P<iteration>\d+)")
-    container = engine.prepare("", STRANGER, mounts)
+    container = engine.prepare(STRANGER, mounts, bare=True)
     sidecar = SideCar(
         folder, token, *training, python=(*container, *start), program=(), options=options
     )
@@ -109,7 +112,7 @@ def test_the_sidecar_trains_as_the_first_process_of_another_image(engine, folder
 
 def test_an_image_without_python_is_told_what_it_lacks(engine, volume):
     mounts = {str(find_tools()): Seen("/bin/sh"), str(volume): Seen("/dljob")}
-    container = engine.prepare("", STRANGER, mounts)
+    container = engine.prepare(STRANGER, mounts, bare=True)
     command = [*container, "/dljob/sidecar-start", "run", "--", "true"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (CANNOT_BE_FOUND, "")

@@ -1,0 +1,64 @@
+"""What is made from the chart and for it is as it would be made now; every value is explained."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.chart.helms import CHART
+from tests.servers.binaries import BUILD_SECONDS, HELM, demand
+from tests.sidecar.drivers import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(BUILD_SECONDS + 300.0)]
+
+SCRIPT = ROOT / "scripts" / "write-manifests"
+
+
+def test_the_manifests_are_what_the_chart_makes():
+    helm = demand(HELM)["helm"]
+    command = [sys.executable, SCRIPT, "--check", f"--helm={helm}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), "run scripts/write-manifests"
+
+
+def iter_described(schema, path):
+    """Every property with its path, where it is described in the schema itself."""
+    for name, described in schema.get("properties", {}).items():
+        yield f"{path}{name}", described
+        yield from iter_described(described, f"{path}{name}.")
+
+
+def test_every_value_is_in_the_schema_and_every_one_of_the_schema_has_a_default():
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(values, schema, path):
+        names = set(schema["properties"]) - ({"global"} if not path else set())
+        assert set(values) == names, path
+        for name, value in values.items():
+            described = schema["properties"][name]
+            assert described["description"].endswith("."), f"{path}{name}"
+            if "properties" in described and f"{path}{name}" != "settings":
+                compare(value, described, f"{path}{name}.")
+
+    compare(values, schema, "")
+
+
+def test_nothing_that_is_described_lets_pass_what_it_does_not_name():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    loose = [
+        path
+        for path, described in iter_described(schema, "")
+        if "properties" in described and described.get("additionalProperties") is not False
+    ]
+    assert loose == []
+
+
+def test_the_chart_has_the_version_of_the_program():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project["version"]

@@ -1,0 +1,253 @@
+"""The alerts and the dashboard ask for what is there, in Prometheus's own language, and say what is so."""
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from dlcontrol.metrics import Metrics
+from dlcontrol.notebook import NotebookState
+from dlcontrol.pending import Dropped
+from dlcontrol.tables import GpuState
+from dlcore.model import Phase
+from dloperator.gangs.book import Book
+from dloperator.gangs.decider import Decider
+from dloperator.gangs.deciding import Rules, Standing
+from dloperator.gangs.metrics import GangMetrics
+from tests.chart.helms import CHART
+from tests.servers.binaries import BUILD_SECONDS, PROMQL, demand
+from tests.sidecar.drivers import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(BUILD_SECONDS + 300.0)]
+
+FOLDER = CHART / "files" / "monitoring"
+FILES = [FOLDER / "rules.yaml", FOLDER / "rules-gangs.yaml"]
+RULES = [
+    rule
+    for file in FILES
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+MINUTE = 60.0
+
+
+def iter_panel_expressions():
+    board = json.loads((FOLDER / "dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"{panel['title']} {target['refId']}", target["expr"]
+
+
+EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in RULES} | dict(iter_panel_expressions())
+
+each_expression = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSIONS)
+
+
+# --- what there is --------------------------------------------------------------------------
+
+
+def registered() -> set[str]:
+    """Name everything that is shown under /metrics of an operator that leads, and of the extender."""
+    metrics = Metrics()
+    metrics.watch_store(lambda: NotebookState(True, 0, Dropped(), 0, ""))
+    gangs = GangMetrics(Decider(Book("dljob-scheduler"), Rules()))
+    return {name for each in (metrics, gangs) for name in each._registry._names_to_collectors}
+
+
+LABELS = {
+    ("dljob_jobs", "phase"): {each.value for each in Phase},
+    ("dljob_gpus", "state"): {each.value for each in GpuState},
+    ("dljob_sidecars", "state"): {"answers", "silent", "pending"},
+    ("dljob_gangs", "standing"): {each.value for each in Standing},
+}
+"""What a label may say."""
+
+
+@each_expression
+def test_what_is_asked_for_is_there(expression):
+    names = set(re.findall(r"\bdljob_\w+", expression))
+    assert names
+    assert names <= registered()
+    for name, matchers in re.findall(r"(dljob_\w+)\{([^}]*)\}", expression):
+        for label, value in re.findall(r'(\w+)="([^"]*)"', matchers):
+            assert value in LABELS[name, label]
+
+
+def test_every_metric_but_those_of_creation_is_shown_or_watched():
+    used = {name for each in EXPRESSIONS.values() for name in re.findall(r"\bdljob_\w+", each)}
+    stems = {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in registered()}
+    unused = stems - {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in used}
+    # What is only of use to who looks into a single job, or into the extender.
+    assert unused == {"dljob_job_iterations", "dljob_gang_answers", "dljob_gang_looks"}
+
+
+# --- in Prometheus's own words ----------------------------------------------------------------
+
+
+def run_promql(*words, stdin=""):
+    program = demand(PROMQL)["dljob-test-promql"]
+    return subprocess.run(
+        [program, *words], input=stdin, capture_output=True, text=True, check=False, timeout=120.0
+    )
+
+
+def ask(load: str, *questions: tuple[str, float]) -> list[list[dict[str, Any]]]:
+    """Ask expressions at these seconds, of these series."""
+    asked = {"load": load, "questions": [{"expr": each, "at": at} for each, at in questions]}
+    ran = run_promql("ask", stdin=json.dumps(asked))
+    assert ran.returncode == 0, ran.stderr
+    answers: list[list[dict[str, Any]]] = json.loads(ran.stdout)
+    return answers
+
+
+def test_prometheus_takes_the_rules(tmp_path):
+    ran = run_promql("check", *FILES)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(FILES[0].read_text().replace("absent(dljob_jobs)", "absent(dljob_jobs"))
+    assert "could not parse expression" in run_promql("check", broken).stderr
+
+
+def test_prometheus_takes_what_the_dashboard_asks():
+    asked = list(EXPRESSIONS.values())
+    assert len(ask("load 1m", *((each, 0.0) for each in asked))) == len(asked)
+
+
+# --- what the alerts say ----------------------------------------------------------------------
+
+HEALTHY = """load 1m
+  dljob_jobs{phase="Running"} 3x180
+  dljob_jobs{phase="Queued"} 2x180
+  dljob_jobs{phase="Failed"} 1x180
+  dljob_gpus{node="a", state="in use"} 8x180
+  dljob_gpus{node="a", state="free"} 0x180
+  dljob_gpus{node="a", state="unavailable"} 0x180
+  dljob_sidecars{state="answers"} 3x180
+  dljob_sidecars{state="silent"} 0x180
+  dljob_sidecars{state="pending"} 0x180
+  dljob_store_connected 1x180
+  dljob_store_dropped 0x180
+  dljob_cycle_seconds_count{decided="yes"} 0+4x180
+  dljob_cycle_seconds_bucket{decided="yes", le="0.1"} 0+4x180
+  dljob_cycle_seconds_bucket{decided="yes", le="10"} 0+4x180
+  dljob_cycle_seconds_bucket{decided="yes", le="+Inf"} 0+4x180
+  dljob_sidecar_polls_total 0+60x180
+  dljob_sidecar_failures_total 0x180
+  dljob_reshape_seconds_bucket{mechanism="in-place", le="40"} 0+1x180
+  dljob_reshape_seconds_bucket{mechanism="in-place", le="320"} 0+1x180
+  dljob_reshape_seconds_bucket{mechanism="in-place", le="+Inf"} 0+1x180
+  dljob_prediction_error_bucket{le="0.1"} 0+1x180
+  dljob_prediction_error_bucket{le="1"} 0+1x180
+  dljob_prediction_error_bucket{le="+Inf"} 0+1x180
+  dljob_broken_laws_total{law="room-for-pods"} 0x180
+  dljob_gangs{standing="GangNeverFits"} 0x180
+  dljob_gangs{standing="GangWaiting"} 0x180
+"""
+AT = 170 * MINUTE
+
+
+def but(*lines: str) -> str:
+    """What is healthy, with other lines in the place of those for the same series; a name alone goes."""
+    load = HEALTHY
+    for line in lines:
+        series, _, values = line.rpartition(" ") if " " in line else (line, "", "")
+        pattern = (
+            rf"(?m)^  {re.escape(series)}(\{{.*\}})? .*\n"
+            if not values
+            else rf"(?m)^  {re.escape(series)} .*\n"
+        )
+        load, count = re.subn(pattern, "", load)
+        assert count or values, line
+        load += f"  {line}\n" if values else ""
+    return load
+
+
+ILL = {
+    "DLJobNobodyLeads": but("dljob_jobs"),
+    "DLJobTwoLead": but('dljob_jobs{phase="Running", pod="b"} 3x180'),
+    "DLJobDoesNotDecide": but('dljob_cycle_seconds_count{decided="yes"} 7x180'),
+    "DLJobDecidesSlowly": but('dljob_cycle_seconds_bucket{decided="yes", le="0.1"} 0x180'),
+    "DLJobPlanRefused": but('dljob_broken_laws_total{law="room-for-pods"} 0x160 1x20'),
+    "DLJobSideCarsSilent": but('dljob_sidecars{state="silent"} 2x180'),
+    "DLJobSideCarsFail": but("dljob_sidecar_failures_total 0+20x180"),
+    "DLJobPodsDoNotStart": but('dljob_sidecars{state="pending"} 0x145 1x35'),
+    "DLJobGpusUnavailable": but('dljob_gpus{node="a", state="unavailable"} 1x180'),
+    "DLJobGpusIdle": but('dljob_gpus{node="a", state="free"} 1x180'),
+    "DLJobJobsFail": but('dljob_jobs{phase="Failed"} 1x160 2x20'),
+    "DLJobReshapesSlow": but('dljob_reshape_seconds_bucket{mechanism="in-place", le="40"} 0x180'),
+    "DLJobPredictsBadly": but('dljob_prediction_error_bucket{le="0.1"} 0x180'),
+    "DLJobStoreAway": but("dljob_store_connected 0x180"),
+    "DLJobStoreForgets": but("dljob_store_dropped 0x160 9x20"),
+    "DLJobGangSchedulerAway": but("dljob_gangs"),
+    "DLJobGangNeverFits": but('dljob_gangs{standing="GangNeverFits"} 1x180'),
+    "DLJobGangsWait": but('dljob_gangs{standing="GangWaiting"} 1x180'),
+}
+
+
+def firing(load: str) -> set[str]:
+    """Name the alerts whose expressions hold."""
+    answers = ask(load, *((rule["expr"], AT) for rule in RULES))
+    return {rule["alert"] for rule, answer in zip(RULES, answers, strict=True) if answer}
+
+
+def test_while_all_is_well_nothing_is_told():
+    assert firing(HEALTHY) == set()
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
+def test_what_is_wrong_is_told_and_nothing_else(alert):
+    assert firing(ILL[alert]) == {alert}
+
+
+def test_pods_that_start_one_after_the_other_are_no_reason():
+    assert firing(but('dljob_sidecars{state="pending"} 0x150 1x5 0x2 1x25')) == set()
+
+
+# --- for people -------------------------------------------------------------------------------
+
+
+def test_each_alert_says_what_is_wrong_and_where_it_is_told_what_to_do():
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    told = re.findall(r"(?m)^### (\w+)$", guide)
+    assert told == [rule["alert"] for rule in RULES], "in the order of the rules"
+    for rule in RULES:
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        notes = rule["annotations"]
+        assert notes["runbook"] == f"docs/operations.md, {rule['alert']}"
+        assert notes["summary"].endswith(".")
+        assert notes["description"].endswith(".")
+
+
+def test_the_chart_brings_the_same_files(helm):
+    values = {
+        "metrics": {"rules": True, "dashboard": {"enabled": True}},
+        "scheduler": {"enabled": True},
+    }
+    rendered = helm.render(values)
+    for name, file in (("dljob", "rules.yaml"), ("dljob-gangs", "rules-gangs.yaml")):
+        rules = rendered.find("PrometheusRule", name)["spec"]
+        assert rules == yaml.safe_load((FOLDER / file).read_text())
+    board = rendered.find("ConfigMap", "dljob-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["dljob.json"]) == json.loads(
+        (FOLDER / "dashboard.json").read_text()
+    )
+
+
+def test_the_panels_of_the_dashboard_do_not_lie_on_each_other():
+    board = json.loads((FOLDER / "dashboard.json").read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

@@ -1,0 +1,115 @@
+"""``Dockerfile.operator``: the operator, the extender and the command, for nobody in particular to run."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.chart.pythons import OF_THE_MACHINE, make_python
+from tests.sidecar.drivers import ROOT
+from tests.sidecar.engines import Recipe, find_engine
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+OPERATOR = Recipe(
+    file="Dockerfile.operator",
+    image="localhost/dljob-test-operator",
+    argument="PYTHON",
+    base="localhost/dljob-test-python",
+    seen=tuple(each for each in OF_THE_MACHINE if Path(each).exists()),
+)
+USER = 65532
+FILES = [
+    "Dockerfile.operator",
+    "requirements.operator.lock",
+    "requirements.build.lock",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "NOTICE",
+    "CHANGELOG.md",
+]
+FOLDERS = ["operator", "sidecar", "profiles", "examples"]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """An engine that has built the image, from nothing but the files that it names."""
+    folder = tmp_path_factory.mktemp("engine")
+    found = find_engine(folder, OPERATOR)
+    context = folder / "context"
+    context.mkdir()
+    for name in FILES:
+        shutil.copyfile(ROOT / name, context / name)
+    for name in FOLDERS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, context / name, ignore=ignored)
+    try:
+        found.build(context, make_python(folder / "base"))
+        yield found
+    finally:
+        found.close()
+
+
+def run(engine, *command):
+    """Run a command as a careful cluster would: as nobody, with a root that can only be read."""
+    container = engine.prepare(USER, {})
+    return subprocess.run([*container, *command], capture_output=True, text=True, check=False)
+
+
+def test_it_is_nobody_and_says_what_it_is(engine):
+    told = engine.describe()
+    assert told.user == f"{USER}:{USER}"
+    assert told.command == ["python", "-m", "dloperator"]
+    assert told.labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until told to end"),
+        (["python", "-m", "dloperator.gangs", "--help"], "--make-tls"),
+        (["python", "-m", "dloperator.ending", "--help"], "Delete all jobs"),
+        (["dljob", "policies"], "adaptive"),
+        (["kubectl-dljob", "--help"], "submit"),
+    ],
+    ids=lambda value: value[-2] if isinstance(value, list) else "",
+)
+def test_everything_is_there_and_needs_no_writable_root(engine, command, says):
+    ran = run(engine, *command)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert says in ran.stdout
+
+
+def test_an_operator_without_a_cluster_says_so(engine):
+    ran = run(engine, *engine.describe().command)
+    assert ran.returncode != 0
+    assert "no cluster" in ran.stderr
+
+
+def test_nothing_is_in_it_that_only_developers_need(engine):
+    program = (
+        "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
+    )
+    packages = run(engine, "python", "-c", program).stdout.split()
+    locked = (ROOT / "requirements.operator.lock").read_text().splitlines()
+    names = {line.partition("==")[0] for line in locked if "==" in line}
+    assert {"dljob", "kopf", "pymongo"} <= set(packages)
+    assert {each.replace("_", "-") for each in packages} - names == {"dljob"}
+
+
+def test_nobody_can_change_what_it_runs(engine):
+    program = "import dloperator, os; print(os.access(dloperator.__file__, os.W_OK))"
+    assert run(engine, "python", "-c", program).stdout == "False\n"
+
+
+def test_every_package_of_the_image_is_the_one_that_is_tested():
+    def versions(name):
+        lines = (ROOT / name).read_text().splitlines()
+        return {line.split(" ")[0] for line in lines if "==" in line}
+
+    ours = versions("requirements.operator.lock")
+    assert len(ours) > 20
+    assert ours <= versions("requirements.lock")
+    assert versions("requirements.build.lock") <= versions("requirements.lock")

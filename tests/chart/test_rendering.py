@@ -1,0 +1,217 @@
+"""What the chart makes of values, without a cluster."""
+
+import pytest
+import yaml
+
+from dloperator import crd
+from dloperator.settings import load_settings
+from tests.chart.helms import CHART
+from tests.servers.binaries import BUILD_SECONDS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(BUILD_SECONDS + 300.0)]
+
+EVERYTHING = {
+    "namespaces": ["team-a", "team-b"],
+    "image": {"repository": "lab.example/dljob", "tag": "2", "pullSecrets": ["lab"]},
+    "sidecar": {"image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["team"]}},
+    "store": {"type": "deployed"},
+    "scheduler": {"enabled": True, "extenderArgs": ["--overtaking=harmless"]},
+    "networkPolicy": {"jobNamespaces": ["team-a", "team-b"]},
+    "metrics": {"monitor": "pod", "rules": True, "dashboard": {"enabled": True}},
+    "uninstall": {"jobs": "end"},
+    "settings": {"policy": "max-min", "pool": {"mode": "reserve"}, "limits": {"maxGpus": {"*": 4}}},
+    "nodeSelector": {"role": "control"},
+    "tolerations": [{"key": "control", "operator": "Exists"}],
+    "priorityClassName": "system-cluster-critical",
+    "podLabels": {"team": "lab"},
+    "podAnnotations": {"note": "x"},
+}
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["usual", "everything"])
+def test_lint_has_nothing_to_say(helm, values):
+    said = helm("lint", CHART, "--strict", values=values)
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+    assert "[ERROR]" not in said
+
+
+def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(helm.render(EVERYTHING).settings()))
+    settings = load_settings(file, ()).settings
+    assert settings.policy == "max-min"
+    assert settings.watched == ("team-a", "team-b")
+    assert settings.limits.max_gpus == {"*": 4}
+    assert settings.pods.image == "dljob-sidecar@sha256:" + "0" * 64
+    assert settings.pods.pull_secrets == ("team",)
+    assert settings.pods.runtime_class == "nvidia", "what is not given stays as it is"
+
+
+def test_the_definition_is_ours_and_outlives_the_release(helm):
+    found = helm.render().find("CustomResourceDefinition", crd.NAME)
+    assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert found == crd.definition()
+    assert not helm.render({"crd": {"install": False}}).names("CustomResourceDefinition")
+
+
+def test_every_pod_of_ours_may_be_where_only_restricted_ones_are(helm):
+    rendered = helm.render(EVERYTHING)
+    pods = [
+        each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})
+    ]
+    assert len(pods) == 4, "the operator, the scheduler, the store, the one that ends jobs"
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"requests", "limits"} <= set(container["resources"])
+            assert {"name": "scratch", "mountPath": "/tmp"} in container["volumeMounts"]  # noqa: S108
+
+
+def test_a_platform_that_chooses_users_itself_is_let(helm):
+    pod = helm.render({"podSecurity": {"user": None, "group": None}}).pod()
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+# --- how many, and with which store -------------------------------------------------------
+
+
+def store_of(rendered):
+    """Tell where the operator would keep what it learns."""
+    [container] = rendered.pod()["containers"]
+    variables = {each["name"]: each for each in container.get("env", ())}
+    return variables.get("DLJOB_STORE", {})
+
+
+def test_usually_there_are_two_and_the_store_ends_with_the_pod(helm):
+    rendered = helm.render()
+    assert rendered.find("Deployment")["spec"]["replicas"] == 2
+    assert rendered.names("PodDisruptionBudget") == {"dljob-operator"}
+    assert store_of(rendered) == {}
+    assert rendered.settings()["store"] == "/var/lib/dljob/profiles.db"
+    [state] = [each for each in rendered.pod()["volumes"] if each["name"] == "state"]
+    assert state == {"name": "state", "emptyDir": {}}
+
+
+def test_one_writes_a_file_on_a_volume(helm):
+    rendered = helm.render({"store": {"type": "sqlite", "sqlite": {"size": "3Gi"}}})
+    deployment = rendered.find("Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert not rendered.names("PodDisruptionBudget")
+    claim = rendered.find("PersistentVolumeClaim", "dljob-state")
+    assert claim["spec"]["resources"] == {"requests": {"storage": "3Gi"}}
+    [state] = [each for each in rendered.pod()["volumes"] if each["name"] == "state"]
+    assert state["persistentVolumeClaim"] == {"claimName": "dljob-state"}
+    there = {"store": {"type": "sqlite", "sqlite": {"existingClaim": "mine"}}}
+    assert not helm.render(there).names("PersistentVolumeClaim")
+
+
+def test_a_server_is_named_by_a_secret_whoever_made_it(helm):
+    url = "mongodb://lab:word@host/dljob"
+    rendered = helm.render({"store": {"type": "mongodb", "mongodb": {"url": url}}})
+    assert rendered.find("Secret", "dljob-store")["stringData"] == {"url": url}
+    assert rendered.text.count(url) == 1
+    reference = {"name": "dljob-store", "key": "url"}
+    assert store_of(rendered)["valueFrom"] == {"secretKeyRef": reference}
+    secret = {"name": "theirs", "key": "address"}
+    rendered = helm.render({"store": {"type": "mongodb", "mongodb": {"existingSecret": secret}}})
+    assert not rendered.names("Secret")
+    assert store_of(rendered)["valueFrom"] == {"secretKeyRef": secret}
+
+
+def test_a_small_server_comes_along_with_a_password_that_nobody_chose(helm):
+    rendered = helm.render({"store": {"type": "deployed"}})
+    secret = rendered.find("Secret", "dljob-mongodb")
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    again = helm.render({"store": {"type": "deployed"}}).find("Secret", "dljob-mongodb")
+    assert secret["data"]["password"] != again["data"]["password"]
+    assert store_of(rendered)["value"] == (
+        "mongodb://dljob-mongodb.dljob-system.svc:27017/dljob?authSource=admin"
+    )
+    assert rendered.find("Service", "dljob-mongodb")
+    assert "dljob-mongodb" in rendered.names("NetworkPolicy")
+    other = {"image": {"repository": "other"}, "auth": False, "size": "", "args": []}
+    rendered = helm.render({"store": {"type": "deployed", "deployed": other}})
+    assert not rendered.names("Secret")
+    assert "volumeClaimTemplates" not in rendered.find("StatefulSet", "dljob-mongodb")["spec"]
+
+
+def test_other_settings_are_other_pods(helm):
+    def mark(values):
+        return helm.render(values).find("Deployment")["spec"]["template"]["metadata"]["annotations"]
+
+    assert mark({}) == mark({"resources": {"limits": {"memory": "2Gi"}}})
+    assert mark({}) != mark({"settings": {"policy": "srsf"}})
+
+
+# --- where ----------------------------------------------------------------------------------
+
+
+def test_for_some_namespaces_it_changes_nothing_in_others(helm):
+    rendered = helm.render({"namespaces": ["team-a", "team-b"]})
+    everywhere = rendered.find("ClusterRole")["rules"]
+    assert {verb for rule in everywhere for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert not [rule for rule in everywhere if {"dljobs", "secrets"} & set(rule["resources"])]
+    for namespace in ("team-a", "team-b"):
+        role = rendered.find("Role", namespace=namespace)
+        assert {"dljobs", "pods", "secrets"} <= {
+            each for rule in role["rules"] for each in rule["resources"]
+        }
+        binding = rendered.find("RoleBinding", namespace=namespace)
+        assert binding["subjects"][0]["namespace"] == "dljob-system"
+    at_home = rendered.find("Role", namespace="dljob-system")["rules"]
+    assert not [rule for rule in at_home if "dljobs" in rule["resources"]]
+
+
+def test_it_may_be_told_to_look_after_its_own_namespace(helm):
+    rendered = helm.render({"namespaces": ["dljob-system"]})
+    at_home = rendered.find("Role", namespace="dljob-system")["rules"]
+    assert [rule for rule in at_home if "dljobs" in rule["resources"]]
+
+
+def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class(helm):
+    pods = {"taint": "lab/pool", "runtimeClass": "gpus"}
+    text = helm.render({"settings": {"pods": pods}}, "--namespace=lab").text
+    assert text.count("system:serviceaccount:lab:dljob-operator") == 2
+    assert "system:serviceaccount:dljob-system" not in text
+    assert "t.key == 'lab/pool'" in text
+    assert "startsWith('gpus')" in text
+    without = helm.render({"admission": {"enabled": False}})
+    assert not without.names("ValidatingAdmissionPolicy")
+
+
+def test_the_scheduler_is_of_the_version_of_the_cluster(helm):
+    values = {"scheduler": {"enabled": True}}
+    rendered = helm.render(values, "--kube-version=v1.35.2+k3s1")
+    [scheduler] = rendered.pod("dljob-scheduler")["containers"]
+    assert scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
+    assert "dljob-scheduler" not in helm.render().names("Deployment")
+
+
+def test_an_older_cluster_is_refused(helm):
+    said = helm.try_to("template", CHART, "--kube-version=v1.29.4")
+    assert "requires kubeVersion: >=1.30.0-0" in said.err
+
+
+def test_monitors_choose_the_pods_that_there_are(helm):
+    both = {"monitor": "service", "rules": True, "labels": {"release": "prometheus"}}
+    rendered = helm.render({"metrics": both, "scheduler": {"enabled": True}})
+    assert rendered.names("ServiceMonitor") == {"dljob-operator"}
+    assert rendered.names("PodMonitor") == {"dljob-scheduler"}
+    assert rendered.names("PrometheusRule") == {"dljob", "dljob-gangs"}
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        for each in rendered:
+            if each["kind"] == kind:
+                assert each["metadata"]["labels"]["release"] == "prometheus"
+    labels = rendered.find("Service")["metadata"]["labels"]
+    chosen = rendered.find("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= labels.items()
