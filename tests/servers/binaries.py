@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -141,13 +142,52 @@ KUBECTL = Kit(
     folders=(KUBEBUILDER, FOLDER),
     oldest=Oldest(command=("kubectl", "version", "--client"), version=OLDEST),
 )
+# What runs on a node, besides what its distribution has.
+NODE = Kit(
+    noun="kubelet with kube-proxy",
+    programs=_commands("kubelet", "kube-proxy"),
+    source=KUBERNETES,
+    linked=stamp(),
+    oldest=Oldest(command=("kubelet", "--version"), version=OLDEST),
+)
 ETCD = Kit(
     noun="etcd",
     programs={"etcd": "go.etcd.io/etcd/server/v3"},
     source=HERE / "etcd",
     folders=(KUBEBUILDER, FOLDER),
 )
-KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL)
+
+
+def stamp_helm() -> str:
+    """Tell Helm its version, and which Kubernetes it is to render for where it has none, as its build does."""
+    pins = (HERE / "helm" / "go.mod").read_text(encoding="utf-8")
+    version = re.search(r"helm\.sh/helm/v3 (v\S+)$", pins, re.MULTILINE)
+    client = re.search(r"k8s\.io/client-go v0\.(\d+)\.", pins)
+    assert version is not None
+    assert client is not None
+    module = "helm.sh/helm/v3"
+    told = {f"{module}/internal/version.version": version[1]}
+    for package in ("pkg/chartutil", "pkg/lint/rules"):
+        told[f"{module}/{package}.k8sVersionMajor"] = "1"
+        told[f"{module}/{package}.k8sVersionMinor"] = client[1]
+    return " ".join(f"-X {name}={value}" for name, value in told.items())
+
+
+HELM = Kit(
+    noun="Helm",
+    programs={"helm": "helm.sh/helm/v3/cmd/helm"},
+    source=HERE / "helm",
+    linked=stamp_helm(),
+    oldest=Oldest(command=("helm", "version", "--short"), version=(3, 18)),
+)
+"""Schemas are understood as a whole from 3.18 on."""
+PROMQL = Kit(
+    noun="parser and engine of Prometheus",
+    programs={"dljob-test-promql": "."},
+    source=HERE / "promql",
+    pins=("go.mod", "go.sum", "main.go"),
+)
+KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL, NODE, HELM, PROMQL)
 
 
 def find_ferretdb() -> Path:
@@ -160,9 +200,14 @@ def demand(*kits: Kit) -> dict[str, Path]:
     try:
         return find_all(*kits)
     except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        do_without(error)
+
+
+def do_without(error: Unavailable) -> NoReturn:
+    """Skip the test that wants what is not there; fail it where nothing may be missed."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(str(error), pytrace=False)
+    pytest.skip(str(error))
 
 
 def find_all(*kits: Kit) -> dict[str, Path]:

@@ -3,7 +3,8 @@ A real control plane of Kubernetes for tests: etcd, API server, controller-manag
 
 It is on 127.0.0.1, needs no root, keeps everything in one folder, and ends with the tests, whatever
 becomes of them. It has no kubelets: nodes are made by :mod:`tests.servers.nodes`, and what would run on
-them is the test's to play.
+them is the test's to play. Real ones, which need another address and root, are in
+:mod:`tests.servers.realnodes`.
 
 Most tests share the fixture ``control_plane`` (one for each process of the test run) and a namespace of
 their own from the fixture ``namespace``. A test that stops the API server, or wants an audit log or a
@@ -40,8 +41,10 @@ from tests.servers.processes import Guard, Server
 PROGRAMS = (ETCD, CONTROL_PLANE, KUBECTL)
 HOST = "127.0.0.1"
 SERVICES = "10.96.0.0/16"
+ITSELF = ("10.96.0.1", "kubernetes.default", "kubernetes.default.svc")
+"""How pods reach the API server."""
 ISSUER = "https://kubernetes.default.svc"
-PATIENCE = "24h"
+PATIENCE_SECONDS = 86_400
 """Nobody sends heartbeats for made nodes."""
 TOKEN_SECONDS = 3600
 ASK_SECONDS = 5.0
@@ -53,6 +56,10 @@ UNTHROTTLED: Mapping[str, Any] = {"clientConnection": {"qps": 1000, "burst": 100
 class Wishes:
     """What a control plane is to have besides the usual."""
 
+    host: str = HOST
+    """The address of the API server. Real kubelets need another one, which they and their pods reach."""
+    lost_seconds: int = PATIENCE_SECONDS
+    """So long after the last word of its kubelet a node counts as lost."""
     audit_policy: Mapping[str, Any] | None = None
     """An ``audit.k8s.io/v1`` Policy; :attr:`ControlPlane.audit_log` is then written, a line an event."""
     api_server: Sequence[str] = ()
@@ -91,10 +98,11 @@ class ControlPlane:
         self._programs = demand(*PROGRAMS) if programs is None else programs
         self._wishes = wishes or Wishes()
         self._folder = folder
-        self._authority = Authority()
+        self.authority = Authority()
+        self.authority_file = folder / "ca.crt"
         folder.mkdir(parents=True, exist_ok=True)
         store, peers, api, controllers, scheduler = choose_ports(5)
-        self.url = f"https://{HOST}:{api}"
+        self.url = f"https://{self._wishes.host}:{api}"
         self.audit_log = folder / "audit.log"
         self._write_files()
         self._guard = Guard()
@@ -177,7 +185,7 @@ class ControlPlane:
     def kubeconfig_for_user(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Make somebody known by a certificate, who may do what is granted to name and groups."""
         return self._write_kubeconfig(
-            f"user-{user}", with_certificate(self._authority.issue_client(user, groups))
+            f"user-{user}", with_certificate(self.authority.issue_client(user, groups))
         )
 
     def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
@@ -197,14 +205,16 @@ class ControlPlane:
         return write_kubeconfig(
             self._kubeconfig(name.replace(":", "-")),
             server=self.url,
-            authority=self._authority.certificate,
+            authority=self.authority.certificate,
             user=user,
         )
 
     def _write_files(self) -> None:
-        (self._folder / "ca.crt").write_bytes(self._authority.certificate)
-        shown = self._authority.issue_server(HOST, "localhost", "kubernetes.default.svc")
-        shown.write(self._folder, "server")
+        self.authority_file.write_bytes(self.authority.certificate)
+        hosts = dict.fromkeys((self._wishes.host, HOST, "localhost", *ITSELF))
+        self.authority.issue_server(*hosts).write(self._folder, "server")
+        asks = self.authority.issue_client("apiserver-kubelet-client", [MASTERS])
+        asks.write(self._folder, "kubelet-client")
         private, public = make_signing_keys()
         (self._folder / "accounts.key").write_bytes(private)
         (self._folder / "accounts.pub").write_bytes(public)
@@ -218,19 +228,20 @@ class ControlPlane:
             "scheduler": ("system:kube-scheduler", []),
         }
         for name, (user, groups) in people.items():
-            certificate = self._authority.issue_client(user, groups)
+            certificate = self.authority.issue_client(user, groups)
             self._write_kubeconfig(name, with_certificate(certificate))
 
     def _server(
         self, program: str, arguments: Sequence[str], ready: tuple[int, str], *, log: str = ""
     ) -> Server:
         port, path = ready
+        host = self._wishes.host if program == "kube-apiserver" else HOST
         connect = _connect_plainly if program == "etcd" else _connect
         return Server(
             [self._programs[program], *arguments],
             guard=self._guard,
             log=self._folder / (log or f"{program}.log"),
-            is_ready=lambda: is_well(connect(port), path),
+            is_ready=lambda: is_well(connect(host, port), path),
         )
 
     def _etcd_arguments(self, port: int, peers: int) -> list[str]:
@@ -253,12 +264,12 @@ class ControlPlane:
         ]
         return [
             f"--etcd-servers=http://{HOST}:{store}",
-            f"--bind-address={HOST}",
-            f"--advertise-address={HOST}",
+            f"--bind-address={self._wishes.host}",
+            f"--advertise-address={self._wishes.host}",
             f"--secure-port={port}",
             f"--tls-cert-file={folder / 'server.crt'}",
             f"--tls-private-key-file={folder / 'server.key'}",
-            f"--client-ca-file={folder / 'ca.crt'}",
+            f"--client-ca-file={self.authority_file}",
             f"--service-account-issuer={ISSUER}",
             f"--service-account-key-file={folder / 'accounts.pub'}",
             f"--service-account-signing-key-file={folder / 'accounts.key'}",
@@ -266,12 +277,23 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
-            # Nobody is to reach it by its Service, for which an address of this host would not do.
-            "--endpoint-reconciler-type=none",
+            *self._as_seen_by_nodes(),
             # Without it, it waits when it is to stop until every client has gone of its own accord.
             "--shutdown-watch-termination-grace-period=2s",
             *(audit if self._wishes.audit_policy is not None else []),
             *self._wishes.api_server,
+        ]
+
+    def _as_seen_by_nodes(self) -> list[str]:
+        if self._wishes.host == HOST:
+            # Nobody is to reach it by its Service, for which an address of this host would not do.
+            return ["--endpoint-reconciler-type=none"]
+        shown = self._folder / "kubelet-client"
+        return [
+            f"--kubelet-certificate-authority={self.authority_file}",
+            f"--kubelet-client-certificate={shown}.crt",
+            f"--kubelet-client-key={shown}.key",
+            "--kubelet-preferred-address-types=InternalIP",
         ]
 
     def _controllers_arguments(self, port: int) -> list[str]:
@@ -281,9 +303,9 @@ class ControlPlane:
             "--leader-elect=false",
             # Accounts of its own for each of its controllers would take it five seconds more.
             "--use-service-account-credentials=false",
-            f"--root-ca-file={self._folder / 'ca.crt'}",
+            f"--root-ca-file={self.authority_file}",
             f"--service-account-private-key-file={self._folder / 'accounts.key'}",
-            f"--node-monitor-grace-period={PATIENCE}",
+            f"--node-monitor-grace-period={self._wishes.lost_seconds}s",
             *_secured(port, kubeconfig),
         ]
 
@@ -311,16 +333,16 @@ def _secured(port: int, kubeconfig: Path) -> list[str]:
 # --- asking a server whether it is well ---------------------------------------------------
 
 
-def _connect(port: int) -> http.client.HTTPConnection:
+def _connect(host: str, port: int) -> http.client.HTTPConnection:
     # Only whether it is up is asked, and some of them make certificates of their own.
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return http.client.HTTPSConnection(HOST, port, timeout=ASK_SECONDS, context=context)
+    return http.client.HTTPSConnection(host, port, timeout=ASK_SECONDS, context=context)
 
 
-def _connect_plainly(port: int) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(HOST, port, timeout=ASK_SECONDS)
+def _connect_plainly(host: str, port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(host, port, timeout=ASK_SECONDS)
 
 
 def is_well(connection: http.client.HTTPConnection, path: str) -> bool:

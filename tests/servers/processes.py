@@ -12,12 +12,20 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 START_SECONDS = 120.0
 """Far more than any of them takes on a machine that has nothing else to do."""
 STOP_SECONDS = 20.0
 LAST_CHARACTERS = 3000
+
+
+class Holder(Protocol):
+    """Starts processes, and does not let any of them outlive itself."""
+
+    def spawn(
+        self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]": ...
 
 
 class Guard:
@@ -77,7 +85,7 @@ class Server:
         self,
         command: Sequence[str | Path],
         *,
-        guard: Guard,
+        guard: Holder,
         log: Path,
         is_ready: Callable[[], bool],
     ) -> None:

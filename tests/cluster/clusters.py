@@ -1,0 +1,133 @@
+"""A cluster of two real nodes with the operator in it, installed as its users install it."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.servers.binaries import HELM, find_all
+from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
+from tests.servers.images import OPERATOR, SIDECAR, Images
+from tests.servers.kubectl import Kubectl
+from tests.servers.packages import ensure_packages
+from tests.servers.realnodes import HOST, LOST_SECONDS, RealNodes, make_nodes, open_room
+
+Json = dict[str, Any]
+
+HELM_SECONDS = 600.0
+NODES = 2
+HOME = "dljob-system"
+RELEASE = "dljob"
+CHART = Path(__file__).resolve().parents[2] / "manifests" / "chart"
+GPU_TYPE = "A100"
+"""Of the type whose speeds the training of the tests replays."""
+POOL_LABEL = "dljob.io/pool"
+COUNT_LABEL = "nvidia.com/gpu.count"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a test has in its hands."""
+
+    plane: ControlPlane
+    nodes: RealNodes
+    helm_program: Path
+    folder: Path
+    """Which the nodes have in common, as a file server would give it to them."""
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """The administrator's."""
+        return self.plane.kubectl
+
+    def give_gpus(self, **gpus: int) -> None:
+        """Label the nodes as GPU feature discovery would; a node without GPUs leaves the pool."""
+        for node in self.nodes.nodes:
+            if count := gpus.get(node.name, 0):
+                found = (f"{COUNT_LABEL}={count}", f"{PRODUCT_LABEL}={GPU_TYPE}", f"{POOL_LABEL}=")
+                self.kubectl("label", "node", node.name, "--overwrite", *found)
+            else:
+                self.kubectl("label", "node", node.name, f"{POOL_LABEL}-")
+
+    def helm(self, *words: str | Path) -> str:
+        """Helm as a user types it."""
+        command = Kubectl(self.helm_program, self.plane.admin)
+        ran = subprocess.run(
+            command.command(*words),
+            env=command.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HELM_SECONDS,
+        )
+        assert ran.returncode == 0, f"helm {words}: {ran.stderr.strip()}\n{self.describe_home()}"
+        return ran.stdout
+
+    def ask(self, *words: str) -> Json:
+        """Read what kubectl shows of something, as a document."""
+        found: Json = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return found
+
+    def describe_home(self) -> str:
+        """What becomes of the operators and what they say, which is where a failure is understood."""
+        which = ("-n", HOME, "-l", "app.kubernetes.io/component=operator")
+        asked = (
+            ("get", "pods", *which, "-o", "wide"),
+            ("get", "events", "-n", HOME),
+            ("logs", *which, "--tail=40", "--prefix"),
+        )
+        return "\n".join(self.kubectl.try_to(*words).out for words in asked)
+
+
+def values(**others: Any) -> Mapping[str, Any]:
+    """The values of the chart for images that are there already, and GPUs that exist on paper."""
+
+    def image(name: str) -> Json:
+        repository, _, tag = name.rpartition(":")
+        return {"repository": repository, "tag": tag, "pullPolicy": "Never"}
+
+    return {
+        "image": image(OPERATOR),
+        "sidecar": {"image": image(SIDECAR)},
+        "settings": {"pods": {"runtimeClass": "", "virtualGpus": True}},
+        **others,
+    }
+
+
+def install(cluster: Cluster, **others: Any) -> None:
+    """Install the chart, and return when the operator is ready."""
+    file = cluster.folder / "values.yaml"
+    file.write_text(yaml.safe_dump(dict(values(**others))))
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, CHART, "--namespace", HOME, "--create-namespace"),
+        *("--values", file, "--wait", "--timeout=5m"),
+    )
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Cluster]:
+    """Start everything, and take everything down again; raises ``Unavailable`` where it cannot be."""
+    ensure_packages()
+    programs = find_all(*PROGRAMS, HELM)
+    archive = folder / "images.tar"
+    Images.in_cache().build_all(archive)
+    wishes = Wishes(host=HOST, lost_seconds=LOST_SECONDS)
+    with ExitStack() as stack:
+        # Files and control groups can be removed when nobody is in the room any more.
+        cleared = stack.enter_context(ExitStack())
+        room = stack.enter_context(open_room(NODES))
+        stack.enter_context(room.entered())
+        plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))
+        nodes = make_nodes(NODES, room=room, plane=plane, folder=folder)
+        cleared.callback(nodes.clear)
+        nodes.start(archive)
+        archive.unlink()
+        shared = folder / "shared"
+        shared.mkdir()
+        yield Cluster(plane, nodes, programs["helm"], shared)

@@ -1,0 +1,58 @@
+"""One cluster of real nodes for all tests here, a namespace and an empty pool for each of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.clusters import Cluster, install, opened
+from tests.cluster.looking import View
+from tests.servers.binaries import Unavailable, do_without
+from tests.servers.namespaces import make_namespace, remove_namespace
+
+GONE_SECONDS = 120.0
+
+
+@pytest.fixture(scope="package")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, without DLJob. Until the last test here has ended, we are on its network."""
+    try:
+        context = opened(tmp_path_factory.mktemp("nodes"))
+        cluster = context.__enter__()
+    except Unavailable as error:
+        do_without(error)
+    try:
+        yield cluster
+    finally:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="package")
+def cluster(nodes: Cluster) -> Cluster:
+    """The cluster with the operator in it."""
+    install(nodes)
+    return nodes
+
+
+@pytest.fixture
+def view(cluster: Cluster) -> Iterator[View]:
+    """A namespace of one test; at its end no job is left, and no node in the pool."""
+    with cluster.plane.api() as api:
+        name = make_namespace(api)
+        seen = View(cluster, name)
+        yield seen
+        seen.kubectl("delete", "dljobs", "--all", "--wait=false")
+        seen.wait(
+            lambda: not seen.kubectl("get", "dljobs,pods", "-o", "name").strip(),
+            what="the end of all jobs and pods",
+        )
+        cluster.give_gpus()
+        remove_namespace(api, name)
+
+
+@pytest.fixture
+def saved(view: View) -> Path:
+    """Where the jobs of a test save themselves, seen by all nodes."""
+    folder = view.cluster.folder / view.namespace
+    folder.mkdir()
+    return folder

@@ -1,0 +1,221 @@
+"""
+What there is to be seen of jobs on a real cluster: by kubectl, and inside the containers.
+
+Where a job runs is looked up in what its pods and processes show, and never in what was decided.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tests.cluster.clusters import Cluster
+from tests.servers.kubectl import Kubectl
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+LIMIT_SECONDS = 180.0
+LOOK_SECONDS = 0.3
+
+# Runs inside of a container, with whatever Python is there.
+PROCESSES = """
+import json, os
+found = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
+        pairs = open(f"/proc/{pid}/environ").read().split(chr(0))
+    except OSError:
+        continue
+    environment = dict(pair.partition("=")[::2] for pair in pairs)
+    found.append({"pid": int(pid), "command": words, "environment": environment})
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A process of a training, as it is in its container."""
+
+    pid: int
+    gpus: tuple[str, ...]
+    """What its environment tells it to use."""
+    rank: str
+    world: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod that trains, as Kubernetes shows it."""
+
+    name: str
+    uid: str
+    node: str
+    phase: str
+    container: str
+    """The id of the container that runs; another one after each restart."""
+    restarts: int
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What is the same as long as nothing of it was started anew."""
+        return self.uid, self.container, self.restarts
+
+
+class View:
+    """What is to be seen in a namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.kubectl: Kubectl = cluster.kubectl.in_namespace(namespace)
+
+    # --- jobs
+
+    def job(self, name: str) -> Json:
+        found: Json = json.loads(self.kubectl("get", "dljob", name, "-o", "json"))
+        return found
+
+    def columns(self, name: str) -> dict[str, str]:
+        """One row of ``kubectl get dljobs``, by its titles."""
+        header, *rows = self.kubectl("get", "dljobs").splitlines()
+        titles = header.split()
+        starts = [header.index(title) for title in titles]
+        [row] = [row for row in rows if row.split()[0] == name]
+        ends = [*starts[1:], len(row)]
+        cells = zip(titles, starts, ends, strict=True)
+        return {title: row[start:end].strip() for title, start, end in cells}
+
+    def iteration(self, name: str) -> int:
+        progress = self.job(name).get("status", {}).get("progress", {})
+        return int(progress.get("iteration", 0))
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """The reasons and messages of the Events of a job, the oldest first."""
+        words = ("--field-selector", f"involvedObject.name={name}", "-o", "json")
+        found = json.loads(self.kubectl("get", "events", *words))["items"]
+        found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [(event["reason"], event["message"]) for event in found]
+
+    # --- pods and what runs in them
+
+    def pods(self, name: str) -> list[Pod]:
+        """The pods of a job that train."""
+        selected = f"dljob.io/job={name},dljob.io/role=trainer"
+        found = json.loads(self.kubectl("get", "pods", "-l", selected, "-o", "json"))["items"]
+        nodes = {node.address: node.name for node in self.cluster.nodes.nodes}
+        return [_read_pod(each, nodes) for each in found]
+
+    def trainings(self, pod: str) -> list[Training]:
+        """The training processes in a pod, told by their command and asked for their environment."""
+        words = ("exec", pod, "-c", "trainer", "--", "python3", "-c", PROCESSES)
+        said = self.kubectl.try_to(*words)
+        if said.code != 0:
+            return []
+        found = [_read_training(each) for each in json.loads(said.out) if _trains(each)]
+        return sorted(found, key=lambda each: each.pid)
+
+    def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Which GPUs the processes of a job have been told to use, by the nodes they are on."""
+        found: dict[str, set[str]] = {}
+        for pod in self.pods(name):
+            for training in self.trainings(pod.name):
+                found.setdefault(pod.node, set()).update(training.gpus)
+        return {node: tuple(sorted(gpus)) for node, gpus in found.items()}
+
+    # --- waiting
+
+    def wait(self, ask: Callable[[], T | None], *, what: str, seconds: float = LIMIT_SECONDS) -> T:
+        """Ask until the answer is true."""
+        end = time.monotonic() + seconds
+        while True:
+            answer = ask()
+            if answer:
+                return answer
+            assert time.monotonic() < end, f"{what} has not come\n{self.tell()}"
+            time.sleep(LOOK_SECONDS)
+
+    def wait_phase(self, name: str, phase: str) -> None:
+        self.wait(lambda: self.columns(name)["PHASE"] == phase, what=f"{name}: {phase}")
+
+    def wait_gpus(self, name: str, **gpus: int) -> dict[str, tuple[str, ...]]:
+        """Wait until its processes use so many GPUs on each of these nodes, and get on."""
+
+        def ask() -> dict[str, tuple[str, ...]] | None:
+            found = self.gpus(name)
+            return found if {node: len(ids) for node, ids in found.items()} == gpus else None
+
+        found = self.wait(ask, what=f"{name} on {gpus}")
+        self.wait_progress(name)
+        return found
+
+    def wait_progress(self, name: str) -> int:
+        """Wait until it has got further than it is; return how far."""
+        before = self.iteration(name)
+        return self.wait(
+            lambda: now if (now := self.iteration(name)) > before else None,
+            what=f"progress of {name} beyond {before}",
+        )
+
+    def wait_event(self, name: str, reason: str) -> str:
+        """Wait for an Event of a job; return its message."""
+
+        def ask() -> str | None:
+            told = [message for is_it, message in self.events(name) if is_it == reason]
+            return told[-1] if told else None
+
+        return self.wait(ask, what=f"Event {reason} of {name}")
+
+    def wait_scheduled(self, pod: str) -> None:
+        """Wait for the word of kube-scheduler that it has bound a pod."""
+
+        def ask() -> bool:
+            return "Scheduled" in [reason for reason, _ in self.events(pod)]
+
+        self.wait(ask, what=f"kube-scheduler's Event for {pod}")
+
+    def tell(self) -> str:
+        """All that helps to understand why something has not come."""
+        asked = (
+            ("get", "dljobs,pods", "-o", "wide"),
+            ("get", "events", "--sort-by=.metadata.creationTimestamp"),
+            ("describe", "dljobs"),
+            ("get", "nodes", "--show-labels"),
+        )
+        told = [self.kubectl.try_to(*words).out for words in asked]
+        return "\n".join([*told, self.cluster.describe_home()])
+
+
+def _read_pod(document: Json, nodes: Mapping[str, str]) -> Pod:
+    metadata, status = document["metadata"], document["status"]
+    containers = status.get("containerStatuses") or [{}]
+    [trainer] = [each for each in containers if each.get("name", "trainer") == "trainer"]
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        # What its kubelet says, and not to which it was bound.
+        node=nodes.get(status.get("hostIP", ""), ""),
+        phase=status.get("phase", ""),
+        container=trainer.get("containerID", ""),
+        restarts=trainer.get("restartCount", 0),
+    )
+
+
+def _trains(process: Json) -> bool:
+    """Whether it is of the training, and not the SideCar, whose command names it."""
+    words = process["command"]
+    is_sidecar = any(word.endswith("dljob-sidecar.pyz") for word in words)
+    return not is_sidecar and any(word.endswith("train.py") for word in words)
+
+
+def _read_training(process: Json) -> Training:
+    environment = process["environment"]
+    told = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return Training(
+        pid=process["pid"],
+        gpus=tuple(told.split(",")) if told else (),
+        rank=environment.get("RANK", ""),
+        world=environment.get("WORLD_SIZE", ""),
+    )

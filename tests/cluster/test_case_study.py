@@ -1,0 +1,84 @@
+"""The case study's two jobs on real nodes, as their users see them, and larger ones over two nodes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.jobs import as_text, replay
+from tests.cluster.looking import View
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+
+def test_a_job_gives_way_to_another_and_takes_back_its_gpus_without_a_new_container(
+    view: View, saved: Path
+):
+    """The SideCar paper's case study: 4 GPUs, then 2 and 2, then 4 again, in the same container."""
+    view.cluster.give_gpus(node1=4)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job-1", [2, 4], saved)))
+    assert len(view.wait_gpus("job-1", node1=4)["node1"]) == 4
+    [before] = view.pods("job-1")
+    assert before.phase == "Running"
+
+    second = replay("job-2", [2], saved, iterations=300, faster=2.0)
+    view.kubectl("apply", "-f", "-", stdin=as_text(second))
+    two = view.wait_gpus("job-2", node1=2)["node1"]
+    others = view.wait_gpus("job-1", node1=2)["node1"]
+    assert not set(two) & set(others), "a GPU has two masters"
+    cells = view.columns("job-1")
+    assert (cells["PHASE"], cells["GPUS"]) == ("Running", "2"), view.tell()
+    assert [pod.identity for pod in view.pods("job-1")] == [before.identity]
+
+    view.wait_phase("job-2", "Completed")
+    view.wait_gpus("job-1", node1=4)
+    assert [pod.identity for pod in view.pods("job-1")] == [before.identity]
+    assert view.columns("job-1")["RESHAPES"] == "2", view.tell()
+    told = [message for reason, message in view.events("job-1") if reason == "Reshaping"]
+    assert len(told) == 2, told
+
+
+def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Path):
+    """A pod on each node; the first one stays as it is, and no pod goes past kube-scheduler."""
+    view.cluster.give_gpus(node1=2)
+    wide = replay("wide", [2, 4], saved, framework="pytorch", processes="perGpu")
+    view.kubectl("apply", "-f", "-", stdin=as_text(wide))
+    view.wait_gpus("wide", node1=2)
+    [first] = view.pods("wide")
+
+    view.cluster.give_gpus(node1=2, node2=2)
+    view.wait_gpus("wide", node1=2, node2=2)
+    pods = view.pods("wide")
+    assert first.identity in [pod.identity for pod in pods]
+    ranks = {(each.rank, each.world) for pod in pods for each in view.trainings(pod.name)}
+    assert ranks == {(str(rank), "4") for rank in range(4)}
+    for pod in pods:
+        view.wait_scheduled(pod.name)
+
+    other = replay("other", [2], saved, iterations=10**6)
+    view.kubectl("apply", "-f", "-", stdin=as_text(other))
+    view.wait(lambda: len(view.pods("wide")) == 1, what="the end of one of the two pods")
+    total = {**view.gpus("other"), **view.gpus("wide")}
+    assert set(total) <= {"node1", "node2"}
+    view.wait_progress("wide")
+    view.wait_progress("other")
+
+
+def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View, saved: Path):
+    view.cluster.give_gpus(node1=1)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1, 2], saved)))
+    view.wait_gpus("job", node1=1)
+    reached = view.iteration("job")
+    view.cluster.give_gpus(node1=1, node2=2)
+    view.wait_gpus("job", node2=2)
+    assert view.iteration("job") >= reached
+    view.wait_event("job", "Moving")
+    assert [pod.node for pod in view.pods("job")] == ["node2"]
+
+
+def test_a_job_that_is_deleted_leaves_nothing_behind(view: View, saved: Path):
+    view.cluster.give_gpus(node1=1)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+    view.wait_gpus("job", node1=1)
+    view.kubectl("delete", "dljob", "job", "--timeout=100s")
+    left = view.kubectl("get", "pods,secrets", "-l", "dljob.io/job", "-o", "name")
+    assert left.split() == []

@@ -1,0 +1,59 @@
+"""Nodes that are lost: for a while, and for good. Nothing of theirs is given away without a proof."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.jobs import as_text, replay
+from tests.cluster.looking import View
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+
+def is_ready(view: View, node: str) -> bool:
+    words = ("node", node)
+    conditions = view.cluster.ask(*words)["status"]["conditions"]
+    return "True" in [each["status"] for each in conditions if each["type"] == "Ready"]
+
+
+def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
+    view.cluster.give_gpus(node2=1)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+    view.wait_gpus("job", node2=1)
+    [before] = view.pods("job")
+    node = view.cluster.nodes["node2"]
+    node.kubelet.kill()
+    try:
+        view.wait(lambda: not is_ready(view, "node2"), what="that the node is missed")
+        reached = int((saved / "job" / "iteration").read_text() if _is_saved(saved) else 0)
+        view.wait_event("job", "NodeLost")
+    finally:
+        node.kubelet.start()
+    view.wait(lambda: is_ready(view, "node2"), what="the node")
+    view.wait_gpus("job", node2=1)
+    assert view.iteration("job") >= reached
+    assert [pod.identity for pod in view.pods("job")] == [before.identity]
+
+
+def _is_saved(saved: Path) -> bool:
+    return (saved / "job" / "iteration").exists()
+
+
+def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
+    view: View, saved: Path
+):
+    view.cluster.give_gpus(node2=1)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+    view.wait_gpus("job", node2=1)
+    view.cluster.give_gpus(node1=1, node2=1)
+    node = view.cluster.nodes["node2"]
+    node.power_off()
+    try:
+        view.wait_event("job", "NodeLost")
+        assert view.gpus("job") == {}, "nobody knows whether it trains on"
+        view.cluster.kubectl("delete", "node", "node2")
+        view.wait_gpus("job", node1=1)
+        assert view.job("job")["status"].get("failures", 0) == 0
+    finally:
+        node.start()
+    view.wait(lambda: is_ready(view, "node2"), what="the machine that was switched on again")

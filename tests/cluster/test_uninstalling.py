@@ -1,0 +1,38 @@
+"""The end of a release: what trains goes on without an operator, and the next one finds it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.clusters import HOME, RELEASE, install
+from tests.cluster.jobs import as_text, replay
+from tests.cluster.looking import View
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+
+def saved_iteration(view: View, pod: str) -> int:
+    """How far a training is by its own words, which need no operator."""
+    last = view.kubectl("logs", pod, "-c", "trainer", "--tail=1")
+    return int(last.split()[-1]) if last.startswith("step ") else 0
+
+
+def test_jobs_train_on_when_dljob_is_uninstalled_and_are_found_by_the_next_install(
+    view: View, saved: Path
+):
+    view.cluster.give_gpus(node1=2)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [2], saved)))
+    view.wait_gpus("job", node1=2)
+    [before] = view.pods("job")
+
+    view.cluster.helm("uninstall", RELEASE, "--namespace", HOME, "--wait", "--timeout=5m")
+    try:
+        reached = view.wait(lambda: saved_iteration(view, before.name), what="its own words")
+        view.wait(
+            lambda: saved_iteration(view, before.name) > reached, what="progress without operator"
+        )
+        assert view.kubectl("get", "dljob", "job", "-o", "name").strip(), "the definition is kept"
+    finally:
+        install(view.cluster)
+    view.wait_gpus("job", node1=2)
+    assert [pod.identity for pod in view.pods("job")] == [before.identity]

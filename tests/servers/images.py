@@ -1,0 +1,219 @@
+"""
+Images for real nodes, built from our Dockerfiles without a registry.
+
+What the Dockerfiles begin with is not fetched from anywhere: a stand-in for ``python:3.11-slim`` is made of
+Debian's own packages (its Python is 3.11, too), and one for the image of the tools of its busybox. They are
+for tests only, and never to be published. Built layers are kept beside the servers in the cache, so that
+only what has changed is built anew.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers.binaries import Unavailable, locked
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD_SECONDS = 900.0
+MOST_LAYERS = 120
+
+SUITE = "bookworm"
+"""The release of Debian whose Python is 3.11."""
+INCLUDED = "ca-certificates,python3,python3-pip,python3-venv"
+
+PYTHON = "docker.io/library/python:3.11-slim"
+TOOLS = "localhost/dljob-test-tools:1"
+PAUSE = "localhost/dljob-test-pause:1"
+OPERATOR = "localhost/dljob-operator:test"
+SIDECAR = "localhost/dljob-sidecar:test"
+TRAINER = "localhost/dljob-test-trainer:1"
+
+TRAINER_FILE = f"""
+FROM {PYTHON}
+RUN python -m pip install --no-cache-dir --only-binary :all: numpy
+COPY examples /app/examples
+COPY profiles/elasticflow/throughput.csv /app/throughput.csv
+WORKDIR /app
+"""
+
+
+@dataclass(frozen=True)
+class Images:
+    """A storage of images in a folder of the cache."""
+
+    folder: Path
+
+    @classmethod
+    def in_cache(cls) -> "Images":
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(home / "dljob-test-servers" / f"images-{SUITE}")
+
+    def build_all(self, archive: Path) -> None:
+        """Build what is missing or has changed, and write all images into one archive."""
+        with locked(self.folder):
+            self._write_settings()
+            if not self._has(PYTHON):
+                self._make_python()
+            self._ensure_tools()
+            self._build(ROOT, "-", TRAINER, text=TRAINER_FILE)
+            self._build(ROOT, "Dockerfile.operator", OPERATOR)
+            with _sidecar_context() as context:
+                self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
+            self._forget_old_layers()
+            self._write_archive(archive, PAUSE, OPERATOR, SIDECAR, TRAINER)
+
+    def build_pause(self, archive: Path) -> None:
+        """Build only what every pod needs."""
+        with locked(self.folder):
+            self._write_settings()
+            self._ensure_tools()
+            self._write_archive(archive, PAUSE)
+
+    # --- what Dockerfiles begin with
+
+    def _make_python(self) -> None:
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            root = Path(folder) / "root"
+            words = ["debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, str(root)]
+            run([*words, *_mirror()])
+            for archive in (root / "var/cache/apt/archives").glob("*.deb"):
+                archive.unlink()
+            # As in the image it stands for, pip may install beside what is there.
+            for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+                mark.unlink()
+            for name, target in (("python", "python3"), ("pip", "pip3")):
+                (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
+            self._commit(root, PYTHON, "--cmd", '["python3"]')
+
+    def _ensure_tools(self) -> None:
+        if self._has(PAUSE):
+            return
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            busybox = Path(folder) / "bin" / "busybox"
+            busybox.parent.mkdir()
+            shutil.copy(shutil.which("busybox") or "/bin/busybox", busybox)
+            self._commit(Path(folder), TOOLS)
+            waits = '["/bin/busybox", "sleep", "infinity"]'
+            self._commit(Path(folder), PAUSE, "--entrypoint", waits)
+
+    def _commit(self, root: Path, name: str, *configured: str) -> None:
+        container = self._buildah("from", "scratch")
+        try:
+            archive = root.with_suffix(".tar")
+            # By tar, because a copy of buildah would not keep who owns what.
+            run(["tar", "--directory", str(root), "--create", "--file", str(archive), "."])
+            self._buildah("add", "--quiet", container, str(archive), "/")
+            archive.unlink()
+            if configured:
+                self._buildah("config", *configured, container)
+            self._buildah("commit", "--quiet", container, name)
+        finally:
+            self._buildah("rm", container)
+
+    # --- what is built, and how it goes on to nodes
+
+    def _build(self, context: Path, file: str, name: str, *options: str, text: str = "") -> None:
+        with _pip_settings() as volumes:
+            words = ["--layers", "--pull-never", "--isolation=chroot", f"--file={file}"]
+            given = [*words, *volumes, *options, f"--tag={name}"]
+            self._buildah("build", *given, str(context), stdin=text)
+
+    def _write_archive(self, archive: Path, *names: str) -> None:
+        """Write images into one archive, in which what they share stands once."""
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+            for name in names:
+                place = f"oci:{folder}:{name}"
+                # What is imported on the same machine need not be small.
+                self._buildah("push", "--quiet", "--disable-compression", name, place)
+            run(["tar", "--directory", folder, "--create", "--file", str(archive), "."])
+
+    def _forget_old_layers(self) -> None:
+        """Remove what no image stands on any more, now and then: what may be built upon is among it."""
+        if len(self._buildah("images", "--all", "--quiet").split()) > MOST_LAYERS:
+            self._buildah("rmi", "--prune")
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._buildah("inspect", "--type=image", name)
+        except Unavailable:
+            return False
+        return True
+
+    def _write_settings(self) -> None:
+        places = f'graphroot = "{self.folder}/graph"\nrunroot = "{self.folder}/run"\n'
+        settings = f'[storage]\ndriver = "overlay"\n{places}'
+        (self.folder / "storage.conf").write_text(settings, encoding="utf-8")
+
+    def _buildah(self, *words: str, stdin: str = "") -> str:
+        settings = {"CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
+        return run(["buildah", *words], stdin=stdin, environment=settings).strip()
+
+
+@contextmanager
+def _sidecar_context() -> Iterator[Path]:
+    """What Dockerfile.sidecar names, with the archive that ``make sidecar`` makes."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        for name in ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start"):
+            (context / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(ROOT / name, context / name)
+        (context / "dist").mkdir()
+        built = context / "dist" / "dljob-sidecar.pyz"
+        run([sys.executable, str(ROOT / "scripts" / "build-sidecar"), "--output", str(built)])
+        yield context
+
+
+@contextmanager
+def _pip_settings() -> Iterator[list[str]]:
+    """Have pip reach in a build what it reaches on this machine; nothing of it stays in an image."""
+    settings = read_pip_settings()
+    certificates = settings.get("cert", "")
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        file.write("\n".join(["[global]", *lines, ""]))
+        file.flush()
+        volumes = [f"--volume={file.name}:/etc/pip.conf:ro"]
+        volumes += [f"--volume={certificates}:{certificates}:ro"] if certificates else []
+        yield volumes
+
+
+def read_pip_settings() -> dict[str, str]:
+    """Read how pip is set here, but for folders that a build does not see."""
+    said = run([sys.executable, "-m", "pip", "config", "list"])
+    lines = (line.partition("=") for line in said.splitlines() if "=" in line)
+    settings = {name.rpartition(".")[2]: ast.literal_eval(value) for name, _, value in lines}
+    return {name: value for name, value in settings.items() if name != "find-links"}
+
+
+def _mirror() -> Sequence[str]:
+    """From where this machine has its own packages of Debian, or nothing for the usual place."""
+    sources = Path("/etc/apt/sources.list.d/debian.sources")
+    text = sources.read_text(encoding="utf-8") if sources.exists() else ""
+    found = [line.split()[1] for line in text.splitlines() if line.startswith("URIs:")]
+    return [url for url in found if url.rstrip("/").endswith("/debian")][:1]
+
+
+def run(
+    command: Sequence[str], *, stdin: str = "", environment: dict[str, str] | None = None
+) -> str:
+    """Run a command that belongs to the making of images, and return what it prints."""
+    ran = subprocess.run(
+        command,
+        input=stdin,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BUILD_SECONDS,
+    )
+    if ran.returncode != 0:
+        said = (ran.stdout + ran.stderr).strip()[-2000:]
+        raise Unavailable(f"{' '.join(command[:3])} failed: {said}")
+    return ran.stdout

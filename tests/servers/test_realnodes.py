@@ -1,0 +1,161 @@
+"""Real nodes run pods, and leave nothing on the machine, however the tests end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers.binaries import Unavailable, do_without, find_all
+from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
+from tests.servers.images import PAUSE, Images
+from tests.servers.packages import ensure_packages
+from tests.servers.realnodes import (
+    GROUP,
+    HOST,
+    find_groups,
+    make_nodes,
+    open_room,
+    remove_stale_groups,
+)
+from tests.servers.rooms import Room
+from tests.sidecar.drivers import ROOT, find_processes, wait_until
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def machine() -> Iterator[None]:
+    """The machine that may have nodes, and has to be afterwards what it was before."""
+    try:
+        ensure_packages()
+    except Unavailable as error:
+        do_without(error)
+    before = look_around()
+    yield
+    wait_until(lambda: look_around() == before, what="the machine as it was")
+
+
+def look_around() -> dict[str, list[str]]:
+    """All that nodes change on a machine, where they are not in a room."""
+    asked = {
+        "addresses": ("ip", "-brief", "address"),
+        "links": ("ip", "-brief", "link"),
+        "routes": ("ip", "route", "show", "table", "all"),
+        "rules": ("iptables-save",),
+        "tables": ("nft", "list", "tables"),
+        "networks": ("ip", "netns", "list"),
+    }
+    told = {name: sorted(_words(*command)) for name, command in asked.items()}
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    names = [
+        path.name for each in ("/run", "/var/lib", "/var/log") for path in Path(each).iterdir()
+    ]
+    return {
+        **told,
+        "mounts": sorted(mounts),
+        "files": sorted(names),
+        "groups": [str(group) for group in find_groups(GROUP)],
+        "switches": [Path("/proc/sys/net/ipv4/ip_forward").read_text()],
+    }
+
+
+def _words(*command: str) -> list[str]:
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    # Rules bear the time at which they were asked for.
+    return [line for line in ran.stdout.splitlines() if not line.startswith("#")]
+
+
+def test_what_is_done_in_a_room_is_not_seen_outside(machine, tmp_path: Path):
+    with Room() as room:
+        room.run("ip", "link", "add", "inside", "type", "dummy", seconds=SECONDS)
+        room.run("ip", "address", "add", "10.98.0.1/32", "dev", "inside", seconds=SECONDS)
+        room.run("iptables", "-A", "INPUT", "-s", "10.98.0.9", "-j", "DROP", seconds=SECONDS)
+        room.run("mkdir", "/var/lib/inside", seconds=SECONDS)
+        assert not Path("/var/lib/inside").exists()
+        assert "inside" not in "".join(_words("ip", "-brief", "link"))
+        with room.entered():
+            assert "10.98.0.1/32" in "".join(_words("ip", "-brief", "address"))
+        assert room.run("echo", "said", seconds=SECONDS) == "said\n"
+
+
+def test_processes_of_a_room_are_ended_with_it_and_the_orphans_among_them_buried(
+    machine, tmp_path: Path
+):
+    with Room() as room:
+        orphan = room.spawn(["sh", "-c", "(sleep 0.1 &) ; exit 3"], tmp_path / "orphan.log")
+        assert orphan.wait(SECONDS) == 3
+        stays = room.spawn(["sleep", "600"], tmp_path / "stays.log")
+        ended = room.spawn(["sleep", "600"], tmp_path / "ended.log")
+        ended.terminate()
+        assert ended.wait(SECONDS) == -signal.SIGTERM
+        # The first process has buried the orphan, and is still there.
+        wait_until(lambda: len(_words("pgrep", "--ns", str(room.first), ".")) == 2, what="its end")
+        assert stays.poll() is None
+    assert stays.returncode == -signal.SIGKILL
+
+
+@contextmanager
+def run_a_pod(folder: Path) -> Iterator[None]:
+    """Have a node on which a pod runs."""
+    archive = folder / "images.tar"
+    Images.in_cache().build_pause(archive)
+    programs = find_all(*PROGRAMS)
+    with ExitStack() as stack:
+        cleared = stack.enter_context(ExitStack())
+        room = stack.enter_context(open_room(1))
+        stack.enter_context(room.entered())
+        wishes = Wishes(host=HOST)
+        plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))
+        nodes = make_nodes(1, room=room, plane=plane, folder=folder)
+        cleared.callback(nodes.clear)
+        nodes.start(archive)
+        waits = {"name": "waits", "image": PAUSE, "imagePullPolicy": "Never"}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "pod"},
+            "spec": {"containers": [waits]},
+        }
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        plane.kubectl("wait", "--for=condition=Ready", "pod/pod", f"--timeout={SECONDS:g}s")
+        yield
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tests.servers.test_realnodes import run_a_pod
+with run_a_pod(Path(sys.argv[1])):
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_node_leaves_nothing_behind(machine, tmp_path: Path):
+    with run_a_pod(tmp_path):
+        assert find_groups(GROUP)
+    assert find_processes(str(tmp_path)) == []
+    assert not (tmp_path / "node1").exists()
+
+
+def test_of_a_node_whose_tests_are_killed_only_empty_control_groups_are_left(
+    machine, tmp_path: Path
+):
+    """They are named after a process that is gone, and removed by whoever comes next."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}:{ROOT / 'operator'}"}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == "runs\n"
+        tests.kill()
+    wait_until(lambda: find_processes(str(tmp_path)) == [], what="the end of all of it")
+    remove_stale_groups()
