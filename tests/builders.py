@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from dlcore import cycle
+from dlcore.allotting import Allotted
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
@@ -35,7 +36,6 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Plan
-from dlcore.predicting import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape
 
@@ -150,21 +150,8 @@ def make_snapshot(
 
 
 def make_view(snapshot: Snapshot) -> View:
-    """Make what a policy is shown of a snapshot, as the cycle does."""
-    return View(
-        now=snapshot.now,
-        cluster=snapshot.cluster,
-        running=snapshot.running,
-        pending=snapshot.queue,
-        predictor=Predictor(
-            profiles=snapshot.profiles,
-            costs=snapshot.costs,
-            mechanism=snapshot.mechanism,
-            cluster=snapshot.cluster,
-        ),
-        seed=snapshot.seed,
-        state=snapshot.policy_state,
-    )
+    """Make what a policy is shown of a snapshot where there are no limits."""
+    return cycle.show(snapshot, Allotted(snapshot.running, snapshot.queue))
 
 
 def tell(decision: Decision, breaks: Iterable[Law] = ()) -> Policy:

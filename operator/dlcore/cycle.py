@@ -42,7 +42,7 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     while True:
         # 2. How many GPUs each shall have: the only step that differs between policies.
         allotted = allotting.allot(running, pending, snapshot.limits)
-        decision = policy.allocate(_show(snapshot, allotted))
+        decision = policy.allocate(show(snapshot, allotted))
         decision = allotting.keep_within(decision, allotted, snapshot.limits)
 
         # 3. Which GPUs these are.
@@ -78,7 +78,8 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     return plan
 
 
-def _show(snapshot: Snapshot, allotted: Allotted) -> View:
+def show(snapshot: Snapshot, allotted: Allotted) -> View:
+    """Make what a policy is shown."""
     return View(
         now=snapshot.now,
         cluster=snapshot.cluster,

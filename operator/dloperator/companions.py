@@ -19,6 +19,7 @@ from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import role_of
+from dloperator.removing import Removals
 from dloperator.resources import PODS
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,7 @@ class Companions:
         self._specs = specs
         self._mirrors = mirrors
         self._warn = warn
-        self._deleted: set[str] = set()
-        """The uids of pods that we had deleted."""
+        self._removals = Removals(api)
         self._complaints = Complaints()
 
     async def tend(self) -> bool:
@@ -82,7 +82,7 @@ class Companions:
         for kind, lacking in missing.items():
             is_done = await self._create(kind, {name: wanted[name] for name in lacking}) and is_done
         self._complaints.keep(missing.keys() | unwanted.keys())
-        self._deleted &= {pod["metadata"]["uid"] for pod in there.values()}
+        self._removals.keep({pod["metadata"]["uid"] for pod in there.values()})
         return is_done
 
     def _iter_wanted(self) -> Iterator[tuple[Name, _Wanted]]:
@@ -119,17 +119,12 @@ class Companions:
         return True
 
     async def _remove(self, name: Name, pod: Json) -> bool:
-        metadata = pod["metadata"]
-        uid = metadata["uid"]
-        if "deletionTimestamp" in metadata or uid in self._deleted:
-            return True
         try:
-            await self._api.delete(PODS, name.name, name.namespace, uid=uid)
+            await self._removals.remove(pod)
         except Rejected as error:
             if self._complaints.is_new(name, error):
                 log.warning("pod %s cannot be removed yet: %s", name, error)
             return False
-        self._deleted.add(uid)
         return True
 
 

@@ -95,8 +95,7 @@ class Operator:
         while True:
             try:
                 remark = await installed.check(self._api)
-                await self._watches.list_all()
-                await self._neighbours.list_all()
+                await self._see()
                 authority = await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:
                 if self._complaint != str(error):
@@ -109,12 +108,15 @@ class Operator:
                     log.warning("%s", remark)
                 return authority
 
+    async def _see(self) -> None:
+        await self._watches.list_all()
+        await self._neighbours.list_all()
+
     async def _see_anew(self) -> None:
         """Take in what there is, for as long as we lead."""
         while True:
             try:
-                await self._watches.list_all()
-                await self._neighbours.list_all()
+                await self._see()
                 return
             except (NotInstalled, Rejected, Unreachable) as error:
                 if not self._election.is_leading:

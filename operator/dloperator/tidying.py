@@ -21,6 +21,7 @@ from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import has_ended, is_of, role_of
+from dloperator.removing import Removals
 from dloperator.reserving import Reservations
 from dloperator.resources import PODS
 
@@ -52,8 +53,7 @@ class Tidier:
         self._companions = Companions(api, mirrors, specs, warn)
         self._reservations = reservations
         self._woken = asyncio.Event()
-        self._deleted: set[str] = set()
-        """The uids of pods that we had deleted."""
+        self._removals = Removals(api)
         self._complaints = Complaints()
 
     def wake(self) -> None:
@@ -103,7 +103,7 @@ class Tidier:
             else:
                 self._complaints.settle(name)
         self._complaints.keep(self._mirrors.pods.objects.keys() | {LOOK})
-        self._deleted &= there
+        self._removals.keep(there)
         try:
             is_done = await self._companions.tend() and is_done
         except Unreachable as error:
@@ -119,15 +119,9 @@ class Tidier:
             return
         ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
         if not (ended and job is not None and _is_shown(job)):
-            await self._delete(name, metadata)
+            await self._removals.remove(pod)
         if ended and names.PROOF_FINALIZER in (metadata.get("finalizers") or ()):
             await self._let_go(name, metadata)
-
-    async def _delete(self, name: Name, metadata: Json) -> None:
-        uid = metadata["uid"]
-        if "deletionTimestamp" not in metadata and uid not in self._deleted:
-            await self._api.delete(PODS, name.name, name.namespace, uid=uid)
-            self._deleted.add(uid)
 
     async def _let_go(self, name: Name, metadata: Json) -> None:
         finalizers = [each for each in metadata["finalizers"] if each != names.PROOF_FINALIZER]
