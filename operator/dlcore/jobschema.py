@@ -14,7 +14,7 @@ from dlcore import jobforms, jobrules, podfields
 from dlcore.jobfields import FIELDS
 from dlcore.model import Phase
 from dlcore.problems import listed
-from dlcore.records import Record, Words
+from dlcore.records import Record
 from dlcore.schemas import Foreign, Json, Text
 
 API_VERSION: Final = "dljob.io/v1alpha1"
@@ -74,22 +74,9 @@ def _metadata() -> Record:
                 max_length=253,
                 form=jobforms.LABEL,
             ),
-            "labels": Words(
-                description="Names by which jobs are selected.",
-                keys=jobforms.LABEL_KEY,
-                max_items=256,
-                values=Text(
-                    description="The value of a label.",
-                    min_length=0,
-                    max_length=253,
-                    form=jobforms.LABEL_VALUE,
-                ),
-            ),
-            "annotations": Words(
-                description="Notes to the job, for people and programs.",
-                keys=jobforms.LABEL_KEY,
-                max_items=256,
-                values=Text(description="A note.", min_length=0, max_length=262_144),
+            "labels": podfields.labels("Names by which jobs are selected."),
+            "annotations": podfields.annotations(
+                "Notes to the job, for people and programs.",
                 own=OUR_ANNOTATIONS,
                 known={
                     SUBMIT_AT: Text(

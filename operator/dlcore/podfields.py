@@ -5,6 +5,8 @@ The rest of a template is the user's and passes unchanged; Kubernetes itself che
 schema in :mod:`dlcore.jobfields`.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from dlcore import jobforms, podrules
@@ -102,29 +104,43 @@ _TRAINING_CONTAINER = Record(
 )
 
 
+def labels(description: str) -> Words:
+    """Build the schema of labels, of whatever they are."""
+    return Words(
+        description=description,
+        keys=jobforms.LABEL_KEY,
+        max_items=256,
+        values=Text(
+            description="The value of a label.",
+            min_length=0,
+            max_length=63,
+            form=jobforms.LABEL_VALUE,
+        ),
+    )
+
+
+def annotations(
+    description: str, *, own: str = "", known: Mapping[str, Text] = MappingProxyType({})
+) -> Words:
+    """Build the schema of annotations; those that begin with ``own`` are ours, and are known."""
+    return Words(
+        description=description,
+        keys=jobforms.LABEL_KEY,
+        max_items=256,
+        values=Text(description="A note.", min_length=0, max_length=262_144),
+        own=own,
+        known=known,
+    )
+
+
 # What DLJob adds labels to itself, and so has to be a map; of the pods beside the training nobody else
 # asks Kubernetes beforehand.
 _METADATA = Record(
     description="Labels and annotations of the pods.",
     open=True,
     fields={
-        "labels": Words(
-            description="Names by which the pods are selected.",
-            keys=jobforms.LABEL_KEY,
-            max_items=256,
-            values=Text(
-                description="The value of a label.",
-                min_length=0,
-                max_length=63,
-                form=jobforms.LABEL_VALUE,
-            ),
-        ),
-        "annotations": Words(
-            description="Notes to the pods, for people and programs.",
-            keys=jobforms.LABEL_KEY,
-            max_items=256,
-            values=Text(description="A note.", min_length=0, max_length=262_144),
-        ),
+        "labels": labels("Names by which the pods are selected."),
+        "annotations": annotations("Notes to the pods, for people and programs."),
     },
 )
 
