@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dlcontrol.asides import Asides
+from dlcontrol.consequences import Case
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
@@ -22,21 +23,19 @@ from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
     counted,
-    follow_progress,
     idle_seconds,
     tell_of_stall,
     total_iterations,
 )
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.scene import Scene, Seat, Start
-from dlcontrol.starts import Latest
+from dlcontrol.scene import Scene, Seat
 from dlcontrol.troubles import tell_of_pods, tell_of_troubles
 from dlcontrol.vanishing import cannot_prove, missing_in
 from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
-from dlcore.model import JobId, NodeName, Phase, Placement
+from dlcore.model import JobId, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 
 
@@ -81,22 +80,8 @@ def _judge_one(scene: Scene, entry: Entry, rules: Rules, learnt: Learnt) -> Verd
     return _Judge(scene, entry, rules).verdict(learnt)
 
 
-class _Judge:
+class _Judge(Case):
     """One job and what is to be said of it."""
-
-    def __init__(self, scene: Scene, entry: Entry, rules: Rules) -> None:
-        self.scene = scene
-        self.now = scene.now
-        self.entry = entry
-        self.job = entry.job
-        self.rules = rules
-        self.status = entry.status
-        self.news: list[News] = []
-        self.forecast: float | None = None
-        self.all_seats = tuple(scene.seats_of(entry.job.id).values())
-        self.seats = [seat for seat in self.all_seats if not seat.has_ended]
-        self.latest = Latest(scene, entry)
-        self.started = self.latest.seats
 
     def verdict(self, learnt: Learnt) -> Verdict:
         self.status = counted(self.status, self.now, is_held=bool(self.seats))
@@ -119,7 +104,7 @@ class _Judge:
         self._note_running()
         if self.latest.generation == self.status.run_generation:
             self.status = count_change(self.status, self.started, learnt.resumption)
-        self._follow_progress()
+        self.follow_progress()
         self._note_stall()
         self._note_troubles()
 
@@ -173,7 +158,7 @@ class _Judge:
         well = ended_well(self.started)
         if not well or len(well) < len(self.started) or len(well) < self.latest.containers:
             return False
-        self._end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
+        self.end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
         return True
 
     def _reaches_target(self) -> bool:
@@ -182,35 +167,15 @@ class _Judge:
             return False
         value = f"{target.metric} is {self.status.metric:g}"
         message = f"{value}, and {target.value:g} was asked for"
-        self._end(Event.FINISHED, "TargetReached", message, exit_code=0)
+        self.end(Event.FINISHED, "TargetReached", message, exit_code=0)
         return True
 
     def _is_overdue(self) -> bool:
         limit, started = self.job.limits.active_deadline_seconds, self.status.started_at
         if limit is None or started is None or self.now - started <= limit:
             return False
-        self._end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
+        self.end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
         return True
-
-    def _end(
-        self, event: Event, reason: str, message: str, *, exit_code: int | None = None
-    ) -> None:
-        self._follow_progress()  # Its last word may be heard with its end.
-        done = self.status.decided(None, now=self.now)
-        done = replace(
-            done,
-            phase=lifecycle.advance(done.phase, event),
-            finished_at=self.now,
-            exit_code=exit_code if exit_code is not None else done.exit_code,
-            speed=0.0,
-            paused_at=None,
-            message=message,
-        )
-        for kind, status in ((ConditionType.SCHEDULED, False), (ConditionType.FINISHED, True)):
-            told = Condition(kind, status=status, reason=reason, message=message)
-            done = done.with_condition(told, self.now)
-        self.status = done
-        self.news.append(News(reason, message, warning=event is Event.FAILED))
 
     # --- what goes wrong
 
@@ -228,7 +193,7 @@ class _Judge:
                     broken = max(self.latest.generation, self.status.broken)
                     self.status = replace(self.status, broken=broken)
                 what = f"its container cannot use GPU {ref}: {missing[ref]}"
-                self._set_back("GPUsVanished", what, ran=True, keeps=False)
+                self.set_back("GPUsVanished", what, ran=True, keeps=False)
                 return True
         return False
 
@@ -237,7 +202,7 @@ class _Judge:
         if not failed or self.latest.generation <= self.status.broken:
             return False
         self.status = replace(self.status, broken=self.latest.generation, exit_code=code_of(failed))
-        self._fail(describe_failure(failed))
+        self.fail(describe_failure(failed))
         return True
 
     def _stands_still(self) -> bool:
@@ -250,94 +215,8 @@ class _Judge:
             return False
         # What hangs cannot be asked to save itself.
         self.status = replace(self.status, broken=self.latest.generation)
-        self._fail(f"no iteration came for {idle:.0f} s", reason="StalledForTooLong")
+        self.fail(f"no iteration came for {idle:.0f} s", reason="StalledForTooLong")
         return True
-
-    def _fail(self, how: str, *, reason: str = "Crashed", keeps: bool = True) -> None:
-        """It failed through its own fault: try again, if that is allowed once more."""
-        failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
-        self.status = replace(self.status, failures=failures)
-        if failures > limit:
-            times = f"{failures} times" if failures > 1 else "once"
-            message = f"it failed {times}; the last time {how}"
-            self._end(Event.FAILED, "BackoffLimitExceeded", message)
-            return
-        delay = self._delay_after(failures)
-        message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
-        again = self._try_again if keeps else self._step_back
-        again(reason, message, delay)
-
-    def _delay_after(self, times: int) -> float:
-        longest = self.rules.longest_retry_seconds
-        return min(self.rules.retry_seconds * 2.0 ** min(times - 1, 30), longest)
-
-    def _try_again(self, reason: str, message: str, delay: float) -> None:
-        """Start it anew after some time; until then it keeps its GPUs only if that is soon."""
-        status, keeps = self.status, delay <= self.rules.keep_seconds
-        status = replace(
-            status, retry_at=self.now + delay, speed=0.0, paused_at=None, message=message
-        )
-        if status.placement is not None:
-            status = status.decided(
-                status.placement if keeps else None,
-                now=self.now,
-                gang=status.gang if keeps else 0,
-                cause=status.cause if keeps else None,
-            )
-        event = Event.CRASHED if keeps else Event.DISPLACED
-        self.status = replace(status, phase=lifecycle.advance(status.phase, event))
-        self.news.append(News(reason, message, warning=True))
-
-    def _set_back(self, reason: str, what: str, *, ran: bool, keeps: bool) -> None:
-        """It could not go on, or begin, through no fault of its own that is known."""
-        setbacks = self.status.setbacks + 1
-        restarts = self.status.restarts + 1
-        self.status = replace(self.status, setbacks=setbacks, restarts=restarts)
-        # That what ran was lost is taken for an accident, the first time.
-        times = setbacks - 1 if ran else setbacks
-        delay = self._delay_after(times) if times else 0.0
-        when = f"it is tried again in {delay:g} s" if delay else "all its processes start anew"
-        again = self._try_again if keeps else self._step_back
-        again(reason, f"{what}; {when}", delay)
-
-    def _step_back(self, reason: str, message: str, delay: float) -> None:
-        """Give back what it cannot use: all, or what it wanted beyond what it trains on."""
-        status = self.status
-        self.news.append(News(reason, message, warning=True))
-        start = self._find_former_start()
-        if start is None:
-            status = replace(status.decided(None, now=self.now), paused_at=None)
-            event = Event.DISPLACED
-        else:
-            status = status.decided(
-                self._placement_of(start),
-                now=self.now,
-                batch_size=start.batch_size or None,
-                cause=status.cause,
-            )
-            status = replace(status, adopted=start.generation)
-            event = Event.CHANGED
-        self.status = replace(
-            status,
-            phase=lifecycle.advance(status.phase, event),
-            retry_at=self.now + delay,
-            message=message,
-        )
-
-    def _find_former_start(self) -> Start | None:
-        """What it still trains on undisturbed, if nobody else was given any of it."""
-        start = self.scene.undisturbed(self.job.id)
-        if start is None or start.generation <= self.status.broken:
-            return None
-        owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
-        return start if owners == {self.job.id} else None
-
-    def _placement_of(self, start: Start) -> Placement:
-        nodes: dict[NodeName, list[int]] = {}
-        for ref in start.gpus:
-            nodes.setdefault(ref.node, []).append(ref.number)
-        kinds = {self.scene.nodes[node].gpu_type for node in nodes}
-        return Placement.of(nodes, "+".join(sorted(kinds)))
 
     def _loses_its_pod(self) -> bool:
         """Nobody knows what goes on in one of its pods, and has not for long."""
@@ -385,14 +264,14 @@ class _Judge:
         message = f"its pod on {pod.key.node} {how}{f': {why}' if why else ''}"
         reason, times = pod.reason or "NotInitialized", self.status.setbacks
         if pod.fault:
-            self._fail(message, reason=reason, keeps=False)
+            self.fail(message, reason=reason, keeps=False)
         elif reason == UNSCHEDULABLE:
             # The platform leaves that node out for some time, so it is another one or none.
-            self._step_back(reason, message, 0.0)
+            self.step_back(reason, message, 0.0)
         elif pod.stuck and times >= self.rules.most_setbacks:
-            self._end(Event.FAILED, reason, f"{message}; it was tried {times + 1} times")
+            self.end(Event.FAILED, reason, f"{message}; it was tried {times + 1} times")
         else:
-            self._set_back(reason, message, ran=False, keeps=False)
+            self.set_back(reason, message, ran=False, keeps=False)
         self._say_of_pods(reason, message)
         return True
 
@@ -425,13 +304,13 @@ class _Judge:
         if status.placement is None or 0 < self.latest.generation < status.run_generation:
             return False  # It will have a new start anyway.
         if not is_incomplete:
-            self._set_back("Restarted", "its start was disturbed", ran=True, keeps=True)
+            self.set_back("Restarted", "its start was disturbed", ran=True, keeps=True)
             return True
         loss = explain_loss(self.scene, self.all_seats, status.placement, self.latest.generation)
         if loss.fault:
-            self._fail(loss.what, reason=loss.reason, keeps=loss.keeps)
+            self.fail(loss.what, reason=loss.reason, keeps=loss.keeps)
         else:
-            self._set_back(loss.reason, loss.what, ran=True, keeps=loss.keeps)
+            self.set_back(loss.reason, loss.what, ran=True, keeps=loss.keeps)
         self._say_of_pods(loss.reason, loss.what)
         return True
 
@@ -450,9 +329,6 @@ class _Judge:
                 self.status = replace(status, setbacks=0)
         elif status.phase is Phase.ADJUSTING and status.paused_at is None and not self._trains:
             self.status = replace(status, paused_at=self.now)
-
-    def _follow_progress(self) -> None:
-        self.status = follow_progress(self.status, self.job, self.started, self.now, self.forecast)
 
     def _note_pods(self) -> None:
         before = self.status.condition(ConditionType.INITIALIZED)
