@@ -139,6 +139,9 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
         stage.submit("long", iterations=LONG)
         stage.submit("waits", iterations=LONG, suspend=True)
         stage.wait_for_phase("long", "Running")
+        # Looked at now, because its rights go with the release.
+        refusals = [line for line in operator.log.read_text().splitlines() if "forbidden" in line]
+        assert refusals == []
         with ThreadPoolExecutor() as threads:
             uninstalled = threads.submit(release.uninstall)
             assert release.play_ending() == 0
@@ -147,7 +150,6 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
         assert stage.is_gone("waits")
         assert stage.pods() == []
         assert stage.kubelets.pids() == {}
-        assert "forbidden" not in operator.log.read_text()
     assert not is_there(release, DEPLOYMENT)
     assert is_there(release, CRD)
     ending = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dljob-ending"

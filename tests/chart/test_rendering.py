@@ -169,13 +169,15 @@ def test_for_some_namespaces_it_changes_nothing_in_others(helm):
         binding = rendered.find("RoleBinding", namespace=namespace)
         assert binding["subjects"][0]["namespace"] == "dljob-system"
     at_home = rendered.find("Role", namespace="dljob-system")["rules"]
-    assert not [rule for rule in at_home if "dljobs" in rule["resources"]]
+    assert [rule["verbs"] for rule in at_home if "dljobs" in rule["resources"]] == [
+        ["list", "watch"]
+    ]
 
 
 def test_it_may_be_told_to_look_after_its_own_namespace(helm):
     rendered = helm.render({"namespaces": ["dljob-system"]})
     at_home = rendered.find("Role", namespace="dljob-system")["rules"]
-    assert [rule for rule in at_home if "dljobs" in rule["resources"]]
+    assert [rule for rule in at_home if "dljobs" in rule["resources"] and "patch" in rule["verbs"]]
 
 
 def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class(helm):

@@ -68,7 +68,7 @@ class Described(NamedTuple):
     labels: dict[str, str]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Described":
+    def of(cls, config: Mapping[str, Any]) -> Described:
         """Read it from its configuration."""
         command = [*config["Entrypoint"], *(config.get("Cmd") or ())]
         variables = list(config.get("Env") or ())
