@@ -25,7 +25,7 @@ from dlcontrol.coordinating import Command, Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
-from dlcontrol.pacing import Effort, Pace
+from dlcontrol.pacing import Bites, Effort, Pace
 from dlcontrol.platforms import (
     Fenced,
     NotKept,
@@ -130,6 +130,7 @@ class Controller:
         self._next_look = 0.0
         self._next_show = 0.0
         self._effort = Effort()
+        self._bites = Bites(options.pace)
         self._rest = 0.0
         self._complaint = ""
         """Why the last look failed; empty if it did not."""
@@ -249,7 +250,8 @@ class Controller:
                 pauses=dict(find_pauses(before, verdicts)),
             )
         )
-        if not await self._bring_about(commands, scene):
+        plan = decision.plan if decision is not None else None
+        if not await self._bring_about(commands, scene, len(plan.steps) if plan else 0):
             return
 
         # 4. Who is told of it. What was decided is kept with its plan.
@@ -378,7 +380,7 @@ class Controller:
 
     def _bite_off(self, plan: Plan) -> Plan:
         """Take as much of a plan as is taken at a time; the rest is decided anew right after it."""
-        most = self._options.pace.most_steps
+        most = self._bites.most
         bite = plan.first(most, urgent=telling.HOPELESS_CODES) if most else plan
         self._last.is_unfinished = bite is not plan or any(map(_displaces, bite.steps))
         if self._last.is_unfinished:
@@ -417,12 +419,14 @@ class Controller:
 
     # --- recording
 
-    async def _bring_about(self, commands: Sequence[Command], scene: Scene) -> bool:
+    async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
+        began = time.perf_counter()
         with self._effort.aside():
             if not await self._keep(scene):
                 return False
             await self._hands.carry_out(commands, scene, self._asides)
+        self._bites.note(steps, time.perf_counter() - began)
         return True
 
     async def _keep(self, scene: Scene) -> bool:

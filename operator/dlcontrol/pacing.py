@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,27 @@ class Pace:
     most_steps: int = 0
     """Of a decision, so many steps at most are taken before it is looked anew; 0 sets no limit. Where
     each step costs a write to a server, a newcomer so need not wait for thousands of others."""
+    bite_seconds: float = 2.0
+    """And no more than can be taken in so long, as fast as it went last: a server may be slow."""
+
+
+LEAST_STEPS: Final = 8
+"""So many are taken at a time however slow it is, for each look costs something too."""
+
+
+class Bites:
+    """How many steps of a decision are taken at a time."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self.most = pace.most_steps
+        """So many next; 0 sets no limit."""
+
+    def note(self, steps: int, seconds: float) -> None:
+        """Learn that so many have taken so long."""
+        if steps and seconds > 0.0 and self._pace.most_steps:
+            in_time = max(LEAST_STEPS, int(steps * self._pace.bite_seconds / seconds))
+            self.most = min(self._pace.most_steps, in_time)
 
 
 class Effort:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dlcontrol.loop import Controller, Options
-from dlcontrol.pacing import Effort, Pace
+from dlcontrol.pacing import Bites, Effort, Pace
 from dlcontrol.platforms import Fenced
 from dlcontrol.records import ConditionType
 from dlcore import policies
@@ -193,6 +193,21 @@ def test_the_loop_rests_longer_than_it_works():
             assert gauge.cycles == 1
 
     asyncio.run(play())
+
+
+def test_a_bite_is_what_can_be_taken_in_time():
+    bites = Bites(Pace(most_steps=64, bite_seconds=2.0))
+    bites.note(64, 4.0)
+    assert bites.most == 32
+    bites.note(0, 9.0)
+    assert bites.most == 32, "who decides nothing learns nothing"
+    bites.note(32, 60.0)
+    assert bites.most == 8, "each look costs something too"
+    bites.note(8, 0.01)
+    assert bites.most == 64
+    unlimited = Bites(Pace())
+    unlimited.note(1000, 60.0)
+    assert unlimited.most == 0
 
 
 def test_what_others_do_meanwhile_is_not_the_effort_of_a_look():
