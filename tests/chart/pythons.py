@@ -25,6 +25,8 @@ LEFT_OUT = shutil.ignore_patterns(
     "dist-packages",
     "config-*",
 )
+OF_LIBC = ("librt.so.1", "libdl.so.2", "libpthread.so.0", "libutil.so.1", "libresolv.so.2")
+"""What comes with the C library, and packages from elsewhere are linked to."""
 OF_THE_MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
 """By which pip finds its index, and believes it, where that takes something."""
 
@@ -77,3 +79,6 @@ def _iter_libraries(programs: Iterable[Path]) -> Iterator[Path]:
         for found in re.findall(r"(/\S+) \(0x", ran.stdout):
             if found.startswith(("/lib", "/usr/lib")) or "libpython" in found:
                 yield Path(found)
+            if found.endswith("/libc.so.6"):
+                more = (Path(found).with_name(name) for name in OF_LIBC)
+                yield from (each for each in more if each.exists())

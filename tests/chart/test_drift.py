@@ -18,7 +18,7 @@ SCRIPT = ROOT / "scripts" / "write-manifests"
 
 def test_the_manifests_are_what_the_chart_makes():
     helm = demand(HELM)["helm"]
-    command = [sys.executable, SCRIPT, "--check", f"--helm={helm}"]
+    command = [sys.executable, str(SCRIPT), "--check", f"--helm={helm}"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), "run scripts/write-manifests"
 

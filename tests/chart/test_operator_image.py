@@ -18,6 +18,7 @@ OPERATOR = Recipe(
     argument="PYTHON",
     base="localhost/dljob-test-python",
     seen=tuple(each for each in OF_THE_MACHINE if Path(each).exists()),
+    driver="overlay",
 )
 USER = 65532
 FILES = [

@@ -41,6 +41,8 @@ PACKAGES = sorted(
     path for root in (OPERATOR, SIDECAR) for path in root.iterdir() if any(path.glob("*.py"))
 )
 
+LOCKS = sorted(ROOT.glob("requirements*.lock"))
+
 each_module = pytest.mark.parametrize(
     "module", FOUND_MODULES, ids=lambda path: str(path.relative_to(ROOT))
 )
@@ -169,8 +171,9 @@ def test_no_file_names_a_package_registry():
     assert lines_with(REGISTRIES) == []
 
 
-def test_the_lock_has_hashes_and_no_addresses():
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_has_hashes_and_no_addresses(lock: Path):
+    lines = lock.read_text(encoding="utf-8").splitlines()
     packages = [number for number, line in enumerate(lines) if "==" in line]
     assert packages, "nothing is locked"
     assert [lines[at] for at in packages if "--hash=sha256:" not in lines[at + 1]] == []

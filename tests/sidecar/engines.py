@@ -37,6 +37,8 @@ class Recipe:
     """The name of the stand-in for that one."""
     seen: tuple[str, ...] = ()
     """Files and folders of this machine that are seen while it is built, and are no part of it."""
+    driver: str = "vfs"
+    """How buildah keeps it: vfs works everywhere, overlay does not copy a large one again and again."""
 
 
 SIDECAR = Recipe(
@@ -148,7 +150,7 @@ class Buildah:
         self._recipe = recipe
         settings = folder / "storage.conf"
         places = f'graphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
-        settings.write_text(f'[storage]\ndriver = "vfs"\n{places}', encoding="utf-8")
+        settings.write_text(f'[storage]\ndriver = "{recipe.driver}"\n{places}', encoding="utf-8")
         self._environment = {"CONTAINERS_STORAGE_CONF": str(settings)}
         self._bundles = 0
 
