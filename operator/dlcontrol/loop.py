@@ -210,11 +210,7 @@ class Controller:
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
         await self._outcomes.catch_up(before)
-        self._identities.look(before)
-        before = self._identities.mark(before)
-        broken = self.health.look(before)
-        self._vanishing.look(before)
-        before = self._vanishing.mark(self.health.mark(before))
+        before, broken = self._know_gpus(before)
         remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(
@@ -265,6 +261,14 @@ class Controller:
         self._show(scene)
 
     # --- seeing
+
+    def _know_gpus(self, scene: Scene) -> tuple[Scene, tuple[GpuRef, ...]]:
+        """Show what GPUs are called and which are out; and which are known as broken only now."""
+        self._identities.look(scene)
+        scene = self._identities.mark(scene)
+        broken = self.health.look(scene)
+        self._vanishing.look(scene)
+        return self._vanishing.mark(self.health.mark(scene)), broken
 
     def _see(self, observation: Observation) -> Scene:
         now = self._clock()
