@@ -9,6 +9,8 @@ NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
 """Why processes could not be started at all; the message says what was not found."""
+KILLED = frozenset({"OutOfMemory"})
+"""Why the kernel killed one that was; a signal alone would not say it."""
 
 
 def ended_well(seats: Iterable[Seat]) -> list[Seat]:
@@ -26,6 +28,8 @@ def describe_failure(failed: Sequence[Seat]) -> str:
         for problem in state.problems:
             if problem.name in NOT_STARTED:
                 return problem.message
+            if problem.name in KILLED:
+                return f"{problem.message}; {problem.remedy}"
     for process in _processes(failed):
         if process.signal is not None:
             return f"rank {process.rank} was ended by signal {process.signal}"

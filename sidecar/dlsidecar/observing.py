@@ -21,7 +21,7 @@ from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.remedies import make_problem
 from dlsidecar.scouting import Scout
 from dlsidecar.settings import Settings
-from dlsidecar.shortages import PidLimit, find_full_disk
+from dlsidecar.shortages import MemoryLimit, PidLimit, find_full_disk
 from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ OF_ONE_START = (
     "ExpressionGivenUp",
     "ExpressionTooSlow",
     "HelperCannotStart",
+    "OutOfMemory",
     "ProgressNotUnderstood",
 )
 """What is forgiven with a new start: it is tried again, and told again if need be."""
@@ -50,6 +51,7 @@ class Observer:
         self._problems: dict[str, Problem] = {}
         self._gpus: tuple[Gpu, ...] = ()
         self._pids = PidLimit()
+        self._memory = MemoryLimit()
         self._scout = Scout("disk") if training.log_file else None
         self._short: set[str] = set()
         """What was found to have run out at the last look."""
@@ -158,6 +160,9 @@ class Observer:
 
     def _see_shortages(self) -> None:
         self._see_shortage("TooManyProcesses", self._pids.find_shortage())
+        if killed := self._memory.find_shortage():
+            # Of that start it stays true.
+            self.complain("OutOfMemory", killed)
         if self._scout is not None:
             path = self._settings.training.log_file
             self._scout.send(partial(find_full_disk, path), self._see_disk)

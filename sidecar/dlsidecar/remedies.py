@@ -30,6 +30,7 @@ REMEDIES = {
     "HelperCannotStart": "see to it that the interpreter of the SideCar can start itself again",
     "LogUnreadable": "let --log-file name a regular file",
     "NoWarmStart": "remove warmStart from the job, or mend what is said",
+    "OutOfMemory": "raise resources.limits.memory, or use less",
     "OutputLost": "look at who reads the output of the container",
     "ProgressFileUnreadable": "let the training write a regular file that its user may read",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',

@@ -1,5 +1,5 @@
 """
-What may run out below a training: room on a disk, and processes.
+What may run out below a training: room on a disk, processes, and memory.
 
 Asked now and then by ``dlsidecar.observing``, and when a training has ended, since it may be why.
 """
@@ -26,47 +26,84 @@ def find_full_disk(path: str) -> str:
     return "" if free or not disk.f_blocks else f"there is no room left for {path}"
 
 
-class PidLimit:
-    """How many processes the container may have, and how often it wanted more."""
+class Limit:
+    """A limit of the container's control group, and how often it has been run into."""
 
-    def __init__(self) -> None:
-        self._folder = next(find_pid_folders(), "")
-        self._refused = self._count_refused()
+    def __init__(self, controller: str, files: tuple[str, ...], word: bytes) -> None:
+        """``files`` say what happened there, in either version of control groups, by this word."""
+        self._place = next(find_files(controller, files), "")
+        self._word = word
+        self._count = self._read()
 
-    def _count_refused(self) -> int:
-        """Return how often a process could not be started since the container was made."""
-        if not self._folder:
+    def _read(self) -> int:
+        """Return how often it was run into since the container was made."""
+        if not self._place:
             return 0
         try:
-            words = read_file(f"{self._folder}/pids.events").split()
-            return int(words[words.index(b"max") + 1])
+            words = read_file(self._place).split()
+            return int(words[words.index(self._word) + 1])
         except (OSError, ValueError, IndexError):
             return 0
 
+    def was_reached(self) -> bool:
+        """Whether it has been run into since this was asked last."""
+        before, self._count = self._count, self._read()
+        return self._count > before
+
+    def read_limit(self, *names: str) -> str:
+        """Say how high it is, by that of these files that is there."""
+        folder = self._place.rpartition("/")[0]
+        found = [name for name in names if os.path.exists(f"{folder}/{name}")]  # noqa: PTH110
+        try:
+            return read_file(f"{folder}/{found[0]}").decode().strip()
+        except (OSError, IndexError):
+            return "unknown"
+
+
+class PidLimit(Limit):
+    """How many processes the container may have, and how often it wanted more."""
+
+    def __init__(self) -> None:
+        super().__init__("pids", ("pids.events",), b"max")
+
     def find_shortage(self) -> str:
         """Say that there were too many since this was asked last; empty if there were not."""
-        before, self._refused = self._refused, self._count_refused()
-        if self._refused <= before:
+        if not self.was_reached():
             return ""
-        try:
-            limit = read_file(f"{self._folder}/pids.max").decode().strip()
-        except OSError:
-            limit = "unknown"
+        limit = self.read_limit("pids.max")
         return f"processes cannot be started, because the container has as many as it may: {limit}"
 
 
-def find_pid_folders() -> Iterator[str]:
-    """Yield where the kernel tells of the processes of our control group, in either version."""
+class MemoryLimit(Limit):
+    """
+    How much memory the container may use, and how often somebody in it was killed for more.
+
+    That does not have to end the container: the kernel may kill the training alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
+
+    def find_shortage(self) -> str:
+        """Say that somebody was killed since this was asked last; empty if nobody was."""
+        if not self.was_reached():
+            return ""
+        limit = self.read_limit("memory.max", "memory.limit_in_bytes")
+        most = f"{int(limit) >> 20} MiB" if limit.isdigit() else "that of its node"
+        return f"the kernel killed a process that wanted more memory than the container may have: {most}"
+
+
+def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield where the kernel tells this of our control group, in either version."""
     try:
         groups = read_file("/proc/self/cgroup").decode().splitlines()
     except OSError:
         return
     for line in groups:
         _, controllers, path = line.split(":", 2)
-        if controllers and "pids" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount = f"{CGROUPS}/pids" if controllers else CGROUPS
+        mount = f"{CGROUPS}/{controller}" if controllers else CGROUPS
         # Inside a container its own group may be mounted as if it were the first of all.
-        for folder in (f"{mount}{path}", mount):
-            if os.path.exists(f"{folder}/pids.events"):  # noqa: PTH110
-                yield folder
+        places = [f"{folder}/{name}" for folder in (f"{mount}{path}", mount) for name in names]
+        yield from filter(os.path.exists, places)

@@ -253,6 +253,14 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
     assert reasons(said) == ["Crashed"]
 
 
+def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told():
+    problem = Problem("OutOfMemory", "the kernel killed a process", "raise the limit")
+    state = replace(ended(run(3, 0), None, 9), problems=(problem,))
+    said = judged(alone(state))
+    assert said.message == "the kernel killed a process; raise the limit; attempt 2 of 4 in 10 s"
+    assert (said.failures, said.exit_code) == (1, 137)
+
+
 def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_long():
     third = judged(alone(ended(run(3, 0), None, 9), failures=1))
     assert (third.retry_at, third.phase) == (NOW + 20, Phase.INITIALIZED)

@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -284,19 +285,20 @@ while True:
 """
 
 
-@pytest.fixture
-def crowded():
-    """Make a control group with room for a few processes; yields its folder."""
-    folder = Path("/sys/fs/cgroup/pids", f"dljob-{uuid.uuid4().hex}")
+@contextmanager
+def limited(controller, **limits):
+    """Have a control group with a limit, which is named differently in their two versions."""
+    folder = Path("/sys/fs/cgroup", controller, f"dljob-{uuid.uuid4().hex}")
     if not folder.parent.is_dir():
         folder = Path("/sys/fs/cgroup", folder.name)
     try:
         folder.mkdir()
-        (folder / "pids.max").write_text("48")
-    except OSError as error:
+        name = next(name for name in limits if (folder / f"{controller}.{name}").exists())
+        (folder / f"{controller}.{name}").write_text(limits[name])
+    except (OSError, StopIteration) as error:
         if folder.is_dir():
             folder.rmdir()
-        pytest.skip(f"no limit on processes can be set here: {error}")
+        pytest.skip(f"no limit on {controller} can be set here: {error!r}")
     yield folder
 
     def is_empty() -> bool:
@@ -308,12 +310,52 @@ def crowded():
     folder.rmdir()
 
 
+def inside(group):
+    """Words before a command that put it into a control group."""
+    return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"))
+
+
+@pytest.fixture
+def crowded():
+    """Make a control group with room for a few processes; yields its folder."""
+    with limited("pids", max="48") as folder:
+        yield folder
+
+
+@pytest.fixture
+def tight():
+    """Make a control group with room for a SideCar, and for little more."""
+    with limited("memory", max="128M", limit_in_bytes="128M") as folder:
+        yield folder
+
+
+HUNGRY = """
+taken = [bytearray(1 << 24) for _ in range(64)]
+"""
+
+
+def test_a_training_that_the_kernel_killed_for_its_memory(start, tmp_path, token, tight):
+    """Where not the whole container is killed, nobody but its SideCar tells why it failed."""
+    script = tmp_path / "train.py"
+    script.write_text(HUNGRY)
+    command = (sys.executable, "-S", str(script), token)
+    sidecar = start(command=command, options=POLL, python=(*inside(tight), sys.executable))
+    sidecar.wait_ready()
+    assert sidecar.run(1, "0").status == 200
+    wait_reported(sidecar, "OutOfMemory", "128 MiB")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert "OutOfMemory" in names(state)
+    assert [process.signal for process in state.processes] == [9]
+    script.write_text(WAIT)
+    run_well(sidecar, 2)
+    sidecar.wait_for(lambda s: not s.problems)
+
+
 def test_a_fork_bomb_up_to_its_limit(start, tmp_path, token, crowded):
     script = tmp_path / "train.py"
     script.write_text(BOMB)
-    inside = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(crowded / "cgroup.procs"))
     command = (sys.executable, "-S", str(script), token)
-    sidecar = start(command=command, options=POLL, python=(*inside, sys.executable))
+    sidecar = start(command=command, options=POLL, python=(*inside(crowded), sys.executable))
     sidecar.wait_ready()
     run_well(sidecar, 1)
     wait_reported(sidecar, "TooManyProcesses", "48")
