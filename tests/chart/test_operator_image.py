@@ -51,6 +51,8 @@ def engine(tmp_path_factory):
         yield found
     finally:
         found.close()
+        # Some hundred megabytes, which nobody looks at.
+        shutil.rmtree(folder)
 
 
 def run(engine, *command):
