@@ -57,8 +57,7 @@ class Images:
 
     def build_all(self, archive: Path) -> None:
         """Build what is missing or has changed, and write all images into one archive."""
-        with locked(self.folder):
-            self._write_settings()
+        with self._opened():
             if not self._has(PYTHON):
                 self._make_python()
             self._ensure_tools()
@@ -71,8 +70,7 @@ class Images:
 
     def build_pause(self, archive: Path) -> None:
         """Build only what every pod needs."""
-        with locked(self.folder):
-            self._write_settings()
+        with self._opened():
             self._ensure_tools()
             self._write_archive(archive, PAUSE)
 
@@ -145,6 +143,21 @@ class Images:
         except Unavailable:
             return False
         return True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Have the storage to ourselves; nothing of it stays mounted afterwards."""
+        with locked(self.folder):
+            self._write_settings()
+            try:
+                yield
+            finally:
+                # Of stages of a Dockerfile a container stays, and is mounted.
+                self._buildah("rm", "--all")
+                layers = self.folder / "graph" / "overlay"
+                # Buildah mounts it over itself, and leaves that to the next time.
+                if layers.is_mount():
+                    run(["umount", str(layers)])
 
     def _write_settings(self) -> None:
         places = f'graphroot = "{self.folder}/graph"\nrunroot = "{self.folder}/run"\n'
