@@ -156,9 +156,9 @@ class _Tail:
         """Open the parts that were not there before, oldest first."""
         files = _open_parts(self._path)
         identities = [_identify(os.fstat(file)) for file in files]
-        new = [
-            file for file, name in zip(files, identities, strict=True) if name not in self._parts
-        ]
+        # What is read itself may have got the name of a part, by somebody who renames logs.
+        known = self._parts | {self._identity}
+        new = [file for file, name in zip(files, identities, strict=True) if name not in known]
         for file in files:
             if file not in new:
                 os.close(file)

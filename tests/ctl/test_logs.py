@@ -107,6 +107,23 @@ def test_a_log_that_is_turned_over_is_followed_on(played, logs):
         assert live.rest() == Result(0, "", "")
 
 
+def test_a_log_that_was_renamed_and_is_not_begun_anew_yet_is_not_read_twice(played, logs):
+    logs.write("n1", "old\n")
+    path = logs.folder / "n1.log"
+    looks: list[None] = []
+
+    def find():
+        looks.append(None)
+        match len(looks):
+            case 2:
+                path.rename(logs.folder / "n1.log.1")
+            case 4:
+                logs.write("n1", "new\n")
+        return {"n1": path}, len(looks) > 5
+
+    assert [line.text for line in following.follow(find, None)] == [b"old\n", b"new\n"]
+
+
 def test_a_log_in_parts_is_read_as_the_one_that_it_was(played, logs):
     (logs.folder / "n1.log.2").write_text("one\ntwo\nthr", encoding="utf-8")
     (logs.folder / "n1.log.1").write_text("ee\nfour\n", encoding="utf-8")
