@@ -64,7 +64,7 @@ servers: setup  ## find the real servers that tests want, or build them where th
 # the last line.
 .PHONY: test
 test: lint servers  ## lint and all tests, with the floor on the branches of dlcore
-	$(BIN)/pytest -n $(JOBS) -m "not nodes and not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not nodes and not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
 
 .PHONY: test-sidecar
 test-sidecar: setup  ## of all tests only those with real SideCars and training processes

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from dlcore.model import Mechanism
-from tests.chaos.testimony import count_changes, read_all
 from tests.chaos.worlds import Trouble, in_trouble
 
 LEAST_CHANGES = 4
-"""How often jobs come to other GPUs at least, while controllers die or after that."""
+"""How often jobs come to other GPUs at least while controllers die."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -31,12 +30,11 @@ def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_name
         has_namespaces=has_namespaces,
         least_seconds=8.0,
         most_seconds=20.0,
+        least_changes=LEAST_CHANGES,
     )
     with in_trouble(root, trouble) as world:
         world.run()
         world.verify()
         assert world.story.deaths.total() >= trouble.kills
-        changes = count_changes(read_all(world.witness))
-        assert changes >= LEAST_CHANGES, f"little was at stake: {changes} changes"
     # Only if all was well, since what is in there tells what was not.
     shutil.rmtree(root)

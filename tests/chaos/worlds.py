@@ -30,7 +30,13 @@ from tests.chaos.processes import (
     parent,
     trainings,
 )
-from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
+from tests.chaos.testimony import (
+    Disturbance,
+    Expected,
+    count_changes,
+    find_broken_laws,
+    read_all,
+)
 from tests.local.asking import Asker
 from tests.servers.mongo import MongoServer
 
@@ -62,6 +68,8 @@ class Trouble:
     """How long a job takes on one GPU."""
     server: Path | None = None
     """A server of the MongoDB protocol, for the store; else that is a file."""
+    least_changes: int = 0
+    """How often jobs come to other GPUs at least before they are left in peace."""
     freezes: int = 0
     """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
     removed, and dies about that."""
@@ -117,8 +125,8 @@ class World:
     # --- the whole of it
 
     def run(self) -> None:
-        """Kill until enough have died, and then let everything come to its end."""
-        while (deaths := self.story.deaths.total()) < self.trouble.kills:
+        """Kill until enough have died and enough was at stake, and then let all come to its end."""
+        while (deaths := self.story.deaths.total()) < self.trouble.kills or self._is_tame():
             due = self.trouble.freezes * (deaths + 1) // self.trouble.kills
             if self.story.others["froze a SideCar"] < due:
                 self._live_until_a_removal()
@@ -126,6 +134,10 @@ class World:
                 self._live_and_die()
         self._release()
         self._be_calm()
+
+    def _is_tame(self) -> bool:
+        """Where controllers live as long as usual and all else is slow, many die before they decide."""
+        return count_changes(read_all(self.witness)) < self.trouble.least_changes
 
     def verify(self) -> None:
         """Hold it to all laws; to be called when everything has come to its end."""

@@ -10,7 +10,8 @@ from tests.chart.pythons import OF_THE_MACHINE, make_python
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.engines import Recipe, find_engine
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1200)]
+# With the tests on real nodes, because to build it takes minutes.
+pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 OPERATOR = Recipe(
     file="Dockerfile.operator",

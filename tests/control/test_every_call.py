@@ -151,7 +151,7 @@ def test_some_calls(mechanism, incident, pause):
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize(("incident", "pause"), INCIDENTS)
 def test_many_calls(mechanism, incident, pause):
-    play_each(mechanism, range(1, 280, 8), incident, pause)
+    play_each(mechanism, range(1, 280, 16), incident, pause)
 
 
 @pytest.mark.long

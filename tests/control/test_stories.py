@@ -34,14 +34,14 @@ def test_the_laws_hold(name: str, mechanism: Mechanism):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mechanism"), KINDS)
 def test_the_laws_hold_in_many_stories(name: str, mechanism: Mechanism):
-    for seed in range(1, 9):
+    for seed in range(1, 5):
         tell(name, mechanism, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "mechanism"), KINDS)
 def test_the_laws_hold_in_hundreds_of_stories(name: str, mechanism: Mechanism):
-    for seed in range(9, 250):
+    for seed in range(5, 250):
         tell(name, mechanism, seed)
 
 
