@@ -144,6 +144,10 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
             there.entry = replace(there.entry, job=replace(there.entry.job, template=template))
             there.pods.launch(there.entry, BOOKING)
             await there.until(PodPhase.UP)
+            # Before that it can be told nothing, and so has ended if it is killed.
+            socket = there.pods._folders.pod_socket(KEY, BOOKING.serial)
+            while not socket.exists():
+                await asyncio.sleep(0.01)
             folder.rmdir()
             there.signal(signal.SIGKILL)
             while (pod := there.look()).phase is PodPhase.UP:

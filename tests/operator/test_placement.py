@@ -2,6 +2,7 @@
 Where pods have room, and what a namespace may have: with the real kube-scheduler, and others' pods.
 
 One operator plays all stories; each leaves the two nodes, of four GPUs and 64 CPUs, as it found them.
+No other test has nodes of these names, on which what it left would count.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     folder: Path = tmp_path_factory.mktemp("placement")
     with control_plane.api() as api:
         namespace = make_namespace(api)
-    with staged(control_plane, namespace, folder, {"gpu-a": 4, "gpu-b": 4}) as stage:
+    with staged(control_plane, namespace, folder, {"room-a": 4, "room-b": 4}) as stage:
         stage.start_operator(
             settings={
                 "limits.maxGpus": f"{namespace}={MOST}",
@@ -108,23 +109,24 @@ def test_a_pod_that_asks_more_than_any_node_has_is_told_so(stage: Stage) -> None
 
 
 def test_what_others_ask_counts_until_they_are_gone(stage: Stage) -> None:
-    use(stage, "gpu-a", "60")
-    use(stage, "gpu-b", "50")
+    use(stage, "room-a", "60")
+    use(stage, "room-b", "50")
     submit(stage, "job", cpu="20")
     told = wait_for_reason(stage, "job", "NoRoomForPod")
     assert (
-        "its pod asks 20 cpu; the most that any node of the pool has free is 14 cpu (gpu-b)" in told
+        "its pod asks 20 cpu; the most that any node of the pool has free is 14 cpu (room-b)"
+        in told
     )
-    stage.api.delete(pod_path(stage, "others-gpu-b"), gracePeriodSeconds=0)
-    assert node_of(stage, "job") == "gpu-b"
+    stage.api.delete(pod_path(stage, "others-room-b"), gracePeriodSeconds=0)
+    assert node_of(stage, "job") == "room-b"
 
 
 def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> None:
-    use(stage, "gpu-a", "30")
+    use(stage, "room-a", "30")
     for number in range(3):
         submit(stage, f"job-{number}", cpu="30", gpus={"options": [1]})
     nodes = sorted(node_of(stage, f"job-{number}") for number in range(3))
-    assert nodes == ["gpu-a", "gpu-b", "gpu-b"]
+    assert nodes == ["room-a", "room-b", "room-b"]
     unscheduled = [
         text for n in range(3) for reason, text in stage.events(f"job-{n}") if "nschedul" in reason
     ]
@@ -133,10 +135,10 @@ def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> Non
 
 def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None:
     taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
-    stage.api.merge("/api/v1/nodes/gpu-a", {"spec": {"taints": [taint]}})
+    stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [taint]}})
     try:
         submit(stage, "elsewhere", gpus={"options": [1]})
-        here = {"nodeSelector": {"kubernetes.io/hostname": "gpu-a"}}
+        here = {"nodeSelector": {"kubernetes.io/hostname": "room-a"}}
         submit(stage, "kept-off", gpus={"options": [1]}, pod=here)
         tolerant = here | {"tolerations": [{"key": "team", "operator": "Exists"}]}
         submit(stage, "tolerant", gpus={"options": [1]}, pod=tolerant)
@@ -144,11 +146,11 @@ def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None
         assert "its pod may be on none of the 2 nodes of the pool" in told
         assert "1 with the taint team=red:NoSchedule, which it does not tolerate" in told
         assert "1 with labels that its nodeSelector or node affinity does not match" in told
-        assert node_of(stage, "elsewhere") == "gpu-b"
-        assert node_of(stage, "tolerant") == "gpu-a"
+        assert node_of(stage, "elsewhere") == "room-b"
+        assert node_of(stage, "tolerant") == "room-a"
     finally:
-        stage.api.merge("/api/v1/nodes/gpu-a", {"spec": {"taints": None}})
-    assert node_of(stage, "kept-off") == "gpu-a"
+        stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": None}})
+    assert node_of(stage, "kept-off") == "room-a"
 
 
 def make_volume(stage: Stage, node: str) -> str:
@@ -187,7 +189,7 @@ def test_a_job_goes_where_its_volume_is_and_waits_until_there_is_one(stage: Stag
     # Something that would be filled up first, were the volume not elsewhere.
     submit(stage, "small", gpus={"options": [1]})
     first = node_of(stage, "small")
-    other = "gpu-b" if first == "gpu-a" else "gpu-a"
+    other = "room-b" if first == "room-a" else "room-a"
     submit(stage, "reader", gpus={"options": [1]}, pod={"volumes": claims})
     told = wait_for_reason(stage, "reader", "PodFitsNowhere")
     assert "2 for want of the PersistentVolumeClaim data, which does not exist" in told
@@ -200,7 +202,7 @@ def test_a_job_goes_where_its_volume_is_and_waits_until_there_is_one(stage: Stag
 
 
 def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) -> None:
-    use(stage, "gpu-a", "1", labels={"app": "loud"})
+    use(stage, "room-a", "1", labels={"app": "loud"})
     apart = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -213,9 +215,9 @@ def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) 
     }
     # What fills a node up comes to it first, so that it is the one tried before the other.
     submit(stage, "quiet", gpus={"options": [1]}, pod={"affinity": apart})
-    assert node_of(stage, "quiet") == "gpu-b"
+    assert node_of(stage, "quiet") == "room-b"
     assert any(reason == "Unschedulable" for reason, _ in stage.events("quiet"))
-    use(stage, "gpu-b", "1", labels={"app": "loud"})
+    use(stage, "room-b", "1", labels={"app": "loud"})
     submit(stage, "lonely", gpus={"options": [1]}, pod={"affinity": apart})
     told = wait_for_reason(stage, "lonely", "PodFitsNowhere")
     assert "that kube-scheduler refused lately" in told
