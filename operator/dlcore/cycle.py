@@ -12,7 +12,7 @@ from dataclasses import replace
 from dlcore import allotting, checking, placing, planning, rooms
 from dlcore.allotting import Allotted
 from dlcore.checking import Law
-from dlcore.contract import Policy, View
+from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
 from dlcore.needs import Needs
 from dlcore.placing import Placed
@@ -44,6 +44,7 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
         allotted = allotting.allot(running, pending, snapshot.limits)
         decision = policy.allocate(show(snapshot, allotted))
         decision = allotting.keep_within(decision, allotted, snapshot.limits)
+        decision = fit_to_spec(decision, allotted.running)
 
         # 3. Which GPUs these are.
         new = decision.shares.keys() - {state.id for state in running}
@@ -96,6 +97,23 @@ def show(snapshot: Snapshot, allotted: Allotted) -> View:
     )
 
 
+def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
+    """
+    Let those change that would keep a number of GPUs that their user no longer allows.
+
+    To the next lower number that is allowed, which is there at once, or else to the next higher
+    one. Only who finds no room for that loses all, so that an edit costs a reshape and no pod.
+    """
+    shares = dict(decision.shares)
+    for state in running:
+        share = shares.get(state.id)
+        if share is None or state.has_allowed_size or share.gpus in state.job.gpus.options:
+            continue
+        lower = [n for n in state.job.gpus.options if n < share.gpus]
+        shares[state.id] = Share(lower[-1] if lower else state.least, _SPEC_CHANGED)
+    return decision if shares == decision.shares else replace(decision, shares=shares)
+
+
 def _is_odd(state: JobState, allotted: Allotted) -> bool:
     """Whether a policy may have counted on what cannot be, and on what others could use."""
     return state.needs is not None or state.id in allotted.allotments
@@ -110,7 +128,7 @@ def _name_causes(
         if state.id in ending:
             stopped[state] = ending[state.id]
         elif not state.has_allowed_size and state.id not in placed.wanted:
-            # Its user has changed its numbers of GPUs, and the policy did not reshape it.
+            # Its user has changed its numbers of GPUs, and there is no room for any of them.
             stopped[state] = _SPEC_CHANGED
     return stopped
 

@@ -423,6 +423,23 @@ def test_a_job_whose_number_of_gpus_is_no_option_any_longer_does_not_keep_it(nam
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
+@pytest.mark.parametrize(("held", "options"), [(4, (1, 2)), (4, (3,)), (2, (4,)), (2, (3, 4))])
+def test_an_edit_of_its_numbers_of_gpus_costs_a_job_a_reshape_and_no_stop(name, held, options):
+    old = make_state("old", options=options, requested=options[-1], holds={"n1": range(held)})
+    step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
+    assert isinstance(step, Reshape)
+    assert count(step) in options
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_a_job_for_whose_new_number_of_gpus_there_is_no_room_waits_for_it(name: str):
+    old = make_state("old", options=(8,), holds={"n1": (0, 1)})
+    step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
+    assert isinstance(step, Stop)
+    assert step.cause.code is CauseCode.SPEC_CHANGED
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
 def test_of_two_jobs_seen_on_one_gpu_the_later_one_goes(name: str):
     states = [
         make_state("first", options=(2,), holds={"n1": (0, 1)}),
