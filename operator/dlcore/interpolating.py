@@ -196,7 +196,7 @@ def _fit_nonnegative(columns: Sequence[Numbers], wanted: Numbers) -> list[float]
 def _fit(columns: Sequence[Numbers], wanted: Numbers) -> tuple[list[float], float]:
     """Solve the least squares, and tell their sum, by making each column orthogonal to the former."""
     if not columns:
-        return [], math.fsum(each * each for each in wanted)
+        return [], _dot(wanted, wanted)
     first, *others = columns
     # One of which nothing is left is made of the former, and adds nothing.
     length = _dot(first, first) or 1.0

@@ -127,16 +127,16 @@ class _Tail:
 
     def _read_on(self) -> Iterator[bytes]:
         """Read what is new, also what was turned over since."""
-        block = b"any"
-        while block:
+        while True:
             with _kept_from_turning(self._file):
                 files = self._open_turned_over()
                 block = b"" if files else os.read(self._file, BLOCK)
             if files:
-                block = b"any"
                 yield from _iter_and_close(files)
             elif block:
                 yield block
+            else:
+                return
 
     def _open_turned_over(self) -> list[int]:
         """

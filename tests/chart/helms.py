@@ -1,8 +1,6 @@
 """Helm as a user types it."""
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,54 +8,31 @@ from typing import Any
 import yaml
 
 from tests.servers.binaries import HELM, demand
-from tests.servers.kubectl import Said
+from tests.servers.kubectl import Kubectl, Said
 from tests.sidecar.drivers import ROOT
 
 CHART = ROOT / "manifests" / "chart"
-LIMIT_SECONDS = 120.0
 HOME = "dljob-system"
 
 Json = dict[str, Any]
-
-
-class HelmFailed(Exception):
-    """It ended with an error; the message is what it said."""
 
 
 class Helm:
     """
     Commands in the name of a kubeconfig's user, or of nobody, who has no cluster.
 
-    ``helm("lint", CHART)`` returns what it prints and raises :class:`HelmFailed`.
+    ``helm("lint", CHART)`` returns what it prints and raises what ``kubectl`` raises.
     """
 
-    def __init__(self, home: Path, kubeconfig: Path | None = None) -> None:
-        self._program = demand(HELM)["helm"]
-        theirs = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-        self._environment = theirs | {
-            "HOME": str(home),
-            "KUBECONFIG": str(kubeconfig or home / "none"),
-        }
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+        self._typed = Kubectl(demand(HELM)["helm"], kubeconfig or folder / "none")
 
     def __call__(self, *words: str | Path, values: Mapping[str, Any] | None = None) -> str:
-        said = self.try_to(*words, values=values)
-        if said.code != 0:
-            raise HelmFailed(said.err.strip() or said.out.strip())
-        return said.out
+        return self._typed(*words, *_values(values), stdin=_values_file(values))
 
     def try_to(self, *words: str | Path, values: Mapping[str, Any] | None = None) -> Said:
         """Run a command, perhaps with a file of values."""
-        given = ["--values=-"] if values is not None else []
-        ran = subprocess.run(
-            [self._program, *words, *given],
-            input=json.dumps(values) if values is not None else None,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_SECONDS,
-        )
-        return Said(ran.returncode, ran.stdout, ran.stderr)
+        return self._typed.try_to(*words, *_values(values), stdin=_values_file(values))
 
     def render(self, values: Mapping[str, Any] | None = None, *words: str) -> "Rendered":
         """Return what would be installed."""
@@ -65,6 +40,14 @@ class Helm:
             "template", "dljob", CHART, f"--namespace={HOME}", *words, values=dict(values or {})
         )
         return Rendered(text)
+
+
+def _values(values: Mapping[str, Any] | None) -> list[str]:
+    return [] if values is None else ["--values=-"]
+
+
+def _values_file(values: Mapping[str, Any] | None) -> str | None:
+    return None if values is None else json.dumps(values)
 
 
 class Rendered:

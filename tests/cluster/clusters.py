@@ -1,7 +1,6 @@
 """A cluster of two real nodes with the operator in it, installed as its users install it."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from tests.chart.helms import CHART, HOME
 from tests.servers.binaries import HELM, find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.images import OPERATOR, SIDECAR, Images
@@ -21,9 +21,7 @@ Json = dict[str, Any]
 
 HELM_SECONDS = 600.0
 NODES = 2
-HOME = "dljob-system"
 RELEASE = "dljob"
-CHART = Path(__file__).resolve().parents[2] / "manifests" / "chart"
 GPU_TYPE = "A100"
 """Of the type whose speeds the training of the tests replays."""
 POOL_LABEL = "dljob.io/pool"
@@ -57,17 +55,10 @@ class Cluster:
 
     def helm(self, *words: str | Path) -> str:
         """Helm as a user types it."""
-        command = Kubectl(self.helm_program, self.plane.admin)
-        ran = subprocess.run(
-            command.command(*words),
-            env=command.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=HELM_SECONDS,
-        )
-        assert ran.returncode == 0, f"helm {words}: {ran.stderr.strip()}\n{self.describe_home()}"
-        return ran.stdout
+        helm = Kubectl(self.helm_program, self.plane.admin, seconds=HELM_SECONDS)
+        said = helm.try_to(*words)
+        assert said.code == 0, f"helm {words}: {said.err.strip()}\n{self.describe_home()}"
+        return said.out
 
     def ask(self, *words: str) -> Json:
         """Read what kubectl shows of something, as a document."""
@@ -95,7 +86,11 @@ def values(**others: Any) -> Mapping[str, Any]:
     return {
         "image": image(OPERATOR),
         "sidecar": {"image": image(SIDECAR)},
-        "settings": {"pods": {"runtimeClass": "", "virtualGpus": True}},
+        "settings": {
+            "pods": {"runtimeClass": "", "virtualGpus": True},
+            # What a test waits for; the trainings of most of them would take days.
+            "publishing": {"seconds": 2},
+        },
         **others,
     }
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.clusters import HOME, RELEASE, install
+from tests.chart.helms import HOME
+from tests.cluster.clusters import RELEASE, install
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from tests.cluster.clusters import CHART, HOME, RELEASE, Cluster, values
+from tests.chart.helms import CHART, HOME
+from tests.cluster.clusters import RELEASE, Cluster, values
 from tests.cluster.jobs import as_text, replay
 
 ROOT = CHART.parents[1]

@@ -352,10 +352,14 @@ def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage)
     asyncio.run(story())
 
 
-def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage):
+@pytest.fixture
+def pod_of_somebody_else(stage):
+    """A pod of the name that the job's first one would have."""
     pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+    return stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
 
+
+def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage, pod_of_somebody_else):
     async def story():
         async with Side(stage, 1) as side:
             entry = (await side.see()).entries[side.job]
@@ -369,10 +373,7 @@ def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage):
     asyncio.run(story())
 
 
-def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage):
-    pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
-
+def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage, pod_of_somebody_else):
     async def story():
         async with Side(stage, 1) as side:
             entry = (await side.see()).entries[side.job]

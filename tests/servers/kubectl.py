@@ -23,22 +23,30 @@ class KubectlFailed(Exception):
 
 class Kubectl:
     """
-    Commands in the name of a kubeconfig's user.
+    Commands in the name of a kubeconfig's user, also of other programs that read it, such as Helm.
 
     ``kubectl("get", "dljobs")`` returns what it prints and raises :class:`KubectlFailed`;
     ``kubectl.try_to(…)`` returns how it went.
     """
 
-    def __init__(self, program: Path, kubeconfig: Path, *, namespace: str = "") -> None:
+    def __init__(
+        self,
+        program: Path,
+        kubeconfig: Path,
+        *,
+        namespace: str = "",
+        seconds: float = LIMIT_SECONDS,
+    ) -> None:
         self._program = program
         self._kubeconfig = kubeconfig
         self._namespace = namespace
+        self._seconds = seconds
         # What it learns of the server it keeps at home, which is not the user's here.
         self._home = kubeconfig.parent / "home"
 
     def in_namespace(self, namespace: str) -> "Kubectl":
         """The same, with another namespace where none is given."""
-        return Kubectl(self._program, self._kubeconfig, namespace=namespace)
+        return Kubectl(self._program, self._kubeconfig, namespace=namespace, seconds=self._seconds)
 
     def __call__(self, *words: str | Path, stdin: str | None = None) -> str:
         said = self.try_to(*words, stdin=stdin)
@@ -54,7 +62,7 @@ class Kubectl:
             capture_output=True,
             text=True,
             check=False,
-            timeout=LIMIT_SECONDS,
+            timeout=self._seconds,
         )
         return Said(ran.returncode, ran.stdout, ran.stderr)
 
