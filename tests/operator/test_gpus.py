@@ -108,7 +108,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
         {broken: [0]},
     )
 
-    stage.wait(lambda: "it reported Xid 79" in known(stage)[broken].get("out", {}).get("1", ""))
+    stage.wait(lambda: "it reported Xid 79" in why_out(stage, broken, "1"))
     assert known(stage)[broken]["uuids"] == {"0": "GPU-standin-0", "1": "GPU-standin-1"}
 
     # One that vanishes is told, and what trains goes on with it.
@@ -118,9 +118,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
     assert f"GPU {other}/0 is given to nobody: it vanished from a container" in said(operator)
     assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
-    stage.wait(
-        lambda: "it vanished from a container" in known(stage)[other].get("out", {}).get("0", "")
-    )
+    stage.wait(lambda: "it vanished from a container" in why_out(stage, other, "0"))
 
     # When it cannot go on, a new container brings it back; that is not held against the job.
     for pid in trainings(stage, former):
@@ -183,6 +181,12 @@ def known(stage: Stage) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{stage.namespace}/configmaps/dljob-gpus"
     told: dict[str, Any] = json.loads(stage.api.get(path)["data"]["gpus.json"])
     return told
+
+
+def why_out(stage: Stage, node: str, gpu: str) -> str:
+    """Why a GPU is given to nobody, in the words that are kept; none if it is not out, so far."""
+    why: str = known(stage).get(node, {}).get("out", {}).get(gpu, "")
+    return why
 
 
 def warnings(stage: Stage, job: str) -> list[tuple[str, str]]:
