@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import time
@@ -15,7 +16,7 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey
+from dlcontrol.platforms import Entry, Fenced, NotKept, NotKeptAlone, PodKey
 from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 RENEWAL_S = 60.0
 MOST_WAITING = 20
-"""For so many jobs at a time a certificate is written once more, in case it is missing."""
+"""For so many jobs at a time a certificate is written once more, in case it is missing or over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,13 +187,18 @@ class Leading:
                 log.warning("certificates are not renewed yet: %s", error)
 
     def _waiting(self) -> list[JobId]:
-        """Some of the jobs whose pods do not start, and nobody says why."""
-        told = (
-            (job, entry.status.condition(ConditionType.INITIALIZED))
-            for job, entry in self._cluster.entries.items()
-        )
-        found = [job for job, said in told if said is not None and said.reason == NOT_STARTED]
-        return found[:MOST_WAITING]
+        """Some of the jobs that may lack a valid certificate, by what is seen of their pods."""
+        found = (job for job, entry in self._cluster.entries.items() if self._may_lack(job, entry))
+        return list(itertools.islice(found, MOST_WAITING))
+
+    def _may_lack(self, job: JobId, entry: Entry) -> bool:
+        """Whether a pod of it does not start and nobody says why, or cannot be spoken to."""
+        said = entry.status.condition(ConditionType.INITIALIZED)
+        if said is not None and said.reason == NOT_STARTED:
+            return True
+        keys = (PodKey(job, booking.node) for booking in entry.status.pods)
+        contacts = (self._sidecars.contact(key) for key in keys)
+        return any(contact.problem and not contact.reachable for contact in contacts)
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self._cluster.entries.get(key.job)
