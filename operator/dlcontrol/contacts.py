@@ -74,11 +74,13 @@ class Acquaintance:
         self._reach(now)
         return heard
 
-    def lose(self, why: str, now: float) -> None:
+    def lose(self, why: str, now: float, *, is_outdated: bool = False) -> None:
         """Take in that no answer came."""
         self._silence = why
         since = now if self.contact.reachable else self.contact.since
-        self.contact = replace(self.contact, reachable=False, since=since, problem=why)
+        self.contact = replace(
+            self.contact, reachable=False, since=since, problem=why, outdated=is_outdated
+        )
 
     def _take(self, state: State, asked: Ticket, now: float) -> Heard:
         known = self.contact.state
@@ -114,7 +116,9 @@ class Acquaintance:
     def _reach(self, now: float) -> None:
         self._silence = ""
         since = self.contact.since if self.contact.reachable else now
-        self.contact = replace(self.contact, reachable=True, since=since, problem=self._objection)
+        self.contact = replace(
+            self.contact, reachable=True, since=since, problem=self._objection, outdated=False
+        )
 
     # --- what it is told
 

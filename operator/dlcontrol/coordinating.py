@@ -34,6 +34,8 @@ from dlwire.messages import Run, State, Stop
 
 NAMES_S = 10.0
 """For so long a new SideCar may tell the UUIDs of the GPUs; then they are named by their numbers."""
+RENEWAL_S = 300.0
+"""So much longer may be silent who only waits for another certificate; a kubelet looks once a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +221,13 @@ class _Case:
         """End the pods whose SideCar was silent for too long: what they hold is never freed else."""
         for seat in self.present:
             silent_for = self.scene.now - seat.contact.since
+            patience = self.scene.lost_seconds
+            if seat.contact.outdated:
+                patience += RENEWAL_S
             if (
                 seat.pod.phase is PodPhase.UP
                 and not seat.contact.reachable
-                and silent_for > self.scene.lost_seconds
+                and silent_for > patience
             ):
                 because = f"its SideCar has not answered for {silent_for:.0f} s"
                 yield Remove(seat.key, because, is_needed=True)

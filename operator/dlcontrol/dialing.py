@@ -29,6 +29,8 @@ AUTHORITY = "ca.crt"
 
 OK = 200
 LONGEST_TEXT = 500
+EXPIRED = 10
+"""What OpenSSL calls a certificate whose time is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,11 @@ class DialSettings:
 
 class Unreachable(Exception):
     """There was no answer, or none that can be understood; the text is one line that says why."""
+
+    def __init__(self, why: str, *, is_outdated: bool = False) -> None:
+        super().__init__(why)
+        self.is_outdated = is_outdated
+        """Whether somebody is there, whose certificate is over."""
 
 
 class NotAccepted(Exception):
@@ -200,7 +207,8 @@ class Line:
             ) as response:
                 status, answer = response.status, await self._read(response)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreachable(self._why(error, seconds)) from error
+            why = self._why(error, seconds)
+            raise Unreachable(why, is_outdated=_is_outdated(error)) from error
         return _understand(status, answer)
 
     def _context(self) -> ssl.SSLContext | bool:
@@ -240,6 +248,12 @@ class Line:
         else:
             text = f"no answer from {self._place}: {str(error) or type(error).__name__}"
         return text[:LONGEST_TEXT]
+
+
+def _is_outdated(error: Exception) -> bool:
+    """Whether of all that a certificate must be, only its time is over: it is of the right authority."""
+    cause = getattr(error, "certificate_error", None)
+    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code == EXPIRED
 
 
 def _understand(status: int, answer: bytes) -> State:

@@ -38,6 +38,8 @@ class Contact:
     call back what was said."""
     problem: str = ""
     """Why it cannot be spoken to, or what it does not accept and why."""
+    outdated: bool = False
+    """It is there, and cannot be spoken to because its certificate is over."""
 
     @property
     def unanswered(self) -> tuple[Run, ...]:

@@ -209,7 +209,7 @@ class _Follower:
         except Unreachable as error:
             pause = self._pause_after(self._failures)
             self._failures += 1
-            self._lose(str(error))
+            self._lose(str(error), is_outdated=error.is_outdated)
             return pause
         except NotAccepted as error:
             self._take_refusal(error.refusal)
@@ -255,7 +255,7 @@ class _Follower:
         except Unreachable as error:
             # That a container has ended is no news of the one that came after it.
             if self.known.is_due(target):
-                self._lose(str(error))
+                self._lose(str(error), is_outdated=error.is_outdated)
         except NotAccepted as error:
             self._object(target, error.refusal)
             return self._settings.refused_pause_seconds
@@ -289,9 +289,9 @@ class _Follower:
         heard = self.known.hear(state, asked=asked, now=self._around.clock())
         self._tell_others(before, heard)
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, *, is_outdated: bool = False) -> None:
         before = self.known.contact
-        self.known.lose(why, self._around.clock())
+        self.known.lose(why, self._around.clock(), is_outdated=is_outdated)
         self._around.meter.failed()
         self._tell_others(before, Heard.NOTHING)
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import math
 import os
 import random
 import time
@@ -149,7 +150,8 @@ class Certificates:
         """
         Renew what has to be; ``jobs`` are those with pods.
 
-        Those that are ``waiting`` have pods that do not start, perhaps for want of their certificate.
+        Those that are ``waiting`` have pods that do not start or cannot be spoken to, perhaps for want of
+        a valid certificate. They are given another one, but not all the time.
 
         Nobody may read Secrets, we neither; so of those that a former operator wrote we do not know
         until when they are valid, and write them anew, not all at once.
@@ -161,7 +163,8 @@ class Certificates:
             self._written.pop(job, None)
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
-            if now >= due or job in waiting:
+            written = self._written.get(job, ("", -math.inf))[1]
+            if now >= due or (job in waiting and now >= written + AGAIN_S):
                 try:
                     await self._write(job, metadata)
                 except Rejected as error:

@@ -39,7 +39,7 @@ from dlwire.messages import Refusal
 
 log = logging.getLogger(__name__)
 
-RENEWAL_S = 60.0
+RENEWAL_S = 5.0
 MOST_WAITING = 20
 """For so many jobs at a time a certificate is written once more, in case it is missing or over."""
 
@@ -197,8 +197,7 @@ class Leading:
         if said is not None and said.reason == NOT_STARTED:
             return True
         keys = (PodKey(job, booking.node) for booking in entry.status.pods)
-        contacts = (self._sidecars.contact(key) for key in keys)
-        return any(contact.problem and not contact.reachable for contact in contacts)
+        return any(self._sidecars.contact(key).outdated for key in keys)
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self._cluster.entries.get(key.job)

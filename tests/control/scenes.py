@@ -129,6 +129,7 @@ class Sat:
     phase: PodPhase = PodPhase.UP
     reachable: bool = True
     since: float = 0.0
+    outdated: bool = False
     declared: Target | None = None
     overtaken: tuple[Run, ...] = ()
     asked: bool = True
@@ -145,6 +146,7 @@ class Sat:
                 self.state,
                 reachable=self.reachable and self.state is not None,
                 since=self.since,
+                outdated=self.outdated,
                 declared=self.declared,
                 overtaken=self.overtaken,
             )

@@ -481,6 +481,15 @@ def test_a_pod_whose_sidecar_is_silent_for_long_is_ended():
     assert next_commands(scene) == [Remove(A0, "its SideCar has not answered for 61 s", True)]
 
 
+def test_a_pod_whose_certificate_is_over_is_given_the_time_to_get_another_one():
+    silent = Sat(running(run(3, 0)), reachable=False, since=NOW - 359.0, outdated=True)
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": silent}))
+    assert next_commands(scene) == []
+    silent = replace(silent, since=NOW - 361.0)
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": silent}))
+    assert next_commands(scene) == [Remove(A0, "its SideCar has not answered for 361 s", True)]
+
+
 def test_what_a_silent_sidecar_had_is_nobodys_to_give():
     silent = Sat(running(run(3, 0, 1)), reachable=False, since=NOW - 20.0)
     a = cast("a", generation=2, seats={"n0": silent})

@@ -97,6 +97,23 @@ def test_a_sidecar_of_another_authority_is_a_stranger(people):
             caller.follow(at(container))
             contact = await caller.until(lambda contact: contact.problem)
             assert "does not prove that it is" in contact.problem
+            assert not contact.outdated
+
+    live_through(story())
+
+
+def test_a_sidecar_whose_certificate_is_over_is_known_to_be_there_until_it_has_another_one(people):
+    async def story():
+        people.authority.issue(people.sidecar, job_name(JOB), days=-1)
+        async with networked(people) as container, calling_as(people.controller) as caller:
+            caller.follow(at(container))
+            contact = await caller.until(lambda contact: contact.problem)
+            assert (contact.reachable, contact.outdated) == (False, True)
+            assert "expired" in contact.problem
+            people.authority.issue(people.sidecar, job_name(JOB))
+            container.servers.renew()
+            contact = await caller.until(lambda contact: contact.reachable)
+            assert not contact.outdated
 
     live_through(story())
 

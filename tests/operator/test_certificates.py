@@ -67,6 +67,24 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
     assert renewed() == []
 
 
+def test_who_may_lack_a_valid_one_is_given_another_one_now_and_then():
+    server, now = SecretServer(), [0.0]
+    server.going.clear()
+    api: Any = server
+    certificates = Certificates(api, Authority.new(), clock=lambda: now[0], chance=random.Random(1))
+
+    def renewed() -> list[str]:
+        server.asked.clear()
+        asyncio.run(certificates.renew(JOBS, [JobId("last/job")]))
+        return server.asked
+
+    assert renewed() == ["last"]
+    now[0] += 5.0
+    assert renewed() == []
+    now[0] += 60.0
+    assert renewed() == ["last"]
+
+
 def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
     authority = Authority.new()
 
