@@ -53,12 +53,12 @@ def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float
         return status
     there = {seat.key.node: seat for seat in seats}
     needed = [there.get(node) for node in status.placement.nodes]
-    if all(seat is not None and seat.state is not None for seat in needed):
+    if all(seat is not None and _is_heard(seat, now - quiet) for seat in needed):
         condition = Condition(
             ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
         )
         return status.with_condition(condition, now)
-    unheard = [seat for seat in needed if seat is not None and seat.state is None]
+    unheard = [seat for seat in needed if seat is not None and not _is_heard(seat, now - quiet)]
     found = (_why_not_up(seat, now - quiet, status.booked_at) for seat in unheard)
     reason, message = next(filter(None, found), ("", ""))
     told = status.condition(ConditionType.INITIALIZED)
@@ -70,13 +70,21 @@ def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float
     )
 
 
+def _is_heard(seat: Seat, patient_until: float) -> bool:
+    """Whether its SideCar has told what it does, and is not silent since."""
+    contact, is_up = seat.contact, seat.pod.phase is PodPhase.UP
+    is_silent = is_up and not contact.reachable and contact.since <= patient_until
+    return seat.state is not None and not is_silent
+
+
 def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str, str] | None:
     pod, node = seat.pod, seat.key.node
     if pod.phase is PodPhase.UP:
         problem = seat.contact.problem
         if not problem or seat.contact.since > patient_until:
             return None
-        return "SideCarSilent", f"its SideCar on {node} cannot be spoken to: {problem}"
+        reason = "CertificateExpired" if seat.contact.outdated else "SideCarSilent"
+        return reason, f"its SideCar on {node} cannot be spoken to: {problem}"
     if pod.reason:
         return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
     since = booked_at if seat.fresh else seat.contact.since

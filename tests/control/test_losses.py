@@ -9,7 +9,7 @@ from dlcontrol.judging import judge
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
 from dlcontrol.troubles import NOT_STARTED
-from dlcontrol.verdicts import Rules
+from dlcontrol.verdicts import Rules, Verdict
 from dlcore.model import JobId, NodeName, Phase
 from dlwire.messages import State
 from tests.control.scenes import NOW, PENDING, Sat, after, cast, make_scene, run, running, stop
@@ -132,11 +132,23 @@ def test_where_hundreds_start_at_once_it_is_told_later():
 
 
 def test_that_a_sidecar_cannot_be_spoken_to_is_told_with_its_reason():
-    seat = Sat(None, phase=PodPhase.UP, since=NOW - RULES.quiet_seconds - 1, reachable=False)
+    said = judged_while_silent(None, "its certificate is of another authority")
+    assert told(said) == ["SideCarSilent"]
+    assert "another authority" in said.news[0].message
+
+
+@pytest.mark.parametrize("state", [None, running(run(3, 0))], ids=["at its start", "in training"])
+def test_that_a_certificate_is_over_is_told_and_nothing_is_taken_from_the_job(state):
+    said = judged_while_silent(state, "certificate has expired", outdated=True)
+    found = said.status.condition(ConditionType.INITIALIZED)
+    assert (found.reason, "has expired" in found.message) == ("CertificateExpired", True)
+    assert said.status.placement is not None
+
+
+def judged_while_silent(state: State | None, problem: str, *, outdated: bool = False) -> Verdict:
+    seat = Sat(state, since=NOW - RULES.quiet_seconds - 1, reachable=False, outdated=outdated)
     job = cast("a", {"n0": (0,)}, seats={"n0": seat}, phase=Phase.INITIALIZED, booked_at=1.0)
     scene = make_scene(job)
     known = scene.seats[A][NodeName("n0")]
-    object.__setattr__(known.contact, "problem", "its certificate is of another authority")
-    said = judge(scene, RULES)[A]
-    assert told(said) == ["SideCarSilent"]
-    assert "another authority" in said.news[0].message
+    object.__setattr__(known.contact, "problem", problem)
+    return judge(scene, RULES)[A]
