@@ -392,10 +392,11 @@ def job_document(
     ends_when_saved: bool,
     is_forgotten: bool,
     options: Sequence[int],
+    program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER)),
 ) -> dict[str, Any]:
     """A job that bears witness; killed as often as it likes, it is tried again."""
     command = [
-        *(sys.executable, "-S", "-E", str(TRAINER), f"--job={name}"),
+        *(*program, f"--job={name}"),
         *(f"--folder={root / 'jobs' / name}", f"--witness={root / 'witness'}"),
         f"--iterations={iterations}",
         *(["--ends-when-saved"] if ends_when_saved else []),

@@ -1,59 +1,35 @@
 """``Dockerfile.operator``: the operator, the extender and the command, for nobody in particular to run."""
 
-import shutil
 import subprocess
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.chart.pythons import OF_THE_MACHINE, make_python
+from tests.servers.binaries import Unavailable, do_without
+from tests.servers.images import Images
+from tests.servers.packages import ensure_packages
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.engines import Recipe, find_engine
+from tests.sidecar.engines import Buildah
 
 # With the tests on real nodes, because to build it takes minutes.
 pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-OPERATOR = Recipe(
-    file="Dockerfile.operator",
-    image="localhost/dljob-test-operator",
-    argument="PYTHON",
-    base="localhost/dljob-test-python",
-    seen=tuple(each for each in OF_THE_MACHINE if Path(each).exists()),
-    driver="overlay",
-)
 USER = 65532
-FILES = [
-    "Dockerfile.operator",
-    "requirements.operator.lock",
-    "requirements.build.lock",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "NOTICE",
-    "CHANGELOG.md",
-]
-FOLDERS = ["operator", "sidecar", "profiles", "examples"]
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    """An engine that has built the image, from nothing but the files that it names."""
-    folder = tmp_path_factory.mktemp("engine")
-    found = find_engine(folder, OPERATOR)
-    context = folder / "context"
-    context.mkdir()
-    for name in FILES:
-        shutil.copyfile(ROOT / name, context / name)
-    for name in FOLDERS:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, context / name, ignore=ignored)
+def engine() -> Iterator[Buildah]:
+    """What runs the image, which is built from nothing but the files that its Dockerfile names."""
     try:
-        found.build(context, make_python(folder / "base"))
-        yield found
+        ensure_packages()
+        context = Images.in_cache().operator_built()
+        built = context.__enter__()
+    except Unavailable as error:
+        do_without(error)
+    try:
+        yield built
     finally:
-        found.close()
-        # Some hundred megabytes, which nobody looks at.
-        shutil.rmtree(folder)
+        context.__exit__(None, None, None)
 
 
 def run(engine, *command):

@@ -141,6 +141,7 @@ def test_that_a_sidecar_cannot_be_spoken_to_is_told_with_its_reason():
 def test_that_a_certificate_is_over_is_told_and_nothing_is_taken_from_the_job(state):
     said = judged_while_silent(state, "certificate has expired", outdated=True)
     found = said.status.condition(ConditionType.INITIALIZED)
+    assert found is not None
     assert (found.reason, "has expired" in found.message) == ("CertificateExpired", True)
     assert said.status.placement is not None
 

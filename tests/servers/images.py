@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers.binaries import Unavailable, locked
+from tests.sidecar.engines import Buildah, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS = 900.0
@@ -32,6 +33,7 @@ PYTHON = "docker.io/library/python:3.11-slim"
 TOOLS = "localhost/dljob-test-tools:1"
 PAUSE = "localhost/dljob-test-pause:1"
 OPERATOR = "localhost/dljob-operator:test"
+PACKAGES = "localhost/dljob-operator-packages:test"
 SIDECAR = "localhost/dljob-sidecar:test"
 TRAINER = "localhost/dljob-test-trainer:1"
 
@@ -42,6 +44,22 @@ COPY examples /app/examples
 COPY profiles/elasticflow/throughput.csv /app/throughput.csv
 WORKDIR /app
 """
+
+
+OPERATOR_RECIPE = Recipe(
+    file="Dockerfile.operator", image=OPERATOR, argument="PYTHON", base=PYTHON, driver="overlay"
+)
+OPERATOR_FILES = (
+    "Dockerfile.operator",
+    "requirements.operator.lock",
+    "requirements.build.lock",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "NOTICE",
+    "CHANGELOG.md",
+)
+OPERATOR_FOLDERS = ("operator", "sidecar", "profiles", "examples")
 
 
 @dataclass(frozen=True)
@@ -58,11 +76,10 @@ class Images:
     def build_all(self, archive: Path) -> None:
         """Build what is missing or has changed, and write all images into one archive."""
         with self._opened():
-            if not self._has(PYTHON):
-                self._make_python()
+            self._ensure_python()
             self._ensure_tools()
             self._build(ROOT, "-", TRAINER, text=TRAINER_FILE)
-            self._build(ROOT, "Dockerfile.operator", OPERATOR)
+            self._build_operator()
             with _sidecar_context() as context:
                 self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
             self._forget_old_layers()
@@ -74,9 +91,19 @@ class Images:
             self._ensure_tools()
             self._write_archive(archive, PAUSE)
 
+    @contextmanager
+    def operator_built(self) -> Iterator[Buildah]:
+        """Build the operator's image alone, and have an engine that runs it."""
+        with self._opened(), tempfile.TemporaryDirectory() as bundles:
+            self._ensure_python()
+            self._build_operator()
+            yield Buildah(self.folder, OPERATOR_RECIPE, bundles=Path(bundles))
+
     # --- what Dockerfiles begin with
 
-    def _make_python(self) -> None:
+    def _ensure_python(self) -> None:
+        if self._has(PYTHON):
+            return
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             root = Path(folder) / "root"
             words = ["debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, str(root)]
@@ -116,6 +143,12 @@ class Images:
             self._buildah("rm", container)
 
     # --- what is built, and how it goes on to nodes
+
+    def _build_operator(self) -> None:
+        with _operator_context() as context:
+            # Under a name of their own its packages are kept for the next build.
+            self._build(context, OPERATOR_RECIPE.file, PACKAGES, "--target=packages")
+            self._build(context, OPERATOR_RECIPE.file, OPERATOR)
 
     def _build(self, context: Path, file: str, name: str, *options: str, text: str = "") -> None:
         with _pip_settings() as volumes:
@@ -167,6 +200,20 @@ class Images:
     def _buildah(self, *words: str, stdin: str = "") -> str:
         settings = {"CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
         return run(["buildah", *words], stdin=stdin, environment=settings).strip()
+
+
+@contextmanager
+def _operator_context() -> Iterator[Path]:
+    """Nothing but what Dockerfile.operator names."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        for name in OPERATOR_FILES:
+            shutil.copyfile(ROOT / name, context / name)
+        for name in OPERATOR_FOLDERS:
+            shutil.copytree(
+                ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        yield context
 
 
 @contextmanager

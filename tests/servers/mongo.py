@@ -17,13 +17,15 @@ class MongoServer:
     It ends with its standard input, so it never outlives the tests, whatever becomes of them.
     """
 
-    def __init__(self, binary: Path, folder: Path, *, tls: Path | None = None) -> None:
+    def __init__(
+        self, binary: Path, folder: Path, *, tls: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self._binary = binary
         self._data = folder / "data"
         self._log = folder / "log"
         self._tls = tls
         self._process: subprocess.Popen[str] | None = None
-        self.place = "127.0.0.1:0"
+        self.place = f"{host}:0"
         """Where it listens; port 0 before it was first started."""
         self._data.mkdir(parents=True, exist_ok=True)
 

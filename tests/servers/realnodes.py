@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,12 @@ class RealNode:
         """Import images."""
         self.ctr("images", "import", archive)
 
+    def furnish(self, archive: Path) -> None:
+        """Go on after the launch of its containerd: import images, and launch its kubelet."""
+        self.containerd.wait_until_ready()
+        self.load(archive)
+        self.kubelet.launch()
+
     def start(self) -> None:
         """Start it anew, as a machine that was switched on again; return when it is ready."""
         self.containerd.start()
@@ -175,6 +182,8 @@ class RealNode:
             "nodeLeaseDurationSeconds": LOST_SECONDS,
             "podLogsDir": str(folder / "logs"),
             "readOnlyPort": 0,
+            # How often it looks whether a Secret that a pod has mounted has changed.
+            "syncFrequency": "10s",
             "tlsCertFile": str(folder / "kubelet.crt"),
             "tlsPrivateKeyFile": str(folder / "kubelet.key"),
             "volumePluginDir": str(folder / "volume-plugins"),
@@ -196,10 +205,8 @@ class RealNodes:
         for node in self.nodes:
             node.make_groups()
             node.containerd.launch()
-        for node in self.nodes:
-            node.containerd.wait_until_ready()
-            node.load(archive)
-            node.kubelet.launch()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node: node.furnish(archive), self.nodes))
         self.proxy.launch()
         for node in self.nodes:
             node.kubelet.wait_until_ready()

@@ -35,8 +35,6 @@ class Recipe:
     """By which the Dockerfile is told the image that it stands on."""
     base: str
     """The name of the stand-in for that one."""
-    seen: tuple[str, ...] = ()
-    """Files and folders of this machine that are seen while it is built, and are no part of it."""
     driver: str = "vfs"
     """How buildah keeps it: vfs works everywhere, overlay does not copy a large one again and again."""
 
@@ -145,8 +143,9 @@ class Docker:
 class Buildah:
     """Buildah to build, in a storage of its own, and runc to run."""
 
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, recipe: Recipe, *, bundles: Path | None = None) -> None:
+        """Have the storage in a folder, and what runc reads there, too, if it is not told where."""
+        self._places = bundles if bundles is not None else folder
         self._recipe = recipe
         settings = folder / "storage.conf"
         places = f'graphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
@@ -163,13 +162,12 @@ class Buildah:
         self._run("copy", "--quiet", played, str(base), "/")
         self._run("commit", "--quiet", "--rm", played, recipe.base)
         given = ["--build-arg", f"{recipe.argument}={recipe.base}", "--tag", recipe.image]
-        given += [f"--volume={each}:{each}:ro" for each in recipe.seen]
         given += ["--isolation=chroot", "--pull-never", "--file", str(context / recipe.file)]
         self._run("build-using-dockerfile", *given, str(context))
 
     def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
         self._bundles += 1
-        bundle = self._folder / f"bundle-{self._bundles}"
+        bundle = self._places / f"bundle-{self._bundles}"
         bundle.mkdir()
         rootfs = str(bundle / "rootfs")
         if not bare:

@@ -1,0 +1,382 @@
+"""
+The chaos of one machine, on real nodes: whoever controls, trains or keeps things is killed, and all jobs finish.
+
+Jobs come, reshape and finish on two nodes meanwhile. Killed are the operator that leads (its process, or
+its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. The
+witness is that of the one-machine chaos: each training tells what it had, and holds a lock for each of its
+GPUs; what it told is read by a checker that knows nothing of operators.
+
+``python -m tests.cluster.chaos --disturbances 100`` is the long run; it takes root.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos.processes import TRAINER as SCRIPT
+from tests.chaos.processes import job_of, kill
+from tests.chaos.testimony import (
+    Disturbance,
+    Expected,
+    Life,
+    count_changes,
+    find_broken_laws,
+    read_all,
+)
+from tests.chaos.worlds import job_document
+from tests.chart.helms import HOME
+from tests.cluster.clusters import Cluster, install, opened, values
+from tests.cluster.looking import Json, View
+from tests.servers.binaries import FERRETDB, find_all
+from tests.servers.images import TRAINER as IMAGE
+from tests.servers.kubectl import KubectlFailed
+from tests.servers.mongo import MongoServer
+from tests.servers.namespaces import make_namespace
+from tests.servers.realnodes import HOST
+from tests.sidecar.drivers import find_processes, read_proc
+
+JOBS = 10
+AT_A_TIME = (1, 2, 4, 6)
+"""So many jobs are active at most, now and then another number: few grow, and many make room."""
+LEAST_CHANGES = 10
+"""How often jobs come to other GPUs at least; more jobs come until that is so."""
+GPUS_A_NODE = 4
+SECONDS_A_STEP = 0.04
+"""On one GPU."""
+LOOK_SECONDS = 0.3
+PATIENCE_SECONDS = 400.0
+"""So long nothing may get on; a container that has ended often is started anew after minutes only."""
+LEASE = {"leaseSeconds": 8, "renewSeconds": 2, "giveUpSeconds": 6, "lookSeconds": 0.5}
+"""Another operator leads soon, and none gives up because this machine has much to do."""
+OPERATORS = ("-n", HOME, "-l", "app.kubernetes.io/component=operator")
+
+
+class Trouble:
+    """What happens to a cluster, and what is seen of it."""
+
+    def __init__(
+        self, view: View, folder: Path, store: MongoServer, *, jobs: int, seed: int
+    ) -> None:
+        self.view = view
+        self.folder = folder
+        self.store = store
+        self.jobs = jobs
+        self.most = max(AT_A_TIME)
+        self.chance = random.Random(seed)
+        self.place = Path(f"/chaos-{view.namespace}")
+        """Where containers have the folder; no other command on this machine names it."""
+        self.iterations: dict[str, int] = {}
+        self.disturbances: list[Disturbance] = []
+        self.happened: Counter[str] = Counter()
+        self.restarted: dict[str, tuple[int, str]] = {}
+        """How often a container was started anew, the most that was seen, and what of, by its pod's uid."""
+        self.kills: Counter[str] = Counter()
+        """How often we have killed the first process of a container, by the uid of its pod."""
+        self.away: list[tuple[str, Callable[[], None]]] = []
+        """What is to come back, and how."""
+        (folder / "witness").mkdir()
+        shutil.copy(SCRIPT, folder / SCRIPT.name)
+
+    # --- jobs
+
+    def submit_some(self) -> None:
+        """Keep jobs coming until all have come."""
+        phases = self.phases()
+        active = sum(phase not in ("Completed", "Failed") for phase in phases.values())
+        if active >= self.most:
+            return
+        while len(self.iterations) < self.jobs and active < self.most:
+            name = f"job-{len(self.iterations)}"
+            self.iterations[name] = int(self.chance.uniform(30.0, 60.0) / SECONDS_A_STEP)
+            self.view.kubectl("create", "-f", "-", stdin=json.dumps(self._document(name)))
+            active += 1
+        self.most = self.chance.choice(AT_A_TIME)
+
+    def _document(self, name: str) -> Json:
+        document = job_document(
+            name,
+            self.place,
+            iterations=self.iterations[name],
+            ends_when_saved=self.chance.random() < 0.5,
+            is_forgotten=False,
+            options=self.chance.choice([[1, 2, 4], [1, 2, 4, 8], [2, 4]]),
+            program=["python3", "-S", "-E", str(self.place / SCRIPT.name)],
+        )
+        pod = document["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+        container |= {
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "env": [{"name": "CHAOS_NODE", "valueFrom": node}],
+            "volumeMounts": [{"name": "chaos", "mountPath": str(self.place)}],
+        }
+        pod["volumes"] = [{"name": "chaos", "hostPath": {"path": str(self.folder)}}]
+        return document
+
+    def phases(self) -> dict[str, str]:
+        items = self.ask("dljobs")
+        return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items}
+
+    def ask(self, *words: str) -> list[Json]:
+        found: list[Json] = json.loads(self.view.kubectl("get", *words, "-o", "json"))["items"]
+        return found
+
+    def saved(self) -> int:
+        """How many iterations all jobs together have saved."""
+        files = self.folder.glob("jobs/*/checkpoint/iteration")
+        return sum(int(file.read_text()) for file in files)
+
+    # --- what happens to them
+
+    def disturb(self, kind: str) -> bool:
+        """Let one thing happen; tell whether there was anything to which it could."""
+        for name, come_back in self.away:
+            come_back()
+            self.happened[f"{name} comes back"] += 1
+        self.away.clear()
+        acts: dict[str, Callable[[], bool]] = {
+            "operator killed": self._kill_operator,
+            "operator's pod deleted by force": self._delete_operator,
+            "SideCar killed": self._kill_sidecar,
+            "training killed": self._kill_training,
+            "kubelet killed": self._kill_kubelet,
+            "pod deleted by force": self._delete_pod,
+            "store killed": self._kill_store,
+        }
+        if not acts[kind]():
+            return False
+        self.happened[kind] += 1
+        return True
+
+    def _leader(self) -> Json | None:
+        """The pod of the operator that leads."""
+        [lease] = self.ask("leases", "-n", HOME, "--field-selector=metadata.name=dljob-operator")
+        holder = lease["spec"].get("holderIdentity", "")
+        pods = self.ask("pods", *OPERATORS)
+        return next((pod for pod in pods if holder.startswith(pod["metadata"]["name"])), None)
+
+    def _kill_operator(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        name = f"HOSTNAME={leader['metadata']['name']}\0".encode()
+        found = [pid for pid in find_processes("dloperator") if name in read_proc(pid, "environ")]
+        for pid in found:
+            kill(pid)
+        self.kills[leader["metadata"]["uid"]] += 1
+        return bool(found)
+
+    def _delete_operator(self) -> bool:
+        leader = self._leader()
+        if leader is not None:
+            self._delete_by_force(leader["metadata"]["name"], "-n", HOME)
+        return leader is not None
+
+    def _kill_sidecar(self) -> bool:
+        pods = [pod for pod in self._training_pods() if not self.kills[pod["metadata"]["uid"]]]
+        if not pods:
+            return False
+        pod = self.chance.choice(pods)
+        job = pod["metadata"]["labels"]["dljob.io/job"]
+        name = f"HOSTNAME={pod['metadata']['name']}\0".encode()
+        mark = f"--job-uid={pod['metadata']['ownerReferences'][0]['uid']}"
+        found = [pid for pid in find_processes(mark) if name in read_proc(pid, "environ")]
+        self._note(job)
+        self.kills[pod["metadata"]["uid"]] += 1
+        for pid in found:
+            kill(pid)
+        return bool(found)
+
+    def _kill_training(self) -> bool:
+        found = self._trainings()
+        if not found:
+            return False
+        pid, job = self.chance.choice(found)
+        self._note(job)
+        kill(pid)
+        return True
+
+    def _kill_kubelet(self) -> bool:
+        node = self.chance.choice(self.view.cluster.nodes.nodes)
+        node.kubelet.kill()
+        self.away.append(("kubelet", node.kubelet.start))
+        return True
+
+    def _delete_pod(self) -> bool:
+        pods = self._training_pods()
+        if not pods:
+            return False
+        pod = self.chance.choice(pods)
+        self._note(pod["metadata"]["labels"]["dljob.io/job"])
+        self._delete_by_force(pod["metadata"]["name"], "-n", self.view.namespace)
+        return True
+
+    def _kill_store(self) -> bool:
+        self.store.kill()
+        self.away.append(("store", self.store.start))
+        return True
+
+    def _delete_by_force(self, name: str, *where: str) -> None:
+        words = ("--force", "--grace-period=0", "--wait=false")
+        self.view.cluster.kubectl("delete", "pod", name, *where, *words)
+
+    def _note(self, job: str) -> None:
+        self.disturbances.append(Disturbance(job, time.monotonic()))
+
+    def _training_pods(self) -> list[Json]:
+        """The pods in which something trains."""
+        jobs = {job for _, job in self._trainings()}
+        pods = self.ask("pods", "-l", "dljob.io/role=trainer")
+        return [
+            pod
+            for pod in pods
+            if pod["metadata"]["labels"]["dljob.io/job"] in jobs
+            and pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    def _trainings(self) -> list[tuple[int, str]]:
+        """The processes that train, with their jobs."""
+        script = str(self.place / SCRIPT.name)
+        found = []
+        for pid in find_processes(script):
+            words = read_proc(pid, "cmdline").decode().split("\0")
+            if script in words[:5] and not any(word.endswith(".pyz") for word in words):
+                found.append((pid, job_of(" ".join(words))))
+        return found
+
+    # --- how it goes on
+
+    def look(self) -> None:
+        """See which containers were started anew."""
+        try:
+            pods = [*self.ask("pods"), *self.ask("pods", *OPERATORS)]
+        except KubectlFailed:
+            return
+        for pod in pods:
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            for container in pod["status"].get("containerStatuses", ()):
+                count, ended = container["restartCount"], container.get("lastState", {})
+                if count > self.restarted.get(uid, (0, ""))[0]:
+                    self.restarted[uid] = (count, f"{name}: {json.dumps(ended)}")
+
+    def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
+        """Let jobs come until something is so, as long as they get on."""
+        reached, since = self.saved(), time.monotonic()
+        while not is_so():
+            self.submit_some()
+            self.look()
+            if (now := self.saved()) > reached:
+                reached, since = now, time.monotonic()
+            waited = time.monotonic() - since
+            assert waited < PATIENCE_SECONDS, f"{what} does not come\n{self.view.tell()}"
+            time.sleep(LOOK_SECONDS)
+
+    def run(self, kinds: list[str]) -> None:
+        """Let these things happen one by one, spread over all that jobs have to do."""
+        self.wait_for(lambda: bool(self._trainings()), "the first training")
+        for number, kind in enumerate(kinds):
+            part = 0.9 * number / len(kinds)
+            self.wait_for(lambda: self.saved() >= part * self._work(), f"{part:.0%} of all")  # noqa: B023
+            self.wait_for(lambda: self.disturb(kind), f"an occasion for: {kind}")  # noqa: B023
+        for _, come_back in self.away:
+            come_back()
+        self.wait_for(self._are_completed, "the end of all jobs")
+        while count_changes(self.lives()) < LEAST_CHANGES:
+            self.jobs += 2
+            self.wait_for(self._are_completed, "the end of more jobs")
+        self.wait_for(lambda: not self._trainings(), "the end of all processes")
+
+    def _work(self) -> float:
+        """How many iterations all jobs have, those that have not come yet as the others."""
+        return self.jobs * sum(self.iterations.values()) / len(self.iterations)
+
+    def _are_completed(self) -> bool:
+        phases = self.phases()
+        return len(phases) == self.jobs and set(phases.values()) == {"Completed"}
+
+    def lives(self) -> list[Life]:
+        """What the trainings told of themselves."""
+        return read_all(self.folder / "witness")
+
+    def verify(self) -> None:
+        """Hold that no law was broken, and that nothing was started anew for which we had not asked."""
+        lives = self.lives()
+        expected = Expected(self.iterations, disturbances=tuple(self.disturbances))
+        assert find_broken_laws(lives, expected) == []
+        unasked = [what for uid, (n, what) in self.restarted.items() if n > self.kills[uid]]
+        assert not unasked, f"containers were started anew by themselves: {unasked}"
+        happened = ", ".join(f"{kind} {times}" for kind, times in sorted(self.happened.items()))
+        sys.stdout.write(
+            f"\n{len(self.iterations)} jobs, {len(lives)} processes of them,"
+            f" {count_changes(lives)} changes of GPUs; {happened}\n"
+        )
+
+
+KINDS = (
+    "operator killed",
+    "training killed",
+    "SideCar killed",
+    "kubelet killed",
+    "training killed",
+    "operator's pod deleted by force",
+    "pod deleted by force",
+    "store killed",
+    "SideCar killed",
+)
+
+
+@contextmanager
+def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
+    """Have the operator keep what it learns in that store, and lead again soon after another one died."""
+    keeping = {"type": "mongodb", "mongodb": {"url": store.url("dljob")}}
+    settings = {**values()["settings"], "lease": LEASE}
+    install(cluster, store=keeping, settings=settings)
+    try:
+        yield
+    finally:
+        install(cluster)
+
+
+def survive(view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int) -> None:
+    """Let so many things happen while jobs come and finish, and hold that no law was broken."""
+    chance = random.Random(seed)
+    rounds = -(-disturbances // len(KINDS))
+    kinds = [kind for _ in range(rounds) for kind in chance.sample(KINDS, len(KINDS))]
+    jobs = max(JOBS, disturbances)
+    view.cluster.give_gpus(node1=GPUS_A_NODE, node2=GPUS_A_NODE)
+    with (
+        MongoServer(ferretdb, folder / "store", host=HOST) as store,
+        controlled(view.cluster, store),
+    ):
+        trouble = Trouble(view, folder, store, jobs=jobs, seed=seed)
+        trouble.run(kinds[:disturbances])
+        trouble.verify()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="tests.cluster.chaos")
+    options.add_argument("--disturbances", type=int, default=60)
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
+    with opened(folder) as cluster, cluster.plane.api() as api:
+        view = View(cluster, make_namespace(api))
+        ours = cluster.folder / view.namespace
+        ours.mkdir()
+        ferretdb = find_all(FERRETDB)["dljob-test-ferretdb"]
+        survive(view, ours, ferretdb, disturbances=given.disturbances, seed=given.seed)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""
+What a kubelet refuses, and what is over or taken away: said in the status of the job, and nobody else is
+disturbed.
+
+How long each answer took is printed (``-s``); no test hangs on it. Why a container cannot be made stands in
+the status of its pod only when the kubelet has tried for the second time, ten seconds later; until then it
+is said that the pod has not started, and where its kubelet tells more.
+"""
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dloperator.certificates import CA_SECRET, Authority
+from dloperator.podmaking import secret_name
+from dloperator.reading import sidecar_name
+from tests.chart.helms import HOME
+from tests.cluster.jobs import as_text, replay, trainer_of
+from tests.cluster.looking import Json, View
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+
+@pytest.fixture
+def undisturbed(view: View, saved: Path) -> Iterator[None]:
+    """Another job, which trains as if nothing had happened."""
+    view.cluster.give_gpus(node1=3)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("other", [1], saved)))
+    view.wait_progress("other")
+    before = [pod.identity for pod in view.pods("other")]
+    yield
+    assert [pod.identity for pod in view.pods("other")] == before
+    view.wait_progress("other")
+
+
+def condition(view: View, name: str, kind: str) -> Json:
+    found = view.job(name).get("status", {}).get("conditions", ())
+    return next((each for each in found if each["type"] == kind), {})
+
+
+def timed(view: View, what: str, told: Callable[[], str]) -> str:
+    """Wait until something is told, and print how long that took."""
+    began = time.monotonic()
+    said = view.wait(told, what=what)
+    sys.stdout.write(f"\n{what}: told after {time.monotonic() - began:.1f} s: {said}\n")
+    return said
+
+
+def not_initialized(view: View, word: str = "") -> Callable[[], str]:
+    """Why its pods are not up, once that has this word in it."""
+
+    def told() -> str:
+        found = condition(view, "job", "Initialized")
+        message = str(found.get("message", ""))
+        is_it = found.get("status") == "False" and word in message
+        return f"{found['reason']}: {message}" if is_it else ""
+
+    return told
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_template_that_the_kubelet_refuses(view: View, saved: Path):
+    manifest = replay("job", [1], saved)
+    trainer_of(manifest)["securityContext"] = {"runAsNonRoot": True}
+    view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
+    timed(view, "a pod that does not start", not_initialized(view))
+    said = timed(view, "a template that the kubelet refuses", not_initialized(view, "runAsNonRoot"))
+    assert said.startswith("CreateContainerConfigError")
+    assert "runAsNonRoot" in view.kubectl("describe", "dljob", "job")
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
+    manifest = replay("job", [1], saved)
+    key = {"name": "theirs", "key": "word"}
+    trainer_of(manifest)["env"] = [{"name": "WORD", "valueFrom": {"secretKeyRef": key}}]
+    view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
+    timed(view, "a pod that does not start", not_initialized(view))
+    said = timed(view, "a Secret that is gone", not_initialized(view, "theirs"))
+    assert said.startswith("CreateContainerConfigError")
+    view.kubectl("create", "secret", "generic", "theirs", "--from-literal=word=open")
+    view.wait_gpus("job", node1=1)
+
+
+def expired(view: View, name: str) -> Json:
+    """The Secret of a job, with a certificate of the right authority that is over."""
+    document: Json = json.loads(view.kubectl("get", "secret", "-n", HOME, CA_SECRET, "-o", "json"))
+    authority = Authority.read(document["data"])
+    uid = view.job(name)["metadata"]["uid"]
+    files = authority.vouch_for(sidecar_name(uid), days=0)
+    data = {file: base64.b64encode(content).decode() for file, content in files.items()}
+    return {"data": data}
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_certificate_that_is_over(view: View, saved: Path):
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+    view.wait_gpus("job", node1=1)
+    [before] = view.pods("job")
+    patch = json.dumps(expired(view, "job"))
+    view.kubectl("patch", "secret", secret_name("job"), "--type=merge", "-p", patch)
+    # The kubelet brings it to the pod, and then nobody can speak to the SideCar.
+    timed(view, "a certificate that is over", lambda: says_expired(view))
+    view.wait(lambda: not says_expired(view), what="another certificate")
+    view.wait_gpus("job", node1=1)
+    assert [pod.identity for pod in view.pods("job")] == [before.identity]
+
+
+def says_expired(view: View) -> str:
+    """What the status says of it, whichever condition that is."""
+    found = view.job("job").get("status", {}).get("conditions", ())
+    told = [each["message"] for each in found if "expired" in each.get("message", "")]
+    return str(told[0]) if told else ""

@@ -1,0 +1,15 @@
+"""Kill everything that can be killed on a cluster, a little; the long run is ``make chaos``."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import KINDS, survive
+from tests.cluster.looking import View
+from tests.servers.binaries import find_ferretdb
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(view: View, saved: Path):
+    survive(view, saved, find_ferretdb(), disturbances=len(KINDS), seed=3)
