@@ -92,6 +92,10 @@ chaos: setup servers  ## kill whatever controls and trains at 420 points, and lo
 	$(BIN)/python -m tests.chaos
 	$(BIN)/python -m tests.operator.chaos
 
+.PHONY: chaos-cluster
+chaos-cluster: setup servers  ## the same on real nodes, as root: everything that there is dies, 60 times
+	$(BIN)/python -m tests.cluster.chaos
+
 .PHONY: test-long
 test-long: setup  ## what takes very long, such as every trace to its end; not in make test
 	$(BIN)/pytest -n $(JOBS) --long --timeout 3600

@@ -10,9 +10,9 @@ nothing and somebody waits for it; pods are asked for and ended all at once afte
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from dlcontrol.asides import Asides
 from dlcontrol.coordinating import (
@@ -26,6 +26,7 @@ from dlcontrol.coordinating import (
     Stamp,
     Unbook,
 )
+from dlcontrol.patience import Patience
 from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import Begun, Contact, Scene
@@ -35,9 +36,6 @@ from dlwire.messages import Peer, Run, Stop, Target
 log = logging.getLogger(__name__)
 
 LONGEST_REASON = 1024
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0
-"""A pod that the platform does not take is asked for again after twice as long each time."""
 
 
 class Dialer(Protocol):
@@ -61,16 +59,6 @@ class Dialer(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What the platform said of an order that it did not take."""
-
-    why: str
-    pause: float
-    not_before: float
-    """When it may be asked again."""
-
-
 class Hands:
     """Books, launches, says. One for the life of a controller."""
 
@@ -88,9 +76,9 @@ class Hands:
         self._removed: dict[tuple[JobId, Booking], float] = {}
         """Pods that we had ended, and when."""
         self._begun: dict[JobId, Begun] = {}
-        self._unforgotten: dict[JobId, str] = {}
-        """Jobs that the platform does not let go, and why."""
-        self._refusals: dict[tuple[JobId, Booking], _Refusal] = {}
+        self._unlaunched: Patience[tuple[JobId, Booking]] = Patience()
+        self._unremoved: Patience[tuple[JobId, Booking]] = Patience()
+        self._unforgotten: Patience[JobId] = Patience()
 
     # --- what is remembered
 
@@ -109,8 +97,7 @@ class Hands:
 
     def refusal(self, job: JobId, booking: Booking) -> str:
         """Why the platform would not even take the order for this pod; empty if it did."""
-        refusal = self._refusals.get((job, booking))
-        return refusal.why if refusal is not None else ""
+        return self._unlaunched.why((job, booking))
 
     def contact(self, key: PodKey) -> Contact:
         """What is known of a SideCar; where it has no address, since when it has none."""
@@ -134,12 +121,13 @@ class Hands:
         self._absent = {key: self._absent.get(key, now) for key in absent}
         self._asked &= booked
         self._untold &= booked
-        for memory in (self._removed, self._refusals):
-            for gone in memory.keys() - booked:
-                del memory[gone]
-        for known in (self._begun, self._unforgotten):
-            for job in known.keys() - entries.keys():
-                known.pop(job)
+        for gone in self._removed.keys() - booked:
+            del self._removed[gone]
+        for job in self._begun.keys() - entries.keys():
+            del self._begun[job]
+        self._unlaunched.keep(booked)
+        self._unremoved.keep(booked)
+        self._unforgotten.keep(entries)
 
     # --- what is recorded before it is done
 
@@ -173,7 +161,7 @@ class Hands:
                 case Remove():
                     slow.append(partial(self._remove, scene, command))
                 case Forget():
-                    slow.append(partial(self._forget, command.job))
+                    slow.append(partial(self._forget, scene.now, command.job))
                 case Unbook():
                     pass  # Was recorded, and there is nothing left to do.
         await asyncio.gather(*(act() for act in slow))
@@ -182,8 +170,7 @@ class Hands:
 
     async def _launch(self, now: float, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)
-        before = self._refusals.get(pod)
-        if before is not None and now < before.not_before:
+        if not self._unlaunched.may_ask(pod, now):
             return
         try:
             await self._platform.launch(PodOrder(entry, booking))
@@ -191,14 +178,10 @@ class Hands:
             raise
         except Exception as error:
             # It is asked for again, as long as the job shall have it.
-            if before is None or before.why != str(error):
+            if self._unlaunched.refuse(pod, str(error), now):
                 log.exception("the pod of %s on %s was not taken", entry.job.id, booking.node)
-            pause = (
-                min(2.0 * before.pause, LONGEST_PAUSE_S) if before is not None else FIRST_PAUSE_S
-            )
-            self._refusals[pod] = _Refusal(str(error), pause, now + pause)
             return
-        self._refusals.pop(pod, None)
+        self._unlaunched.settle(pod)
         self._asked.add(pod)
 
     async def _remove(self, scene: Scene, command: Remove) -> None:
@@ -207,28 +190,32 @@ class Hands:
         last = self._removed.get(pod)
         if last is not None and scene.now < last + scene.lost_seconds:
             return
+        if not self._unremoved.may_ask(pod, scene.now):
+            return
         try:
             await self._platform.remove(command.key, because=command.because)
         except Fenced:
             raise
-        except Exception:
-            log.exception("the pod of %s could not be removed", command.key)
+        except Exception as error:
+            if self._unremoved.refuse(pod, str(error), scene.now):
+                log.exception("the pod of %s could not be removed", command.key)
             return
+        self._unremoved.settle(pod)
         self._removed[pod] = scene.now
         if not command.is_needed:
             # That it ends now says nothing about whether the job can be started there.
             self._untold.discard(pod)
 
-    async def _forget(self, job: JobId) -> None:
+    async def _forget(self, now: float, job: JobId) -> None:
+        if not self._unforgotten.may_ask(job, now):
+            return
         try:
             await self._platform.forget(job)
         except Fenced:
             raise
         except Exception as error:
-            # It is asked for again at the next look.
-            if self._unforgotten.get(job) != str(error):
+            if self._unforgotten.refuse(job, str(error), now):
                 log.exception("job %s could not be forgotten", job)
-            self._unforgotten[job] = str(error)
 
     # --- what is said
 

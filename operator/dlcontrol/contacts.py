@@ -75,8 +75,9 @@ class Acquaintance:
         return heard
 
     def lose(self, why: str, now: float, *, is_outdated: bool = False) -> None:
-        """Take in that no answer came."""
+        """Take in that no answer came. Its certificate stays over until it answers, whatever comes between."""
         self._silence = why
+        is_outdated = is_outdated or self.contact.outdated
         since = now if self.contact.reachable else self.contact.since
         self.contact = replace(
             self.contact, reachable=False, since=since, problem=why, outdated=is_outdated

@@ -149,7 +149,11 @@ def _shown(state: JobState, allotments: Mapping[JobId, int], limits: NamespaceLi
 
 
 def keep_within(decision: Decision, allotted: Allotted, limits: NamespaceLimits) -> Decision:
-    """Let those shrink that have more than is allotted to them, where their namespace has too many."""
+    """
+    Let those shrink that have more than is allotted to them, where their namespace has too many.
+
+    Whoever is to grow, because his spec does not allow what he has, loses all if that is not enough.
+    """
     excess = _find_excess(decision.shares, limits)
     if not excess:
         return decision
@@ -161,6 +165,11 @@ def keep_within(decision: Decision, allotted: Allotted, limits: NamespaceLimits)
             continue
         if share.gpus > most:
             shares[state.id] = Share(most, _LIMIT)
+    growing = (s for s in allotted.running if s.id in shares and not s.has_allowed_size)
+    for state in growing:
+        grows = shares[state.id].gpus > _held(state)
+        if grows and namespace_of(state.id) in _find_excess(shares, limits):
+            del shares[state.id]
     return replace(decision, shares=shares)
 
 

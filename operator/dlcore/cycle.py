@@ -43,8 +43,8 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
         # 2. How many GPUs each shall have: the only step that differs between policies.
         allotted = allotting.allot(running, pending, snapshot.limits)
         decision = policy.allocate(show(snapshot, allotted))
-        decision = allotting.keep_within(decision, allotted, snapshot.limits)
         decision = fit_to_spec(decision, allotted.running)
+        decision = allotting.keep_within(decision, allotted, snapshot.limits)
 
         # 3. Which GPUs these are.
         new = decision.shares.keys() - {state.id for state in running}

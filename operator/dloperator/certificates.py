@@ -145,18 +145,18 @@ class Certificates:
             await self._write(job, metadata)
 
     async def renew(
-        self, jobs: Mapping[JobId, Mapping[str, Any]], waiting: Collection[JobId] = ()
+        self, jobs: Mapping[JobId, Mapping[str, Any]], lacking: Collection[JobId] = ()
     ) -> None:
         """
         Renew what has to be; ``jobs`` are those with pods.
 
-        Those that are ``waiting`` have pods that do not start or cannot be spoken to, perhaps for want of
-        a valid certificate. They are given another one, but not all the time.
+        Those that are ``lacking`` have pods that cannot be spoken to or do not start, for want of a valid
+        certificate or perhaps so. They are given another one, but not all the time.
 
         Nobody may read Secrets, we neither; so of those that a former operator wrote we do not know
         until when they are valid, and write them anew, not all at once.
         """
-        now, lasts = self._clock(), self._days * 86_400
+        now, lasts, lacking = self._clock(), self._days * 86_400, frozenset(lacking)
         refused: dict[JobId, Rejected] = {}
         for job in self._renew_at.keys() - jobs.keys():
             del self._renew_at[job]
@@ -164,7 +164,7 @@ class Certificates:
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
             written = self._written.get(job, ("", -math.inf))[1]
-            if now >= due or (job in waiting and now >= written + AGAIN_S):
+            if now >= due or (job in lacking and now >= written + AGAIN_S):
                 try:
                     await self._write(job, metadata)
                 except Rejected as error:

@@ -7,9 +7,11 @@ know it.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dlcontrol.patience import Patience
 from dlcore import jobfile
 from dlcore.model import Role
 from dlcore.podrules import TRAINER
@@ -18,7 +20,7 @@ from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import role_of
+from dloperator.reading import is_of, role_of
 from dloperator.removing import Removals
 from dloperator.resources import PODS
 
@@ -29,6 +31,8 @@ Warn = Callable[[Json, str, str], None]
 """Warns people about a job: with a reason, and a message."""
 
 NOT_MADE = "AuxiliaryPodNotMade"
+DEVICES = "cdi.k8s.io/"
+"""So annotations begin by which a runtime gives devices to a container."""
 
 
 class _Kind(NamedTuple):
@@ -51,16 +55,29 @@ class _Wanted(NamedTuple):
         return _Kind(self.document["metadata"]["uid"], self.role.name)
 
 
+class CannotBe(Exception):
+    """There can be no such pod, and why."""
+
+
 class Companions:
     """One for the life of a leader; to be asked after each change."""
 
-    def __init__(self, api: ApiServer, mirrors: Mirrors, specs: Specs, warn: Warn) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        specs: Specs,
+        warn: Warn,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
+        self._clock = clock
         self._specs = specs
         self._mirrors = mirrors
         self._warn = warn
         self._removals = Removals(api)
         self._complaints = Complaints()
+        self._unmade: Patience[_Kind] = Patience()
 
     async def tend(self) -> bool:
         """
@@ -73,17 +90,31 @@ class Companions:
             for name, pod in self._mirrors.pods.objects.items()
             if role_of(pod) not in ("", TRAINER)
         }
-        wanted = dict(self._iter_wanted())
-        unwanted = {n: pod for n, pod in there.items() if n not in wanted or _has_ended(pod)}
+        wanted = self._find_wanted()
+        unwanted = {
+            name: pod
+            for name, pod in there.items()
+            if name not in wanted or not is_of(pod, wanted[name].kind.job) or _has_ended(pod)
+        }
         is_done = all([await self._remove(name, unwanted[name]) for name in unwanted])
         missing: dict[_Kind, list[Name]] = {}
         for name in sorted(wanted.keys() - there.keys()):
             missing.setdefault(wanted[name].kind, []).append(name)
         for kind, lacking in missing.items():
             is_done = await self._create(kind, {name: wanted[name] for name in lacking}) and is_done
-        self._complaints.keep(missing.keys() | unwanted.keys())
+        self._complaints.keep(unwanted.keys())
         self._removals.keep({pod["metadata"]["uid"] for pod in there.values()})
         return is_done
+
+    def _find_wanted(self) -> dict[Name, _Wanted]:
+        """What shall be there. Of two jobs that want pods of one name the first has them."""
+        wanted: dict[Name, _Wanted] = {}
+        all_of_them = list(self._iter_wanted())
+        self._unmade.keep({each.kind for _, each in all_of_them})
+        for name, each in all_of_them:
+            if wanted.setdefault(name, each) is not each:
+                self._refuse(each, name, CannotBe(_taken_by("another job of DLJob")))
+        return wanted
 
     def _iter_wanted(self) -> Iterator[tuple[Name, _Wanted]]:
         for name, document in self._mirrors.jobs.objects.items():
@@ -100,23 +131,41 @@ class Companions:
 
     async def _create(self, kind: _Kind, missing: Mapping[Name, _Wanted]) -> bool:
         """Make what is missing of a role; where one is refused, so would be the others."""
-        for name, (document, role, number) in missing.items():
+        if not self._unmade.may_ask(kind, self._clock()):
+            return False
+        for name, wanted in missing.items():
             try:
-                pod = podmaking.make_auxiliary(dict(document), role, number)
-                made = await self._api.create(PODS, pod, name.namespace)
-            except Conflict:
-                log.info("pod %s is there already", name)
+                made = await self._make(name, wanted)
             except Unreachable:
                 raise  # Nothing else could be done either.
-            except Exception as error:
-                if self._complaints.is_new(kind, error):
-                    is_known = isinstance(error, Rejected)
-                    log.warning("pod %s cannot be made: %s", name, error, exc_info=not is_known)
-                    self._warn(document, NOT_MADE, f"the pod {name.name} cannot be made: {error}")
+            except Exception as error:  # noqa: BLE001 - it is told, with its place if that says anything
+                self._refuse(wanted, name, error)
                 return False
-            else:
-                self._mirrors.pods.show(made, is_ours=True)
+            self._mirrors.pods.show(made, is_ours=True)
+        self._unmade.settle(kind)
         return True
+
+    async def _make(self, name: Name, wanted: _Wanted) -> Json:
+        document, role, number = wanted
+        pod = podmaking.make_auxiliary(dict(document), role, number)
+        for mark in pod["metadata"].get("annotations") or ():
+            if mark.startswith(DEVICES):
+                raise CannotBe(f"its annotation {mark} would show it the GPUs of jobs; remove it")
+        try:
+            return await self._api.create(PODS, pod, name.namespace)
+        except Conflict:
+            # Our own, if we have not yet been shown it, or somebody else's.
+            there = await self._api.get(PODS, name.name, name.namespace)
+            if not is_of(there, wanted.kind.job):
+                raise CannotBe(_taken_by("somebody else")) from None
+            return there
+
+    def _refuse(self, wanted: _Wanted, name: Name, error: Exception) -> None:
+        """Tell once why it is not there, and ask for it ever more rarely."""
+        if self._unmade.refuse(wanted.kind, str(error), self._clock()):
+            is_known = isinstance(error, Rejected | CannotBe)
+            log.warning("pod %s cannot be made: %s", name, error, exc_info=not is_known)
+            self._warn(wanted.document, NOT_MADE, f"the pod {name.name} cannot be made: {error}")
 
     async def _remove(self, name: Name, pod: Json) -> bool:
         try:
@@ -126,6 +175,10 @@ class Companions:
                 log.warning("pod %s cannot be removed yet: %s", name, error)
             return False
         return True
+
+
+def _taken_by(whom: str) -> str:
+    return f"the name is taken by a pod of {whom}; remove that one, or give the job or its role another name"
 
 
 def _has_pods(job: Json) -> bool:

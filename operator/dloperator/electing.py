@@ -70,7 +70,12 @@ class Election:
         return self.epoch > 0 and held_for < self._settings.give_up_seconds
 
     async def win(self, epoch: int) -> int:
-        """Wait until we lead; return the epoch, which is at least this one."""
+        """
+        Wait until we lead; return the epoch, which is at least this one.
+
+        And it is later than any that was seen while we waited: who led before may go on for a moment when
+        somebody has deleted the Lease, and is told from us by the epoch alone.
+        """
         seen: tuple[object, ...] | None = None
         seen_at = self._clock()
         log.info("waits to lead, as %s", self._identity)
@@ -81,9 +86,10 @@ class Election:
                 if mark != seen:
                     seen, seen_at = mark, self._clock()
                 spec = (lease or {}).get("spec") or {}
+                epoch = max(epoch, spec.get("leaseTransitions", 0) + 1)
                 lasts = float(spec.get("leaseDurationSeconds") or 0)
                 if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
-                    await self._take(lease, max(epoch, spec.get("leaseTransitions", 0) + 1))
+                    await self._take(lease, epoch)
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:

@@ -144,6 +144,8 @@ class _Known:
     entry: Entry
     unreadable: str = ""
     """Why the spec cannot be read."""
+    is_untimely: bool = False
+    """Perhaps only because of what the job has yet."""
 
 
 class Jobs:
@@ -178,14 +180,17 @@ class Jobs:
         if known is None or known.uid != metadata["uid"]:
             known = _Known(metadata["uid"], -1, {}, self._new_entry(name, metadata))
             self._known[name] = known
-        if known.generation != metadata["generation"]:
-            known.generation = metadata["generation"]
-            known.entry = self._with_spec(known.entry, document)
-            known.unreadable = known.entry.problem
         written = document.get("status") or {}
         if written != known.written:
             known.written = written
             known.entry = replace(known.entry, status=_read_status(known.entry, written))
+        is_held = _is_held(known.entry.status)
+        # What may not change while the job has anything may do so afterwards.
+        if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
+            known.generation = metadata["generation"]
+            known.entry = self._with_spec(known.entry, document)
+            known.unreadable = known.entry.problem
+            known.is_untimely = bool(known.unreadable) and is_held
         problem = known.unreadable or problem
         if problem != known.entry.problem:
             known.entry = replace(known.entry, problem=problem)
@@ -232,9 +237,14 @@ class Jobs:
 
 def _why_not_now(entry: Entry, job: Job) -> str:
     """Say why a spec may not become this one now; empty if it may."""
-    if not entry.document or not (entry.status.pods or entry.status.placement):
+    if not entry.document or not _is_held(entry.status):
         return ""
     return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
+
+
+def _is_held(status: Status) -> bool:
+    """Whether the job has anything that was started with its spec as it was."""
+    return bool(status.pods or status.placement)
 
 
 def _read_status(entry: Entry, written: Json) -> Status:

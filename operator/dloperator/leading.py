@@ -16,7 +16,7 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Entry, Fenced, NotKept, NotKeptAlone, PodKey
+from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey
 from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -40,8 +40,9 @@ from dlwire.messages import Refusal
 log = logging.getLogger(__name__)
 
 RENEWAL_S = 5.0
+ROUNDS = 12
 MOST_WAITING = 20
-"""For so many jobs at a time a certificate is written once more, in case it is missing or over."""
+"""After so many rounds a certificate is written once more for so many jobs, in case it is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,7 @@ class Leading:
         self._controller.wake(burst=True)
 
     async def _renew(self) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(RENEWAL_S)
             jobs = {}
             for job, entry in self._cluster.entries.items():
@@ -182,22 +183,24 @@ class Leading:
                 if entry.status.pods and document is not None:
                     jobs[job] = document["metadata"]
             try:
-                await self._certificates.renew(jobs, self._waiting())
+                lacking = [job for job in jobs if self._is_outdated(job)]
+                if number % ROUNDS == 0:
+                    # Nobody says what they wait for, which may be a Secret that is gone.
+                    waiting = (job for job in jobs if self._is_waiting(job))
+                    lacking += itertools.islice(waiting, MOST_WAITING)
+                await self._certificates.renew(jobs, lacking)
             except (Rejected, Unreachable) as error:
                 log.warning("certificates are not renewed yet: %s", error)
 
-    def _waiting(self) -> list[JobId]:
-        """Some of the jobs that may lack a valid certificate, by what is seen of their pods."""
-        found = (job for job, entry in self._cluster.entries.items() if self._may_lack(job, entry))
-        return list(itertools.islice(found, MOST_WAITING))
-
-    def _may_lack(self, job: JobId, entry: Entry) -> bool:
-        """Whether a pod of it does not start and nobody says why, or cannot be spoken to."""
-        said = entry.status.condition(ConditionType.INITIALIZED)
-        if said is not None and said.reason == NOT_STARTED:
-            return True
-        keys = (PodKey(job, booking.node) for booking in entry.status.pods)
+    def _is_outdated(self, job: JobId) -> bool:
+        """Whether the certificate of a pod of it is known to be over."""
+        keys = (PodKey(job, booking.node) for booking in self._cluster.entries[job].status.pods)
         return any(self._sidecars.contact(key).outdated for key in keys)
+
+    def _is_waiting(self, job: JobId) -> bool:
+        """Whether a pod of it does not start, and nobody says why."""
+        said = self._cluster.entries[job].status.condition(ConditionType.INITIALIZED)
+        return said is not None and said.reason == NOT_STARTED
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self._cluster.entries.get(key.job)

@@ -23,6 +23,7 @@ Json = Mapping[str, Any]
 
 BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 AGAIN_S: Final = 3.0
+REST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Neighbours:
             try:
                 async for event in self._events(followed):
                     self._see(followed, event)
+                # Nothing is missed meanwhile, and a server that ends every watch at once is spared.
+                await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
                 log.info("follows %s anew: %s", followed.resource.plural, error)
                 await asyncio.sleep(AGAIN_S)

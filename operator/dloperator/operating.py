@@ -125,14 +125,21 @@ class Operator:
             await asyncio.sleep(SOON_S)
 
     async def _lead(self, authority: Authority) -> None:
-        written = (epoch_of(job) for job in self._mirrors.jobs.objects.values())
-        await self._election.win(1 + max(written, default=0))
+        await self._election.win(1 + self._latest_epoch())
         # However long it takes to take over, the Lease is renewed from the first moment.
         await together(self._election.keep(), self._govern(authority))
+
+    def _latest_epoch(self) -> int:
+        """In which anybody has led, by what stands in jobs."""
+        return max(map(epoch_of, self._mirrors.jobs.objects.values()), default=0)
 
     async def _govern(self, authority: Authority) -> None:
         # Whoever led before may have written until just now.
         await self._see_anew()
+        if (latest := self._latest_epoch()) >= self._election.epoch:
+            raise Fenced(
+                f"epoch {latest} is another one's already; the next to lead takes a later one"
+            )
         place = self._place
         candidate = Candidate(
             self._api,

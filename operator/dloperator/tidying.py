@@ -9,9 +9,10 @@ of a job that has ended stay, so that their logs and exit codes can be looked at
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from dlcontrol.patience import Patience
 from dlcore.model import Phase
 from dlcore.podrules import TRAINER
 from dloperator import names
@@ -47,14 +48,18 @@ class Tidier:
         reservations: Reservations,
         *,
         warn: Warn,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._clock = clock
         self._mirrors = mirrors
         self._companions = Companions(api, mirrors, specs, warn)
         self._reservations = reservations
         self._woken = asyncio.Event()
         self._removals = Removals(api)
         self._complaints = Complaints()
+        self._stuck: Patience[Name] = Patience()
+        self._again: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Look again, for something has changed."""
@@ -66,11 +71,15 @@ class Tidier:
             await self._woken.wait()
             self._woken.clear()
             began = time.thread_time()
-            if not await self._try_to_tidy():
-                await asyncio.sleep(AGAIN_S)
-                self._woken.set()
+            if not await self._try_to_tidy() and self._again is None:
+                # Others are not made to wait for what could not be done.
+                self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
             # With thousands of pods a look takes its time, and others have their turn.
             await asyncio.sleep(max(LEAST_REST_S, REST_SHARE * (time.thread_time() - began)))
+
+    def _try_again(self) -> None:
+        self._again = None
+        self.wake()
 
     async def _try_to_tidy(self) -> bool:
         """Whatever one job or pod is like, the others are tidied up again after it."""
@@ -89,20 +98,9 @@ class Tidier:
         there = set()
         for name, pod in list(self._mirrors.pods.objects.items()):
             there.add(pod["metadata"]["uid"])
-            if role_of(pod) != TRAINER:
-                continue
-            try:
-                await self._tidy_one(name, pod)
-            except (Rejected, Unreachable) as error:
-                log.warning("pod %s cannot be put away yet: %s", name, error)
-                is_done = False
-            except Exception as error:
-                if self._complaints.is_new(name, error):
-                    log.exception("pod %s cannot be put away", name)
-                is_done = False
-            else:
-                self._complaints.settle(name)
-        self._complaints.keep(self._mirrors.pods.objects.keys() | {LOOK})
+            if role_of(pod) == TRAINER:
+                is_done = await self._try_to_tidy_one(name, pod) and is_done
+        self._stuck.keep(self._mirrors.pods.objects)
         self._removals.keep(there)
         try:
             is_done = await self._companions.tend() and is_done
@@ -110,6 +108,22 @@ class Tidier:
             log.warning("not all auxiliary pods are as they should be yet: %s", error)
             is_done = False
         return await self._reservations.tend() and is_done
+
+    async def _try_to_tidy_one(self, name: Name, pod: Json) -> bool:
+        now = self._clock()
+        if not self._stuck.may_ask(name, now):
+            return False
+        try:
+            await self._tidy_one(name, pod)
+        except Exception as error:
+            if self._stuck.refuse(name, str(error), now):
+                is_known = isinstance(error, Rejected | Unreachable)
+                level = logging.WARNING if is_known else logging.ERROR
+                text = "pod %s cannot be put away yet: %s"
+                log.log(level, text, name, error, exc_info=not is_known)
+            return False
+        self._stuck.settle(name)
+        return True
 
     async def _tidy_one(self, name: Name, pod: Json) -> None:
         metadata = pod["metadata"]

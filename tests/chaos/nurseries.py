@@ -22,7 +22,8 @@ class Nursery:
             [sys.executable, "-m", "tests.chaos.controllers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            # Not even a line is read ahead: nothing would tell that another one is there already.
+            bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )
         self.pid = 0
@@ -30,8 +31,7 @@ class Nursery:
 
     def bear(self, **order: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        self._process.stdin.write(f"{json.dumps(order)}\n".encode())
         self.pid = int(self._line())
 
     def wait(self, seconds: float) -> int | None:
@@ -54,7 +54,7 @@ class Nursery:
             self.end()
         self._process.communicate(timeout=60.0)
 
-    def _line(self) -> str:
+    def _line(self) -> bytes:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the nursery has ended"

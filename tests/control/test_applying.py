@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.applying import FIRST_PAUSE_S, Hands
+from dlcontrol.applying import Hands
 from dlcontrol.asides import Asides
 from dlcontrol.coordinating import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
+from dlcontrol.patience import FIRST_PAUSE_S
 from dlcontrol.platforms import Address, Fenced, PodKey
 from dlcontrol.records import Booking
 from dlcontrol.scene import NO_CONTACT
@@ -293,12 +294,13 @@ def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
 def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, caplog):
     place.refuses = OSError("the rules of the house forbid it")
     scene = make_scene(cast("a"), cast("b"))
-    for _ in range(2):
-        assert len(do(hands, place, scene, Forget(A), Forget(JobId("b")))) == 2
+    for seconds in (0, FIRST_PAUSE_S):
+        later = replace(scene, now=NOW + seconds)
+        assert len(do(hands, place, later, Forget(A), Forget(JobId("b")))) == 2
     assert len(caplog.records) == 2, "each is told of once"
     place.refuses = Fenced("another leads")
     with pytest.raises(Fenced):
-        do(hands, place, scene, Forget(A))
+        do(hands, place, replace(scene, now=NOW + 60), Forget(A))
 
 
 def test_who_leads_no_longer_hears_of_it(hands, place):
@@ -315,11 +317,18 @@ def test_a_pod_is_removed_once_and_again_after_a_while(hands, place):
     assert do(hands, place, replace(scene, now=NOW + 61), remove) != []
 
 
-def test_a_removal_that_failed_is_tried_at_the_next_look(hands, place):
+@pytest.mark.parametrize("command", [Remove(A0, "it is silent"), Forget(A)])
+def test_what_could_not_be_done_is_tried_ever_more_rarely(hands, place, command):
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
     place.refuses = OSError("away")
-    do(hands, place, scene, Remove(A0, "it is silent"))
-    assert do(hands, place, scene, Remove(A0, "it is silent")) != []
+    tried = [
+        second
+        for second in range(100)
+        if do(hands, place, replace(scene, now=NOW + second), command)
+    ]
+    assert tried == [0, 1, 3, 7, 15, 31, 63]
+    place.refuses = None
+    assert do(hands, place, replace(scene, now=NOW + 200), command)
 
 
 def test_a_job_that_is_over_is_forgotten(hands, place):
@@ -360,5 +369,5 @@ def test_nothing_is_remembered_of_what_is_gone(hands, place):
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
     do(hands, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
     hands.keep_up({}, {}, NOW)
-    memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._refusals)
+    memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._unlaunched)
     assert not any(memories)

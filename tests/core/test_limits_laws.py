@@ -143,6 +143,45 @@ def test_no_node_is_overfull_and_no_namespace_has_too_much(name, snapshot):
         judge(snapshot)
 
 
+def edited(snapshot: Snapshot, rng: random.Random) -> Snapshot:
+    """Some users change what numbers of GPUs their jobs may have, whether these run or wait."""
+
+    def edit(state: JobState) -> JobState:
+        if rng.random() < 0.6:
+            return state
+        options = rng.choice(OPTIONS)
+        demand = replace(state.job.gpus, options=options, requested=rng.choice(options))
+        return replace(state, job=replace(state.job, gpus=demand))
+
+    states = [edit(state) for state in (*snapshot.running, *snapshot.pending)]
+    return with_states(snapshot, states, snapshot.cluster, snapshot.policy_state)
+
+
+@every_policy
+@settings(max_examples=60)
+@given(worlds, st.integers(0, 10**6))
+def test_edits_of_jobs_that_run_break_no_law(name, snapshot, seed):
+    policy, rng = policies.make(name), random.Random(seed)
+    for _ in range(6):
+        snapshot = carry_out(cycle.schedule(snapshot, policy), snapshot)
+        judge(snapshot)
+        assert all(state.has_allowed_size for state in snapshot.running)
+        snapshot = edited(snapshot, rng)
+
+
+@every_policy
+def test_a_job_that_is_to_grow_beyond_the_limit_of_its_namespace_waits_until_it_may(name):
+    jobs = [
+        make_state("red/a", options=(4, 8), holds={"n0": (0, 1)}),
+        make_state("red/b", options=(6,), holds={"n0": (2, 3, 4, 5, 6, 7)}, order=1),
+    ]
+    world = make_snapshot(Cluster([make_node("n0", 16)]), *jobs)
+    steps = steps_of(replace(world, limits=NamespaceLimits(max_gpus={"red": 8})), name)
+    assert isinstance(steps["red/a"], Stop)
+    assert steps["red/a"].cause.code is CauseCode.SPEC_CHANGED
+    assert "red/b" not in steps
+
+
 def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool:
     """Whether some nodes that take its pods have GPUs enough when there is nobody else."""
     limits, namespace = snapshot.limits, namespace_of(state.id)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dloperator import crd
+from tests.operator.stages import wait_until
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
 
@@ -15,6 +17,9 @@ def install_crd(plane: ControlPlane) -> None:
     """Install the custom resource, and return when jobs can be created."""
     plane.kubectl("apply", "-f", CRDS / "dljobs.dljob.io.yaml")
     plane.kubectl("wait", "--for=condition=Established", "crd/dljobs.dljob.io", "--timeout=60s")
+    # It keeps for hours what it has learnt of a server, and looks for no short name anew unless told to.
+    short = crd.definition()["spec"]["names"]["shortNames"][0]
+    wait_until(lambda: short in plane.kubectl("api-resources", "--api-group=dljob.io").split())
 
 
 @pytest.fixture(scope="session")

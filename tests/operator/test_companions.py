@@ -60,10 +60,11 @@ class Look:
         self.namespace = namespace
         self.mirrors = Mirrors()
         self.warned: list[tuple[str, str]] = []
+        self.messages: list[str] = []
 
     def warn(self, about: Mapping[str, Any], reason: str, message: str) -> None:
-        assert message
         self.warned.append((about["metadata"]["name"], reason))
+        self.messages.append(message)
 
     async def submit(self, job: Json) -> Json:
         made = await self.api.create(DLJOBS, job, self.namespace)
@@ -74,6 +75,19 @@ class Look:
         listing = await self.api.list(PODS, self.namespace)
         there = (pod["metadata"] for pod in listing.items)
         return {each["name"] for each in there if "deletionTimestamp" not in each}
+
+
+def count_creations(api: ApiServer) -> list[str]:
+    """What it is asked to create from now on, by name."""
+    asked: list[str] = []
+    create = api.create
+
+    async def counted(resource: Any, document: Json, *rest: Any) -> Json:
+        asked.append(document["metadata"]["name"])
+        return await create(resource, document, *rest)
+
+    api.create = counted  # type: ignore[assignment,method-assign]
+    return asked
 
 
 def play(cluster: ControlPlane, namespace: str, story: Any) -> None:
@@ -98,6 +112,67 @@ def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
             assert not await companions.tend()
             assert await look.names() == {"b-right-ps-0", "b-right-ps-1"}
         assert sorted(look.warned) == [("a-wrong", NOT_MADE), ("c-wrong", NOT_MADE)]
+
+    play(cluster, namespace, story)
+
+
+def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
+    cluster: ControlPlane, namespace: str
+):
+    async def story(look: Look) -> None:
+        theirs = pod_of("theirs", "ps", name="job-ps-0")
+        del theirs["metadata"]["labels"]
+        uid = (await look.api.create(PODS, theirs, namespace))["metadata"]["uid"]
+        await look.submit(with_servers("job", "ps"))
+        asked = count_creations(look.api)
+        now = 0.0
+        companions = Companions(look.api, look.mirrors, Specs(), look.warn, lambda: now)
+        when = []
+        for second in range(20):
+            now, before = float(second), len(asked)
+            assert not await companions.tend()
+            when += [second] * (len(asked) - before)
+        assert when == [0, 1, 3, 7, 15]
+        assert look.warned == [("job", NOT_MADE)]
+        assert "the name is taken by a pod of somebody else" in look.messages[0]
+        await look.api.delete(PODS, "job-ps-0", namespace, uid=uid)
+        while "job-ps-0" in await look.names():
+            await asyncio.sleep(0.05)
+        now = 100.0
+        assert await companions.tend()
+        assert await look.names() == {"job-ps-0", "job-ps-1"}
+
+    play(cluster, namespace, story)
+
+
+def test_of_two_jobs_that_want_pods_of_one_name_one_has_them_and_the_other_is_told(
+    cluster: ControlPlane, namespace: str
+):
+    async def story(look: Look) -> None:
+        first, second = with_servers("a", "ps"), with_servers("a-b", "ps")
+        first["spec"]["auxiliaries"][0]["name"] = "b-ps"
+        await look.submit(first)
+        await look.submit(second)
+        companions = Companions(look.api, look.mirrors, Specs(), look.warn)
+        for _ in range(2):
+            await companions.tend()
+        assert await look.names() == {"a-b-ps-0", "a-b-ps-1"}
+        assert len(look.warned) == 1
+
+    play(cluster, namespace, story)
+
+
+def test_an_auxiliary_pod_is_not_shown_the_gpus_of_jobs_by_its_runtime(
+    cluster: ControlPlane, namespace: str
+):
+    async def story(look: Look) -> None:
+        job = with_servers("job", "ps")
+        template = job["spec"]["auxiliaries"][0]["template"]
+        template["metadata"] = {"annotations": {"cdi.k8s.io/all": "nvidia.com/gpu=all"}}
+        await look.submit(job)
+        assert not await Companions(look.api, look.mirrors, Specs(), look.warn).tend()
+        assert await look.names() == set()
+        assert "cdi.k8s.io/all would show it the GPUs of jobs" in look.messages[0]
 
     play(cluster, namespace, story)
 

@@ -52,6 +52,19 @@ def jobs():
 HAS_GPUS = Status().decided(Placement.of({NodeName("n"): [0]}), now=100.0)
 
 
+def test_what_may_not_change_while_the_job_has_anything_may_do_so_when_it_has_nothing(jobs):
+    made = with_status(document(), HAS_GPUS)
+    jobs.read(made)
+    template = copy.deepcopy(made["spec"]["template"])
+    template["spec"]["containers"][0]["image"] = "another"
+    edited = changed(made, template=template)
+    assert "template" in jobs.read(edited).problem
+    given_back = with_status(edited, Status().decided(None, now=200.0))
+    entry = jobs.read(given_back)
+    assert entry.problem == ""
+    assert entry.job.template["spec"]["containers"][0]["image"] == "another"
+
+
 def test_names_and_ids_are_each_others():
     assert job_id(Name("lab", "job")) == "lab/job"
     assert name_of(JobId("lab/job")) == Name("lab", "job")

@@ -58,6 +58,20 @@ def test_what_a_leader_does_that_was_asleep_is_refused(stage: Stage):
     assert holder(stage)[1] == epoch
 
 
+def test_who_waits_for_its_turn_leads_in_a_later_epoch_also_when_the_lease_is_deleted(stage: Stage):
+    first = stage.start_operator()
+    epoch = holder(stage)[1]
+    second = stage.start_operator(waits=True)
+    stage.wait(lambda: "waits to lead" in second.last_words())
+    # It cannot make the Lease anew, and has written its epoch nowhere else.
+    first.freeze()
+    stage.api.delete(
+        f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/dljob-operator"
+    )
+    stage.wait(lambda: "leads, in epoch" in second.last_words())
+    assert holder(stage)[1] > epoch
+
+
 def test_a_lease_that_was_deleted_does_not_let_the_epoch_fall(stage: Stage):
     first = stage.start_operator()
     stage.submit("job", iterations=10**6)

@@ -137,6 +137,8 @@ class Story:
 
     def go_away(self) -> None:
         """Let the training die while nobody asks how it is, and come back as another leader."""
+        # Right after its start nobody sees from its command that it is one.
+        self.let_it_train()
         if self.container.settle().phase is not Phase.RUNNING:
             return
         wait_until(self._all_are_killed, what="the end of all")
