@@ -22,6 +22,7 @@ from dlcontrol.losses import explain_loss
 from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
+    count_every,
     counted,
     idle_seconds,
     tell_of_stall,
@@ -84,7 +85,8 @@ class _Judge(Case):
     """One job and what is to be said of it."""
 
     def verdict(self, learnt: Learnt) -> Verdict:
-        self.status = counted(self.status, self.now, is_held=bool(self.seats))
+        every = count_every(self.scene.holding)
+        self.status = counted(self.status, self.now, is_held=bool(self.seats), every=every)
         if self.entry.cancelled:
             self._give_up()
         elif self.entry.problem:

@@ -2,7 +2,7 @@
 How far a job is: what its SideCars say of its progress, and the books of what it was given.
 
 These figures change at every look. They are shown and decided with at once, and written with
-the next record that says more, or when :data:`COUNT_EVERY_S` is over.
+the next record that says more, or when :func:`count_every` is over.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,13 @@ from dlwire.messages import Progress
 
 COUNT_EVERY_S = 30.0
 """GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
+COUNTS_PER_S = 2.0
+"""So many jobs are counted a second on the average, where there are so many that each comes more seldom."""
+
+
+def count_every(jobs: int) -> float:
+    """How often a job is counted where so many hold GPUs."""
+    return max(COUNT_EVERY_S, jobs / COUNTS_PER_S)
 
 
 def counted(status: Status, now: float, *, is_held: bool, every: float = COUNT_EVERY_S) -> Status:

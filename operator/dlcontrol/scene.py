@@ -206,6 +206,11 @@ class Scene:
         return self.machines.get(node, _UNKNOWN)
 
     @cached_property
+    def holding(self) -> int:
+        """How many jobs have pods."""
+        return sum(bool(seats) for seats in self.seats.values())
+
+    @cached_property
     def starting(self) -> int:
         """How many jobs have pods that were not heard of yet."""
         return sum(

@@ -625,6 +625,22 @@ def test_gpu_seconds_are_counted_now_and_then():
     assert said.service == 45.0
 
 
+def test_where_very_many_hold_gpus_they_are_counted_more_seldom():
+    """Each count is a write, and an API server has better to do."""
+    crowd = [
+        cast(f"b{n}", {"n0": (n,)}, seats={"n0": running(run(3, n))}, decided_at=NOW)
+        for n in range(1, 200)
+    ]
+
+    def is_counted_after(seconds: float) -> bool:
+        one = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))}, decided_at=NOW - seconds)
+        said = judge(make_scene(one, *crowd)).get(A)
+        return said is not None and said.status.counted_at == NOW
+
+    assert not is_counted_after(99.0)
+    assert is_counted_after(101.0)
+
+
 def test_what_makes_no_sense_sets_aside_that_job_alone():
     asides = Asides()
     broken = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))})
