@@ -104,14 +104,16 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
     To the next lower number that is allowed, which is there at once, or else to the next higher
     one. Only who finds no room for that loses all, so that an edit costs a reshape and no pod.
     """
-    shares = dict(decision.shares)
+    fitted: dict[JobId, Share] = {}
     for state in running:
-        share = shares.get(state.id)
-        if share is None or state.has_allowed_size or share.gpus in state.job.gpus.options:
+        # On the hot path of every replay: nearly always that is all there is to see.
+        if state.has_allowed_size:
             continue
-        lower = [n for n in state.job.gpus.options if n < share.gpus]
-        shares[state.id] = Share(lower[-1] if lower else state.least, _SPEC_CHANGED)
-    return decision if shares == decision.shares else replace(decision, shares=shares)
+        share, options = decision.shares.get(state.id), state.job.gpus.options
+        if share is not None and share.gpus not in options:
+            lower = [n for n in options if n < share.gpus]
+            fitted[state.id] = Share(lower[-1] if lower else state.least, _SPEC_CHANGED)
+    return replace(decision, shares={**decision.shares, **fitted}) if fitted else decision
 
 
 def _is_odd(state: JobState, allotted: Allotted) -> bool:

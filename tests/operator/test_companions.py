@@ -63,6 +63,7 @@ class Look:
         self.messages: list[str] = []
 
     def warn(self, about: Mapping[str, Any], reason: str, message: str) -> None:
+        assert message
         self.warned.append((about["metadata"]["name"], reason))
         self.messages.append(message)
 
