@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers.binaries import Unavailable, do_without
+from tests.servers.binaries import entered
 from tests.servers.images import Images
-from tests.servers.packages import ensure_packages
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.engines import Buildah
 
@@ -20,16 +19,8 @@ USER = 65532
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Buildah]:
     """What runs the image, which is built from nothing but the files that its Dockerfile names."""
-    try:
-        ensure_packages()
-        context = Images.in_cache().operator_built()
-        built = context.__enter__()
-    except Unavailable as error:
-        do_without(error)
-    try:
+    with entered(Images.in_cache().operator_built()) as built:
         yield built
-    finally:
-        context.__exit__(None, None, None)
 
 
 def run(engine, *command):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.clusters import Cluster, install, opened
 from tests.cluster.looking import View
-from tests.servers.binaries import Unavailable, do_without
+from tests.servers.binaries import entered
 from tests.servers.namespaces import make_namespace, remove_namespace
 
 GONE_SECONDS = 120.0
@@ -16,15 +16,8 @@ GONE_SECONDS = 120.0
 @pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, without DLJob. Until the last test here has ended, we are on its network."""
-    try:
-        context = opened(tmp_path_factory.mktemp("nodes"))
-        cluster = context.__enter__()
-    except Unavailable as error:
-        do_without(error)
-    try:
+    with entered(opened(tmp_path_factory.mktemp("nodes"))) as cluster:
         yield cluster
-    finally:
-        context.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="package")

@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 FOLDER = "DLJOB_TEST_SERVERS"
 KUBEBUILDER = "KUBEBUILDER_ASSETS"
@@ -208,6 +210,17 @@ def do_without(error: Unavailable) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(str(error), pytrace=False)
     pytest.skip(str(error))
+
+
+@contextmanager
+def entered(context: AbstractContextManager[T]) -> Iterator[T]:
+    """Be in what may not be to be had, or do without it."""
+    with ExitStack() as stack:
+        try:
+            there = stack.enter_context(context)
+        except Unavailable as error:
+            do_without(error)
+        yield there
 
 
 def find_all(*kits: Kit) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers.binaries import Unavailable, locked
+from tests.servers.packages import ensure_packages
 from tests.sidecar.engines import Buildah, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,7 @@ class Images:
     @contextmanager
     def operator_built(self) -> Iterator[Buildah]:
         """Build the operator's image alone, and have an engine that runs it."""
+        ensure_packages()
         with self._opened(), tempfile.TemporaryDirectory() as bundles:
             self._ensure_python()
             self._build_operator()
