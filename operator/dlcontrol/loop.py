@@ -170,9 +170,7 @@ class Controller:
                 self._next_look = self._clock() + self._options.pace.look_seconds
             else:
                 self._be_content()
-            pace = self._options.pace
-            rest = pace.rest_share * self._effort.seconds
-            self._rest = min(rest, pace.longest_rest_seconds)
+            self._rest = self._effort.rest(self._options.pace)
             await self._wait()
 
     def _is_new(self, error: Exception) -> bool:

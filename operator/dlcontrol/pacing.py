@@ -23,7 +23,7 @@ class Pace:
     """For how long a newcomer's spare interpreters are waited for."""
     rest_share: float = 3.0
     """After each look it rests for so many times as long as the look took of a core; with 3 it never
-    takes more than a quarter of one. What it waits for meanwhile (a record, a pod) is not counted."""
+    takes more than a quarter of one. Whatever it waits for meanwhile (a record, a pod) is rest, too."""
     longest_rest_seconds: float = 0.5
     """But no longer than that, because somebody waits for the next decision."""
     most_steps: int = 0
@@ -58,6 +58,7 @@ class Effort:
     def __init__(self) -> None:
         self._before = 0.0
         self._since = time.thread_time()
+        self._waited = 0.0
 
     @property
     def seconds(self) -> float:
@@ -67,8 +68,14 @@ class Effort:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Others have their turn meanwhile."""
-        self._before = self.seconds
+        self._before, began = self.seconds, time.perf_counter()
         try:
             yield
         finally:
             self._since = time.thread_time()
+            self._waited += time.perf_counter() - began
+
+    def rest(self, pace: Pace) -> float:
+        """How long others are still to have their turn."""
+        due = pace.rest_share * self.seconds - self._waited
+        return min(max(0.0, due), pace.longest_rest_seconds)

@@ -217,6 +217,16 @@ def test_what_others_do_meanwhile_is_not_the_effort_of_a_look():
         while time.thread_time() < until_then:
             pass
     assert effort.seconds < 0.05
+    assert effort.rest(Pace(rest_share=1.0)) == 0.0, "others had their turn already"
+
+
+def test_rest_is_owed_for_work_that_nobody_waited_for():
+    effort = Effort()
+    until_then = time.thread_time() + 0.02
+    while time.thread_time() < until_then:
+        pass
+    assert effort.rest(Pace(rest_share=3.0, longest_rest_seconds=10.0)) >= 0.06
+    assert effort.rest(Pace(rest_share=3.0, longest_rest_seconds=0.01)) == 0.01
 
 
 def test_a_sidecar_that_obeys_another_says_that_another_leads():
