@@ -28,6 +28,7 @@ from dlcore import jobfile
 from dlcore.model import NodeName
 from dloperator import access, podmaking
 from dloperator.apiserver import ApiServer, Rejected
+from dloperator.names import FINALIZER
 from dloperator.resources import DLJOBS, NODES, PODS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,8 +117,11 @@ def main(*, jobs: int, nodes: int, full: bool, output: str) -> None:
 async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> Json:
     api = ApiServer(access.find(str(plane.admin)), connections=AT_ONCE)
     try:
-        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "install"))
-        await _wait_until(lambda: _can_list(api), "the custom resource is not served")
+        for part in ("install", "holding"):
+            plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / part))
+        await _wait_until(
+            lambda: _takes_jobs(api), "jobs are not taken as DLJob's manifests have it"
+        )
         # The pods that are bound without us tolerate the pool's taint, too.
         plane.kubectl("label", "namespace", NAMESPACE, "dljob.io/pool-access=allowed")
         await _all(api.create(NODES, _node(number)) for number in range(nodes))
@@ -316,12 +320,13 @@ async def _are_open(api: ApiServer) -> bool:
     return not any(is_untouchable(node) for node in nodes.items)
 
 
-async def _can_list(api: ApiServer) -> bool:
+async def _takes_jobs(api: ApiServer) -> bool:
+    """Whether the custom resource is served, and new jobs are held already."""
     try:
-        await api.list(DLJOBS)
+        made = await api.create(DLJOBS, _job("first"), NAMESPACE, dry_run=True)
     except Rejected:
         return False
-    return True
+    return FINALIZER in made["metadata"].get("finalizers", ())
 
 
 def _count_writes(log: Path) -> tuple[Counter[str], int]:

@@ -126,6 +126,10 @@ def foreign_values(value: Any, path: str) -> Iterator[Problem]:
         yield Problem(path, value, wrong, "write it in quotes")
 
 
+_LEAVES = (str, int, float, type(None))
+"""Most values, for which nobody need ask whether they are some kind of mapping."""
+
+
 def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
     """
     Refuse what nobody could walk through: a document that contains itself, or is huge.
@@ -143,6 +147,8 @@ def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
         if seen > most:
             huge = f"it holds more than {most:,} values"
             return Problem("", document, huge, "look for YAML anchors that repeat each other")
+        if isinstance(value, _LEAVES):
+            continue
         if isinstance(value, Mapping):
             stack.extend((inner, depth + 1) for inner in value.values())
         elif isinstance(value, list | tuple):
@@ -152,6 +158,8 @@ def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
 
 def plain(value: Any) -> Any:
     """Copy a document into dicts and lists of its own, so that no caller can change it later."""
+    if isinstance(value, _LEAVES):
+        return value
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -165,6 +173,8 @@ def _quoted(text: str) -> str:
 
 
 def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text

@@ -12,6 +12,7 @@ from dloperator.neighbourhood import Neighbourhood
 
 Json = Mapping[str, Any]
 
+BOOKS = "managedFields"
 MOST_GONE = 10_000
 """Events of what was deleted longer ago than this do not come any more."""
 
@@ -29,6 +30,12 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def _lean(document: Json) -> Json:
+    """Leave out who has written which field: a third of an object, and nobody here asks."""
+    metadata = {name: each for name, each in document["metadata"].items() if name != BOOKS}
+    return {**document, "metadata": metadata}
 
 
 def version_of(document: Json) -> int:
@@ -64,7 +71,7 @@ class Mirror:
         if known is None and self._is_past(name, version):
             return
         self._gone.pop(name, None)
-        self._objects[name] = document
+        self._objects[name] = _lean(document)
         self._changed(name, not is_ours)
 
     def show_end(self, document: Json) -> None:
