@@ -428,7 +428,8 @@ class Controller:
             if not await self._keep(scene):
                 return False
             await self._hands.carry_out(commands, scene, self._asides)
-        self._bites.note(steps, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._bites.note(steps, seconds, effort=self._effort.seconds)
         return True
 
     async def _keep(self, scene: Scene) -> bool:

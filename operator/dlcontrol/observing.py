@@ -99,8 +99,8 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
     if status.placement is not None:
         return True
     # As long as nobody can prove that nothing of it is left, it could not begin anywhere.
-    is_lost = any(seat.pod.phase is PodPhase.LOST for seat in scene.seats_of(entry.job.id).values())
-    return scene.now >= status.retry_at and not is_lost
+    seats = scene.seats_of(entry.job.id).values()
+    return scene.now >= status.retry_at and not any(s.pod.phase is PodPhase.LOST for s in seats)
 
 
 def is_changing(scene: Scene, entry: Entry) -> bool:

@@ -30,7 +30,8 @@ class Pace:
     """Of a decision, so many steps at most are taken before it is looked anew; 0 sets no limit. Where
     each step costs a write to a server, a newcomer so need not wait for thousands of others."""
     bite_seconds: float = 2.0
-    """And no more than can be taken in so long, as fast as it went last: a server may be slow."""
+    """And no more than can be taken in so long, as fast as it went last: a server may be slow. Where a look
+    at everything takes long itself, they are taken for as long as it should rest then."""
 
 
 LEAST_STEPS: Final = 8
@@ -45,10 +46,11 @@ class Bites:
         self.most = pace.most_steps
         """So many next; 0 sets no limit."""
 
-    def note(self, steps: int, seconds: float) -> None:
-        """Learn that so many have taken so long."""
+    def note(self, steps: int, seconds: float, *, effort: float = 0.0) -> None:
+        """Learn that so many have taken so long, after a look of so much effort."""
         if steps and seconds > 0.0 and self._pace.most_steps:
-            in_time = max(LEAST_STEPS, int(steps * self._pace.bite_seconds / seconds))
+            time_for_it = max(self._pace.bite_seconds, self._pace.rest_share * effort)
+            in_time = max(LEAST_STEPS, int(steps * time_for_it / seconds))
             self.most = min(self._pace.most_steps, in_time)
 
 

@@ -424,8 +424,10 @@ _WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
 
 
 def _find(snapshot: Snapshot, job: JobId) -> JobState | None:
-    states = (*snapshot.running, *snapshot.pending)
-    return next((state for state in states if state.job.id == job), None)
+    waiting = snapshot.queue.select({job})
+    if waiting:
+        return waiting[job]
+    return next((state for state in snapshot.running if state.id == job), None)
 
 
 def _predictor(snapshot: Snapshot) -> Predictor:

@@ -6,6 +6,7 @@ the options here say where the cluster is and what pods need.
 """
 
 import asyncio
+import gc
 import logging
 import sys
 from dataclasses import replace
@@ -30,6 +31,8 @@ from dloperator.showing import Notice
 log = logging.getLogger("dloperator")
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+SELDOM = (100_000, 20, 50)
+"""When cycles of objects are looked for: thousands of documents are kept for long, and hold none."""
 LED_NO_MORE = 3
 """The exit status where another operator leads; whoever runs this starts it again."""
 
@@ -64,6 +67,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     except (SettingsError, access.NoAccess, OSError, yaml.YAMLError) as error:
         raise click.ClickException(str(error)) from error
     settings = loaded.settings
+    gc.set_threshold(*SELDOM)
     place = Place(
         namespace=settings.namespace or own_namespace(),
         identity=new_identity(),

@@ -149,6 +149,12 @@ class Cluster:
             {NodeName(name.name): read.machine for name, read in self._nodes.items()},
         )
 
+    def meet(self, name: Name) -> None:
+        """Begin to find out whether Kubernetes takes its pods, so that the next look knows."""
+        document = self._mirrors.jobs.get(name)
+        if document is not None:
+            self._templates.verdict(document)
+
     def _insist_on_leading(self) -> None:
         if not self._term.holds():
             raise Fenced("the Lease could not be renewed in time, so another operator may lead")

@@ -29,6 +29,7 @@ from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
 from dloperator.jobs import Specs, name_of
 from dloperator.mirror import Mirrors
+from dloperator.ownpod import tell_of_store
 from dloperator.publishing import Publisher, Publishing
 from dloperator.reserving import Reservations
 from dloperator.showing import Notice, show_settings
@@ -87,6 +88,7 @@ class Leading:
     ) -> None:
         self._api = api = candidate.api
         self._mirrors = candidate.mirrors
+        self._home = candidate.namespace
         self._notice = work.notice
         self._election = candidate.election
         self._certificates = certificates
@@ -152,12 +154,14 @@ class Leading:
             await show_settings(self._api, self._notice)
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
         self._mirrors.stir = self._tidier.wake
+        self._mirrors.meet = self._cluster.meet
         await together(
             self._controller.run(),
             self._teller.run(),
             self._tidier.run(),
             self._publisher.run(),
             self._bulletin.run(),
+            tell_of_store(self._api, self._teller, self._home, self._memory.notebook.state),
             self._renew(),
             self._wait_until_fenced(),
         )
@@ -166,6 +170,7 @@ class Leading:
         """Let go of everything. What trains goes on."""
         self._mirrors.wake = lambda _: None
         self._mirrors.stir = lambda: None
+        self._mirrors.meet = lambda _: None
         self._fenced.cancel()
         await self._templates.close()
         await self._sidecars.close()

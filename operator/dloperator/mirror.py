@@ -118,6 +118,8 @@ class Mirrors:
         """Told of news; true where more of the same kind is to be expected."""
         self.stir: Callable[[], None] = lambda: None
         """Told of every change, our own too."""
+        self.meet: Callable[[Name], None] = lambda _: None
+        """Told of each job that a user has submitted or changed, as soon as it is seen."""
         self._is_attended = False
         self.changed_jobs: set[Name] = set()
         """Since they were looked at last."""
@@ -144,6 +146,7 @@ class Mirrors:
             self.changed_jobs.add(name)
         self.stir()
         if is_news:
+            self.meet(name)
             self.wake(True)  # noqa: FBT003 - as it stands above
 
     def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it

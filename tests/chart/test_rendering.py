@@ -191,6 +191,20 @@ def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class
     assert not without.names("ValidatingAdmissionPolicy")
 
 
+HOLDING = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+
+
+def test_new_jobs_are_held_where_the_cluster_can_and_an_operator_lets_them_go(helm):
+    everywhere = helm.render({}, HOLDING).find("MutatingAdmissionPolicyBinding", "dljob-holding")
+    assert "matchResources" not in everywhere["spec"]
+    some = helm.render({"namespaces": ["team-a"]}, HOLDING)
+    binding = some.find("MutatingAdmissionPolicyBinding", "dljob-holding")
+    [only] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert (only["operator"], only["values"]) == ("In", ["team-a"])
+    for older in (helm.render(), helm.render({"admission": {"enabled": False}}, HOLDING)):
+        assert not older.names("MutatingAdmissionPolicy")
+
+
 def test_the_scheduler_is_of_the_version_of_the_cluster(helm):
     values = {"scheduler": {"enabled": True}}
     rendered = helm.render(values, "--kube-version=v1.35.2+k3s1")

@@ -205,6 +205,8 @@ def test_a_bite_is_what_can_be_taken_in_time():
     assert bites.most == 8, "each look costs something too"
     bites.note(8, 0.01)
     assert bites.most == 64
+    bites.note(8, 2.0, effort=1.0)
+    assert bites.most == 12, "where a look takes a second, looks take no more than a quarter of all"
     unlimited = Bites(Pace())
     unlimited.note(1000, 60.0)
     assert unlimited.most == 0

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from dloperator import names
 from tests.operator.kubelets import ROOT
+from tests.operator.manifests import make_manifest
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 Json = dict[str, Any]
 
 HOME = "dljob-system"
-INSTALL = ROOT / "manifests" / "install"
+MANIFESTS = ROOT / "manifests"
 POLICIES = ("dljob-pool", "dljob-operator-secrets")
 OURS = {"key": "dljob.io/pool", "operator": "Exists"}
 ANY = {"operator": "Exists"}
@@ -29,7 +31,8 @@ REMEDY = "submit a DLJob instead"
 def plane(tmp_path_factory):
     """A control plane on which DLJob is installed, and its policy is in force."""
     with ControlPlane(tmp_path_factory.mktemp("installed")) as plane:
-        plane.kubectl("apply", "--server-side", "-k", INSTALL)
+        for part in ("install", "holding"):
+            plane.kubectl("apply", "--server-side", "-k", MANIFESTS / part)
         wait_until(lambda: "forbidden" in refusal(plane.kubectl, pod(tolerations=[OURS])))
         yield plane
 
@@ -106,6 +109,22 @@ def classes(plane):
             "handler": name,
         }
         plane.kubectl("create", "-f", "-", stdin=json.dumps(document))
+
+
+@pytest.mark.parametrize("own", [[], ["mine/before"], ["mine/before", names.FINALIZER]])
+def test_a_new_job_is_held_by_the_api_server_itself(kubectl, own):
+    document = make_manifest("it")
+    document["metadata"]["finalizers"] = own
+
+    def create() -> Json | None:
+        # It learns of the definition some seconds after the policy.
+        command = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+        said = kubectl.try_to(*command, stdin=json.dumps(document))
+        return None if said.code else json.loads(said.out)["metadata"]
+
+    metadata = wait_until(create)
+    expected = [*[each for each in own if each != names.FINALIZER], names.FINALIZER]
+    assert metadata["finalizers"] == expected
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dloperator import names
 from tests.operator.stages import Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -85,6 +86,25 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.wait(lambda: stage.is_gone("unwanted"))
     assert stage.kubelets.pids() == {}
     stage.wait(lambda: stage.pods() == [])
+
+
+@pytest.mark.parametrize("why", ["waits", "is suspended", "has a template that is refused"])
+def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage, why: str):
+    """Where the API server holds new jobs itself, those are held, too."""
+    document = stage.make_job("idle", iterations=10)
+    document["metadata"]["finalizers"] = [names.FINALIZER]
+    if why == "waits":
+        document["spec"]["gpus"] = {"options": [64]}
+    elif why == "is suspended":
+        document["spec"]["suspend"] = True
+    else:
+        [container] = document["spec"]["template"]["spec"]["containers"]
+        container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
+    stage.start_operator()
+    stage.api.post(stage.path(), document)
+    stage.wait(lambda: stage.status("idle").get("conditions"))
+    stage.api.delete(stage.path("idle"))
+    stage.wait(lambda: stage.is_gone("idle"))
 
 
 def test_auxiliaries_live_and_die_with_the_training(stage: Stage):

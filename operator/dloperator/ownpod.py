@@ -1,0 +1,46 @@
+"""
+What is told on the pod in which an operator runs: that its store is away, and that it is back.
+
+Jobs do not depend on the store, so it stands in no status of theirs. Who has just installed DLJob with
+a wrong URL sees it in ``kubectl describe pod`` and ``kubectl get events``.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dlcontrol.notebook import NotebookState
+from dloperator.apiserver import ApiServer, NotFound, Rejected, Unreachable
+from dloperator.resources import PODS
+from dloperator.telling import Teller
+
+LOOK_S = 1.0
+
+Json = dict[str, Any]
+
+
+async def tell_of_store(
+    api: ApiServer, teller: Teller, namespace: str, state: Callable[[], NotebookState]
+) -> None:
+    """Tell whenever it goes and comes back, for ever; nobody where we run in no pod."""
+    is_away = False
+    while True:
+        await asyncio.sleep(LOOK_S)
+        now = state()
+        # Before it was asked for the first time it neither is there nor fails.
+        if is_away == (not now.connected and bool(now.error)):
+            continue
+        try:
+            pod = await api.get(PODS, socket.gethostname(), namespace)
+        except NotFound:
+            await asyncio.Event().wait()
+            return
+        except (Rejected, Unreachable):
+            continue
+        is_away = not is_away
+        if is_away:
+            what = "jobs go on, and what is learnt of them is kept in memory until it is back"
+            teller.warn(pod, "StoreAway", f"the store is away: {now.error}; {what}")
+        else:
+            teller.tell(pod, "StoreIsBack", "the store is reached again")

@@ -1,0 +1,42 @@
+"""A store that is not there is told on the operator's own pod, where who has installed it looks."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.operator.stages import Stage, staged
+from tests.servers.binaries import find_ferretdb
+from tests.servers.mongo import MongoServer
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
+        yield stage
+
+
+def test_that_the_store_is_away_and_that_it_is_back_is_told_on_the_pod(
+    stage: Stage, tmp_path: Path
+):
+    me = socket.gethostname()
+    container = {"name": "operator", "image": "dljob-operator"}
+    pod = {"metadata": {"name": me}, "spec": {"containers": [container]}}
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+
+    def told(reason: str) -> str:
+        return next((message for why, message in stage.events(me) if why == reason), "")
+
+    with MongoServer(find_ferretdb(), tmp_path / "store") as store:
+        store.kill()
+        stage.start_operator(settings={"store": store.url("dljob")})
+        away = stage.wait(lambda: told("StoreAway"))
+        assert store.place in away
+        assert "jobs go on" in away
+        stage.submit("job")
+        stage.wait_for_phase("job", "Completed")
+        assert told("StoreIsBack") == ""
+        store.start()
+        stage.wait(lambda: told("StoreIsBack"))
