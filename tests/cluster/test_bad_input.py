@@ -20,8 +20,10 @@ from dloperator.certificates import CA_SECRET, Authority
 from dloperator.podmaking import secret_name
 from dloperator.reading import sidecar_name
 from tests.chart.helms import HOME
+from tests.cluster.clusters import install
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import Json, View
+from tests.servers.realnodes import HOST
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
@@ -85,6 +87,25 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
     assert said.startswith("CreateContainerConfigError")
     view.kubectl("create", "secret", "generic", "theirs", "--from-literal=word=open")
     view.wait_gpus("job", node1=1)
+
+
+def says_store_is_away(view: View) -> str:
+    """What Events tell on the pods of the operator."""
+    found = view.cluster.ask("events", "-n", HOME, "--field-selector=reason=StoreAway")["items"]
+    return next((each["message"] for each in found), "")
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_store_that_is_not_there_at_install(view: View, saved: Path):
+    nowhere = {"type": "mongodb", "mongodb": {"url": f"mongodb://{HOST}:9/dljob"}}
+    install(view.cluster, store=nowhere)
+    try:
+        said = timed(view, "a store that is not there", lambda: says_store_is_away(view))
+        assert f"{HOST}:9" in said
+        view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+        view.wait_gpus("job", node1=1)
+    finally:
+        install(view.cluster)
 
 
 def expired(view: View, name: str) -> Json:
