@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 Json = dict[str, Any]
 
-NODE = "gpu-a"
+NODE, POOR_NODE = "gpu-a", "gpu-none"
+POOL = "dljob.io/pool"
 QUICK: dict[str, object] = {
     "lease.leaseSeconds": 4,
     "lease.renewSeconds": 1,
@@ -41,10 +43,19 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("missing")
     with control_plane.api() as api:
         namespace = make_namespace(api)
-        with staged(control_plane, namespace, folder, {NODE: 0}) as stage:
+        with staged(control_plane, namespace, folder, {NODE: 4}) as stage:
             stage.start_operator(settings=QUICK)
             yield stage
         remove_namespace(api, namespace)
+
+
+@pytest.fixture
+def poor_stage(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Stage]:
+    """One with a pool of its own, of a node that has no GPU yet."""
+    with staged(control_plane, namespace, tmp_path, {POOR_NODE: 0}) as stage:
+        stage.api.merge(f"/api/v1/nodes/{POOR_NODE}", {"metadata": {"labels": {POOL: "poor"}}})
+        stage.start_operator(settings=QUICK | {"pool.value": "poor"})
+        yield stage
 
 
 def condition(stage: Stage, name: str, kind: str) -> Json:
@@ -71,13 +82,14 @@ def says(stage: Stage, name: str, kind: str, reason: str) -> Callable[[], str]:
     return said
 
 
-def test_a_pool_without_gpus_is_told_to_who_waits(stage: Stage):
-    stage.submit("poor", iterations=50)
-    message = timed(stage, "a pool without GPUs", says(stage, "poor", "Scheduled", "TooLarge"))
+def test_a_pool_without_gpus_is_told_to_who_waits(poor_stage: Stage):
+    poor_stage.submit("poor", iterations=50)
+    told = says(poor_stage, "poor", "Scheduled", "TooLarge")
+    message = timed(poor_stage, "a pool without GPUs", told)
     assert "no node of this cluster has a GPU to give" in message
     labels = {"labels": {"dljob.io/gpu-count": "4"}}
-    stage.api.merge(f"/api/v1/nodes/{NODE}", {"metadata": labels})
-    stage.wait_for_phase("poor", "Completed")
+    poor_stage.api.merge(f"/api/v1/nodes/{POOR_NODE}", {"metadata": labels})
+    poor_stage.wait_for_phase("poor", "Completed")
 
 
 def test_a_template_that_kubernetes_refuses_is_told_and_others_go_on(stage: Stage):
