@@ -78,12 +78,18 @@ class Machine:
 
     @property
     def is_leaving(self) -> bool:
-        is_told = isinstance(self.target, Stop) and self.target.leave
-        return self.is_interrupted or self.has_left or is_told
+        return self.is_interrupted or self.has_left or self._is_told_to_leave
+
+    @property
+    def _is_told_to_leave(self) -> bool:
+        return isinstance(self.target, Stop) and self.target.leave
 
     @property
     def exit_status(self) -> int:
         """What the SideCar ends with, as if it were the training: as a shell would tell it."""
+        if self.failure is None and self._is_told_to_leave:
+            # The training ended as it was asked to. Whatever else is said, its container is started anew.
+            return 0
         if self.failure is None:
             decisive = min(self.ended, key=lambda end: end.rank, default=None)
         else:
