@@ -110,11 +110,16 @@ def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
     asides = asides if asides is not None else Asides()
     board = _Board(scene, asides)
     commands: list[Command] = []
-    for job in scene.entries:
-        if job in asides.unkept.jobs:
+    for job, entry in scene.entries.items():
+        if job in asides.unkept.jobs and not _may_just_go(entry):
             continue
         commands += asides.attempt(job, board.commands, job) or ()
     return commands
+
+
+def _may_just_go(entry: Entry) -> bool:
+    """Whether its user wants it gone and it has nothing, so that nothing has to be recorded first."""
+    return entry.cancelled and not entry.status.pods and entry.status.placement is None
 
 
 def _is_at_rest(entry: Entry) -> bool:

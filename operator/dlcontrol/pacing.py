@@ -31,9 +31,11 @@ class Pace:
     each step costs a write to a server, a newcomer so need not wait for thousands of others."""
     bite_seconds: float = 2.0
     """And no more than can be taken in so long, as fast as it went last: a server may be slow. Where a look
-    at everything takes long itself, they are taken for as long as it should rest then."""
+    at everything takes long itself, up to three times as long, so that less of the time is spent on looks."""
 
 
+LONGEST_BITE: Final = 3.0
+"""So many times as long as usual at most, because newcomers wait until it is taken."""
 LEAST_STEPS: Final = 8
 """So many are taken at a time however slow it is, for each look costs something too."""
 
@@ -49,7 +51,8 @@ class Bites:
     def note(self, steps: int, seconds: float, *, effort: float = 0.0) -> None:
         """Learn that so many have taken so long, after a look of so much effort."""
         if steps and seconds > 0.0 and self._pace.most_steps:
-            time_for_it = max(self._pace.bite_seconds, self._pace.rest_share * effort)
+            usual = self._pace.bite_seconds
+            time_for_it = min(max(usual, self._pace.rest_share * effort), LONGEST_BITE * usual)
             in_time = max(LEAST_STEPS, int(steps * time_for_it / seconds))
             self.most = min(self._pace.most_steps, in_time)
 

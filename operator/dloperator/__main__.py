@@ -32,7 +32,7 @@ log = logging.getLogger("dloperator")
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SELDOM = (100_000, 20, 50)
-"""When cycles of objects are looked for: thousands of documents are kept for long, and hold none."""
+"""When cycles of objects are looked for: not all the time in thousands of documents that stay for long."""
 LED_NO_MORE = 3
 """The exit status where another operator leads; whoever runs this starts it again."""
 

@@ -146,8 +146,8 @@ class Mirrors:
             self.changed_jobs.add(name)
         self.stir()
         if is_news:
-            self.meet(name)
             self.wake(True)  # noqa: FBT003 - as it stands above
+            self.meet(name)
 
     def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         if self._is_attended:

@@ -16,6 +16,8 @@ from dloperator.resources import PODS
 from dloperator.telling import Teller
 
 LOOK_S = 1.0
+AGAIN_S = 1800.0
+"""It is told again while it is so; Kubernetes forgets Events after an hour."""
 
 Json = dict[str, Any]
 
@@ -24,12 +26,14 @@ async def tell_of_store(
     api: ApiServer, teller: Teller, namespace: str, state: Callable[[], NotebookState]
 ) -> None:
     """Tell whenever it goes and comes back, for ever; nobody where we run in no pod."""
-    is_away = False
+    clock = asyncio.get_running_loop().time
+    is_away, told_at = False, clock()
     while True:
         await asyncio.sleep(LOOK_S)
         now = state()
         # Before it was asked for the first time it neither is there nor fails.
-        if is_away == (not now.connected and bool(now.error)):
+        is_so = is_away == (not now.connected and bool(now.error))
+        if is_so and not (is_away and clock() >= told_at + AGAIN_S):
             continue
         try:
             pod = await api.get(PODS, socket.gethostname(), namespace)
@@ -38,7 +42,7 @@ async def tell_of_store(
             return
         except (Rejected, Unreachable):
             continue
-        is_away = not is_away
+        is_away, told_at = is_away if is_so else not is_away, clock()
         if is_away:
             what = "jobs go on, and what is learnt of them is kept in memory until it is back"
             teller.warn(pod, "StoreAway", f"the store is away: {now.error}; {what}")

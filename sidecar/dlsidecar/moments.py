@@ -86,9 +86,9 @@ class Machine:
 
     @property
     def exit_status(self) -> int:
-        """What the SideCar ends with, as if it were the training: as a shell would tell it."""
+        """What the SideCar ends with: as a shell would tell it of the training, unless that was ended."""
         if self.failure is None and self._is_told_to_leave:
-            # The training ended as it was asked to. Whatever else is said, its container is started anew.
+            # With anything else a kubelet would start the container anew before its pod is gone.
             return 0
         if self.failure is None:
             decisive = min(self.ended, key=lambda end: end.rank, default=None)

@@ -180,8 +180,8 @@ class Stop:
     checkpoint: bool = field(default=True, metadata=wire(Flag()))
     """Whether the job shall save itself before; not where its peers are gone, for it would hang."""
     leave: bool = field(default=False, metadata=wire(Flag()))
-    """Whether the SideCar shall end as well, with the exit status of the training; as the first
-    process of the container it ends that with it."""
+    """Whether the SideCar shall end as well, with 0 unless the training failed by itself; as the
+    first process of the container it ends that with it."""
     reason: str = field(default="", metadata=wire(Text()))
 
     @property

@@ -207,6 +207,8 @@ def test_a_bite_is_what_can_be_taken_in_time():
     assert bites.most == 64
     bites.note(8, 2.0, effort=1.0)
     assert bites.most == 12, "where a look takes a second, looks take no more than a quarter of all"
+    bites.note(12, 2.0, effort=60.0)
+    assert bites.most == 36, "whoever comes does not wait for minutes"
     unlimited = Bites(Pace())
     unlimited.note(1000, 60.0)
     assert unlimited.most == 0

@@ -132,6 +132,20 @@ def test_a_deleted_one_keeps_its_gpus_until_its_end_is_recorded():
         assert has_begun(government, late)
 
 
+def test_a_deleted_one_that_has_nothing_goes_though_nothing_can_be_recorded_of_it():
+    with governed(1) as government:
+        world = government.world
+        submit(government, "first", 1)
+        odd = submit(government, "odd", 1)
+        world.unkept[odd] = WHY
+        government.begin()
+        world.run(60.0)
+        assert status(government, odd).conditions == (), "nothing could be said of it"
+        world.cancel(odd)
+        world.run(60.0)
+        assert odd not in world.entries
+
+
 def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_done_about_it():
     with governed(2) as government:
         world = government.world

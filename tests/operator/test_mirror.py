@@ -30,6 +30,23 @@ def test_the_newest_version_stays_in_whatever_order_they_come(mirror, order):
     assert version_of(mirror.objects[JOB]) == 9
 
 
+def test_who_has_written_which_field_is_not_remembered(mirror):
+    shown = document(3)
+    shown["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    mirror.show(shown)
+    assert mirror.get(JOB) == document(3)
+
+
+def test_a_job_is_met_when_it_comes_and_not_when_we_write():
+    mirrors = Mirrors()
+    met: list[Name] = []
+    mirrors.meet = met.append
+    mirrors.jobs.show(document(3))
+    mirrors.jobs.show(document(4), is_ours=True)
+    mirrors.pods.show(document(5))
+    assert met == [JOB]
+
+
 def test_versions_are_numbers(mirror):
     mirror.show(document(99))
     mirror.show(document(100))
