@@ -83,20 +83,22 @@ def _runner(routes: Iterable[web.RouteDef]) -> web.AppRunner:
 
 def _listen(path: Path) -> socket.socket:
     """
-    Make the socket. Nobody can connect before it listens, and then it is its owner's alone.
+    Make the socket. Nobody sees it before it listens, and then it is its owner's alone.
 
     One that is there is left from a crash: who holds the lock of the folder is the only one here.
     """
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    hidden = path.with_suffix(".new")
     try:
-        path.unlink(missing_ok=True)
-        ours.bind(str(path))
-        path.chmod(0o600)
+        hidden.unlink(missing_ok=True)
+        ours.bind(str(hidden))
+        hidden.chmod(0o600)
         ours.listen(128)
+        hidden.rename(path)
     except OSError as error:
         ours.close()
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            hidden.unlink(missing_ok=True)
         raise StateError(
             f"{path}: cannot be made ({error.strerror}); name another folder with --state"
         ) from error
