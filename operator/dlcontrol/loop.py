@@ -423,13 +423,11 @@ class Controller:
 
     async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
-        began = time.perf_counter()
         with self._effort.aside():
             if not await self._keep(scene):
                 return False
             await self._hands.carry_out(commands, scene, self._asides)
-        seconds = time.perf_counter() - began
-        self._bites.note(steps, seconds, effort=self._effort.seconds)
+        self._bites.note(steps, self._effort.waited, effort=self._effort.seconds)
         return True
 
     async def _keep(self, scene: Scene) -> bool:

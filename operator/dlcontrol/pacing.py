@@ -63,7 +63,8 @@ class Effort:
     def __init__(self) -> None:
         self._before = 0.0
         self._since = time.thread_time()
-        self._waited = 0.0
+        self.waited = 0.0
+        """For how long others had their turn."""
 
     @property
     def seconds(self) -> float:
@@ -78,9 +79,9 @@ class Effort:
             yield
         finally:
             self._since = time.thread_time()
-            self._waited += time.perf_counter() - began
+            self.waited += time.perf_counter() - began
 
     def rest(self, pace: Pace) -> float:
         """How long others are still to have their turn."""
-        due = pace.rest_share * self.seconds - self._waited
+        due = pace.rest_share * self.seconds - self.waited
         return min(max(0.0, due), pace.longest_rest_seconds)

@@ -67,16 +67,12 @@ class Records:
         """Record what differs from what is recorded, as far as it matters; ``offered`` in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
-        before, self._unwritten = self._unwritten, {}
+        self._unwritten = {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status
             if job in offered:
                 lasting[job] = status
-            elif status is recorded:
-                continue
-            elif _is_known(before.get(job), recorded, status):
-                self._unwritten[job] = (recorded, status)
-            elif status == recorded:
+            elif status is recorded or status == recorded:
                 continue
             elif _matters(recorded, status):
                 lasting[job] = status
@@ -90,11 +86,6 @@ class Records:
             if mark not in self._ours[job]:
                 self._ours[job] = (*self._ours[job], mark)
         await self._platform.record(lasting)
-
-
-def _is_known(found: tuple[Status, Status] | None, recorded: Status, status: Status) -> bool:
-    """Whether it was compared at the last look already; nothing may have happened to thousands."""
-    return found is not None and found[0] is recorded and found[1] is status
 
 
 def _matters(recorded: Status, status: Status) -> bool:

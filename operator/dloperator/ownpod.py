@@ -32,8 +32,8 @@ async def tell_of_store(
         await asyncio.sleep(LOOK_S)
         now = state()
         # Before it was asked for the first time it neither is there nor fails.
-        is_so = is_away == (not now.connected and bool(now.error))
-        if is_so and not (is_away and clock() >= told_at + AGAIN_S):
+        away = not now.connected and bool(now.error)
+        if away == is_away and not (away and clock() >= told_at + AGAIN_S):
             continue
         try:
             pod = await api.get(PODS, socket.gethostname(), namespace)
@@ -42,8 +42,8 @@ async def tell_of_store(
             return
         except (Rejected, Unreachable):
             continue
-        is_away, told_at = is_away if is_so else not is_away, clock()
-        if is_away:
+        is_away, told_at = away, clock()
+        if away:
             what = "jobs go on, and what is learnt of them is kept in memory until it is back"
             teller.warn(pod, "StoreAway", f"the store is away: {now.error}; {what}")
         else:
