@@ -35,6 +35,12 @@ def job_of(command: str) -> str:
     return job.removeprefix("--job=")
 
 
+def served_job(command: str) -> str:
+    """Whose SideCar this is; what it runs need not name a job: where nothing may run, that is `false`."""
+    (log,) = (word for word in command.split() if word.startswith("--log-file="))
+    return Path(log.removeprefix("--log-file=")).parent.name
+
+
 def parent(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

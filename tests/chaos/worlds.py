@@ -26,9 +26,9 @@ from tests.chaos.processes import (
     children,
     find_processes,
     is_held,
-    job_of,
     kill,
     parent,
+    served_job,
     trainings,
 )
 from tests.chaos.testimony import (
@@ -352,7 +352,7 @@ class World:
         sidecars = {
             pid: command for pid, command in find_processes(self.root) if "--socket=" in command
         }
-        jobs = {pid: job_of(command) for pid, command in sidecars.items()}
+        jobs = {pid: served_job(command) for pid, command in sidecars.items()}
         return [(pid, jobs[pid]) for pid in sidecars if parent(pid) not in sidecars]
 
     def _lock_store(self) -> None:
