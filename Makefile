@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# What is compiled once need not be compiled by each of the processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -77,7 +79,7 @@ test-control-plane: setup servers  ## of all tests only those on a real control 
 # In one process, because one cluster is all that a machine has room for.
 .PHONY: test-cluster
 test-cluster: setup servers  ## the tests on real nodes, with containers: as root, on Debian
-	$(BIN)/pytest -m "nodes"
+	$(BIN)/pytest -m "nodes" tests/chart tests/cluster tests/servers
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz

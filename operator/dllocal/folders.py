@@ -6,6 +6,7 @@ write there decides what is run. Sockets need short paths, so where the state fo
 lie in a folder of the user's under the runtime folder of the machine instead.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -99,6 +100,11 @@ class Folders:
         for folder in (self.sockets, self.root):
             shutil.rmtree(folder, ignore_errors=True)
 
+    def tidy(self) -> None:
+        """Leave no empty folder, which may not be below our own; to be called by who holds the lock."""
+        with contextlib.suppress(OSError):
+            self.sockets.rmdir()
+
     def lock(self) -> int:
         """Be the only controller of this folder; returns what to close in the end."""
         path = self.root / "lock"
@@ -112,6 +118,8 @@ class Folders:
                 f"{self.root}: dljob up runs there already (process {other});"
                 " use that one, end it, or name another folder with --state"
             ) from error
+        # Who held it before has removed this if it was empty.
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
         os.ftruncate(held, 0)
         os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         return held

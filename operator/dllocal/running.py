@@ -178,6 +178,7 @@ class Running:
         await self.sidecars.close()
         self.memory.close()
         self.registry.close()
+        self.folders.tidy()
         os.close(self._lock)
 
     def _logs(self) -> Iterator[Path]:

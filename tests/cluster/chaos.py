@@ -37,7 +37,6 @@ from tests.cluster.clusters import Cluster, install, opened, values
 from tests.cluster.looking import Json, View
 from tests.servers.binaries import FERRETDB, find_all
 from tests.servers.images import TRAINER as IMAGE
-from tests.servers.kubectl import KubectlFailed
 from tests.servers.mongo import MongoServer
 from tests.servers.namespaces import make_namespace
 from tests.servers.realnodes import HOST
@@ -56,7 +55,6 @@ PATIENCE_SECONDS = 400.0
 """So long nothing may get on; a container that has ended often is started anew after minutes only."""
 LEASE = {"leaseSeconds": 8, "renewSeconds": 2, "giveUpSeconds": 6, "lookSeconds": 0.5}
 """Another operator leads soon, and none gives up because this machine has much to do."""
-OPERATORS = ("-n", HOME, "-l", "app.kubernetes.io/component=operator")
 
 
 class Trouble:
@@ -123,12 +121,13 @@ class Trouble:
         return document
 
     def phases(self) -> dict[str, str]:
-        items = self.ask("dljobs")
+        items = self.view.find("dljobs")
         return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items}
 
-    def ask(self, *words: str) -> list[Json]:
-        found: list[Json] = json.loads(self.view.kubectl("get", *words, "-o", "json"))["items"]
-        return found
+    def operators(self) -> list[Json]:
+        """Their pods."""
+        selected = "app.kubernetes.io/component=operator"
+        return self.view.find("pods", namespace=HOME, labelSelector=selected)
 
     def saved(self) -> int:
         """How many iterations all jobs together have saved."""
@@ -159,10 +158,12 @@ class Trouble:
 
     def _leader(self) -> Json | None:
         """The pod of the operator that leads."""
-        [lease] = self.ask("leases", "-n", HOME, "--field-selector=metadata.name=dljob-operator")
+        selected = "metadata.name=dljob-operator"
+        [lease] = self.view.find("leases", namespace=HOME, fieldSelector=selected)
         holder = lease["spec"].get("holderIdentity", "")
-        pods = self.ask("pods", *OPERATORS)
-        return next((pod for pod in pods if holder.startswith(pod["metadata"]["name"])), None)
+        return next(
+            (pod for pod in self.operators() if holder.startswith(pod["metadata"]["name"])), None
+        )
 
     def _kill_operator(self) -> bool:
         leader = self._leader()
@@ -235,7 +236,7 @@ class Trouble:
     def _training_pods(self) -> list[Json]:
         """The pods in which something trains."""
         jobs = {job for _, job in self._trainings()}
-        pods = self.ask("pods", "-l", "dljob.io/role=trainer")
+        pods = self.view.find("pods", labelSelector="dljob.io/role=trainer")
         return [
             pod
             for pod in pods
@@ -258,11 +259,7 @@ class Trouble:
 
     def look(self) -> None:
         """See which containers were started anew."""
-        try:
-            pods = [*self.ask("pods"), *self.ask("pods", *OPERATORS)]
-        except KubectlFailed:
-            return
-        for pod in pods:
+        for pod in [*self.view.find("pods"), *self.operators()]:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             for container in pod["status"].get("containerStatuses", ()):
                 count, ended = container["restartCount"], container.get("lastState", {})
@@ -370,7 +367,7 @@ def main() -> None:
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     with opened(folder) as cluster, cluster.plane.api() as api:
-        view = View(cluster, make_namespace(api))
+        view = View(cluster, api, make_namespace(api))
         ours = cluster.folder / view.namespace
         ours.mkdir()
         ferretdb = find_all(FERRETDB)["dljob-test-ferretdb"]

@@ -110,19 +110,20 @@ def opened(folder: Path) -> Iterator[Cluster]:
     """Start everything, and take everything down again; raises ``Unavailable`` where it cannot be."""
     ensure_packages()
     programs = find_all(*PROGRAMS, HELM)
-    archive = folder / "images.tar"
-    Images.in_cache().build_all(archive)
     wishes = Wishes(host=HOST, lost_seconds=LOST_SECONDS)
     with ExitStack() as stack:
         # Files and control groups can be removed when nobody is in the room any more.
         cleared = stack.enter_context(ExitStack())
         room = stack.enter_context(open_room(NODES))
+        building = stack.enter_context(ExitStack())
+        # Before we are on the network of the room, from which nothing is fetched.
+        images = building.enter_context(Images.in_cache().all_built(room))
         stack.enter_context(room.entered())
         plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))
         nodes = make_nodes(NODES, room=room, plane=plane, folder=folder)
         cleared.callback(nodes.clear)
-        nodes.start(archive)
-        archive.unlink()
+        nodes.start(images)
+        building.close()
         shared = folder / "shared"
         shared.mkdir()
         yield Cluster(plane, nodes, programs["helm"], shared)

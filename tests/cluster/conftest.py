@@ -32,11 +32,11 @@ def view(cluster: Cluster) -> Iterator[View]:
     """A namespace of one test; at its end no job is left, and no node in the pool."""
     with cluster.plane.api() as api:
         name = make_namespace(api)
-        seen = View(cluster, name)
+        seen = View(cluster, api, name)
         yield seen
         seen.kubectl("delete", "dljobs", "--all", "--wait=false")
         seen.wait(
-            lambda: not seen.kubectl("get", "dljobs,pods", "-o", "name").strip(),
+            lambda: not seen.find("dljobs") and not seen.find("pods"),
             what="the end of all jobs and pods",
         )
         cluster.give_gpus()

@@ -1,17 +1,20 @@
 """
-What there is to be seen of jobs on a real cluster: by kubectl, and inside the containers.
+What there is to be seen of jobs on a real cluster: of their documents, and inside the containers.
 
-Where a job runs is looked up in what its pods and processes show, and never in what was decided.
+Where a job runs is looked up in what its pods and processes show, and never in what was decided. What is
+asked over and over is asked of the API server and of /proc: a kubectl takes a hundred times as long, and
+whoever waits with it leaves no time to what is waited for.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tests.cluster.clusters import Cluster
+from tests.servers.api import Api
 from tests.servers.kubectl import Kubectl
+from tests.sidecar.drivers import find_processes, read_proc
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -19,27 +22,21 @@ Json = dict[str, Any]
 LIMIT_SECONDS = 180.0
 LOOK_SECONDS = 0.3
 
-# Runs inside of a container, with whatever Python is there.
-PROCESSES = """
-import json, os
-found = []
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
-        pairs = open(f"/proc/{pid}/environ").read().split(chr(0))
-    except OSError:
-        continue
-    environment = dict(pair.partition("=")[::2] for pair in pairs)
-    found.append({"pid": int(pid), "command": words, "environment": environment})
-print(json.dumps(found))
-"""
+API = {
+    "dljobs": "/apis/dljob.io/v1alpha1",
+    "pods": "/api/v1",
+    "events": "/api/v1",
+    "leases": "/apis/coordination.k8s.io/v1",
+}
+"""Where things are that belong to a namespace."""
+SCRIPT = "train.py"
+SIDECAR = "dljob-sidecar.pyz"
 
 
 @dataclass(frozen=True)
 class Training:
     """A process of a training, as it is in its container."""
 
-    pid: int
     gpus: tuple[str, ...]
     """What its environment tells it to use."""
     rank: str
@@ -67,16 +64,22 @@ class Pod:
 class View:
     """What is to be seen in a namespace."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, api: Api, namespace: str) -> None:
         self.cluster = cluster
+        self.api = api
         self.namespace = namespace
         self.kubectl: Kubectl = cluster.kubectl.in_namespace(namespace)
+
+    def find(self, kind: str, *, namespace: str = "", **selectors: str) -> list[Json]:
+        """Everything of a kind, by labelSelector and fieldSelector if wanted."""
+        place = f"{API[kind]}/namespaces/{namespace or self.namespace}/{kind}"
+        found: list[Json] = self.api.get(place, **selectors)["items"]
+        return found
 
     # --- jobs
 
     def job(self, name: str) -> Json:
-        found: Json = json.loads(self.kubectl("get", "dljob", name, "-o", "json"))
-        return found
+        return self.api.get(f"{API['dljobs']}/namespaces/{self.namespace}/dljobs/{name}")
 
     def columns(self, name: str) -> dict[str, str]:
         """One row of ``kubectl get dljobs``, by its titles."""
@@ -94,8 +97,7 @@ class View:
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """The reasons and messages of the Events of a job, the oldest first."""
-        words = ("--field-selector", f"involvedObject.name={name}", "-o", "json")
-        found = json.loads(self.kubectl("get", "events", *words))["items"]
+        found = self.find("events", fieldSelector=f"involvedObject.name={name}")
         found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
         return [(event["reason"], event["message"]) for event in found]
 
@@ -104,18 +106,20 @@ class View:
     def pods(self, name: str) -> list[Pod]:
         """The pods of a job that train."""
         selected = f"dljob.io/job={name},dljob.io/role=trainer"
-        found = json.loads(self.kubectl("get", "pods", "-l", selected, "-o", "json"))["items"]
+        found = self.find("pods", labelSelector=selected)
         nodes = {node.address: node.name for node in self.cluster.nodes.nodes}
         return [_read_pod(each, nodes) for each in found]
 
     def trainings(self, pod: str) -> list[Training]:
         """The training processes in a pod, told by their command and asked for their environment."""
-        words = ("exec", pod, "-c", "trainer", "--", "python3", "-c", PROCESSES)
-        said = self.kubectl.try_to(*words)
-        if said.code != 0:
-            return []
-        found = [_read_training(each) for each in json.loads(said.out) if _trains(each)]
-        return sorted(found, key=lambda each: each.pid)
+        found = []
+        for pid in sorted(find_processes(SCRIPT)):
+            environment = _pairs(read_proc(pid, "environ"))
+            # The command of a SideCar names the training, too.
+            is_sidecar = SIDECAR.encode() in read_proc(pid, "cmdline")
+            if environment.get("HOSTNAME") == pod and not is_sidecar:
+                found.append(_read_training(environment))
+        return found
 
     def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
         """Which GPUs the processes of a job have been told to use, by the nodes they are on."""
@@ -138,7 +142,10 @@ class View:
             time.sleep(LOOK_SECONDS)
 
     def wait_phase(self, name: str, phase: str) -> None:
-        self.wait(lambda: self.columns(name)["PHASE"] == phase, what=f"{name}: {phase}")
+        self.wait(
+            lambda: self.job(name).get("status", {}).get("phase") == phase, what=f"{name}: {phase}"
+        )
+        assert self.columns(name)["PHASE"] == phase
 
     def wait_gpus(self, name: str, **gpus: int) -> dict[str, tuple[str, ...]]:
         """Wait until its processes use so many GPUs on each of these nodes, and get on."""
@@ -203,18 +210,14 @@ def _read_pod(document: Json, nodes: Mapping[str, str]) -> Pod:
     )
 
 
-def _trains(process: Json) -> bool:
-    """Whether it is of the training, and not the SideCar, whose command names it."""
-    words = process["command"]
-    is_sidecar = any(word.endswith("dljob-sidecar.pyz") for word in words)
-    return not is_sidecar and any(word.endswith("train.py") for word in words)
+def _pairs(environ: bytes) -> dict[str, str]:
+    """An environment as /proc has it."""
+    return dict(pair.partition("=")[::2] for pair in environ.decode().split("\0"))
 
 
-def _read_training(process: Json) -> Training:
-    environment = process["environment"]
+def _read_training(environment: Mapping[str, str]) -> Training:
     told = environment.get("CUDA_VISIBLE_DEVICES", "")
     return Training(
-        pid=process["pid"],
         gpus=tuple(told.split(",")) if told else (),
         rank=environment.get("RANK", ""),
         world=environment.get("WORLD_SIZE", ""),

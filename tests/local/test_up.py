@@ -135,6 +135,19 @@ def test_a_machine_keeps_its_name_though_it_is_called_by_another(root, monkeypat
     assert folders.machine_name() == "before"
 
 
+@real
+def test_where_the_path_of_the_state_is_long_nothing_is_left_elsewhere(root):
+    state = root / ("deep" * 30)
+    with going(state, "--gpus", 1) as up:
+        sockets = Folders(state).sockets
+        assert sockets.exists()
+        assert not sockets.is_relative_to(root)
+        assert up.end() == 0
+    assert not sockets.exists()
+    with going(state, "--gpus", 1) as again:
+        assert again.end() == 0
+
+
 def count_steps(state):
     return sum(path.read_text().count("step ") for path in (state / "jobs").glob("*/*.log"))
 

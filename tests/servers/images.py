@@ -8,6 +8,7 @@ only what has changed is built anew.
 """
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -17,9 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.servers.binaries import Unavailable, locked
 from tests.servers.packages import ensure_packages
+from tests.servers.rooms import Room
+from tests.servers.stocks import Stock
 from tests.sidecar.engines import Buildah, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,8 +78,9 @@ class Images:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(home / "dljob-test-servers" / f"images-{SUITE}")
 
-    def build_all(self, archive: Path) -> None:
-        """Build what is missing or has changed, and write all images into one archive."""
+    @contextmanager
+    def all_built(self, room: Room) -> Iterator[Stock]:
+        """Build what is missing or has changed, and have a stock of all images."""
         with self._opened():
             self._ensure_python()
             self._ensure_tools()
@@ -84,13 +89,14 @@ class Images:
             with _sidecar_context() as context:
                 self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
             self._forget_old_layers()
-            self._write_archive(archive, PAUSE, OPERATOR, SIDECAR, TRAINER)
+            yield self._stocked("all", room, PAUSE, OPERATOR, SIDECAR, TRAINER)
 
-    def build_pause(self, archive: Path) -> None:
+    @contextmanager
+    def pause_built(self, room: Room) -> Iterator[Stock]:
         """Build only what every pod needs."""
         with self._opened():
             self._ensure_tools()
-            self._write_archive(archive, PAUSE)
+            yield self._stocked("pause", room, PAUSE)
 
     @contextmanager
     def operator_built(self) -> Iterator[Buildah]:
@@ -158,14 +164,26 @@ class Images:
             given = [*words, *volumes, *options, f"--tag={name}"]
             self._buildah("build", *given, str(context), stdin=text)
 
-    def _write_archive(self, archive: Path, *names: str) -> None:
+    def _stocked(self, which: str, room: Room, *names: str) -> Stock:
+        stock = Stock(self.folder / "stocks" / which)
+        words = ("inspect", "--type=image", "--format={{.FromImageID}}")
+        ids = [self._buildah(*words, name) for name in names]
+        stock.renew(
+            room, "\n".join(ids), lambda archive: self._write_archive(archive, which, *names)
+        )
+        return stock
+
+    def _write_archive(self, archive: Path, which: str, *names: str) -> None:
         """Write images into one archive, in which what they share stands once."""
-        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-            for name in names:
-                place = f"oci:{folder}:{name}"
-                # What is imported on the same machine need not be small.
-                self._buildah("push", "--quiet", "--disable-compression", name, place)
-            run(["tar", "--directory", folder, "--create", "--file", str(archive), "."])
+        # Kept, because what is there is not written again.
+        layout = self.folder / "layouts" / which
+        layout.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            # What is imported on the same machine need not be small.
+            words = ("push", "--quiet", "--disable-compression", name, f"oci:{layout}:{name}")
+            self._buildah(*words)
+        _forget_old_blobs(layout)
+        run(["tar", "--directory", str(layout), "--create", "--file", str(archive), "."])
 
     def _forget_old_layers(self) -> None:
         """Remove what no image stands on any more, now and then: what may be built upon is among it."""
@@ -202,6 +220,25 @@ class Images:
     def _buildah(self, *words: str, stdin: str = "") -> str:
         settings = {"CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
         return run(["buildah", *words], stdin=stdin, environment=settings).strip()
+
+
+def _forget_old_blobs(layout: Path) -> None:
+    """Remove from a folder of images what none of them consists of."""
+
+    def read(digest: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            (layout / "blobs" / digest.replace(":", "/")).read_text()
+        )
+        return found
+
+    used = set()
+    for image in json.loads((layout / "index.json").read_text())["manifests"]:
+        manifest = read(image["digest"])
+        parts = (image, manifest["config"], *manifest["layers"])
+        used |= {part["digest"].rpartition(":")[2] for part in parts}
+    for blob in layout.glob("blobs/*/*"):
+        if blob.name not in used:
+            blob.unlink()
 
 
 @contextmanager

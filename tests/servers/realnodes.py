@@ -15,14 +15,15 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers.api import Refused
 from tests.servers.binaries import NODE, Unavailable, find_all
 from tests.servers.controlplane import ControlPlane
 from tests.servers.processes import Server
 from tests.servers.rooms import NoRoom, Room
+from tests.servers.stocks import Containerd, Stock
 from tests.sidecar.drivers import find_processes, is_alive, wait_until
 
 PLUGINS = Path("/usr/lib/cni")
@@ -66,22 +67,16 @@ class RealNode:
         self.address = address_of(number)
         self._room = room
         self._folder = folder
-        self._socket = folder / "containerd.sock"
         self.groups = f"{GROUP}{os.getpid()}-{self.name}"
         """How its control groups are named."""
         folder.mkdir(parents=True)
         plane.authority.issue_server(self.name, self.address).write(folder, "kubelet")
-        self._write("containerd.toml", _containerd(folder, self._socket))
         (folder / "cni").mkdir()
         self._write("cni/10-bridge.conflist", json.dumps(_network(number, folder)))
-        self._write("kubelet.json", json.dumps(self._kubelet(plane)))
         kubeconfig = plane.kubeconfig_for_user(f"system:node:{self.name}", ["system:nodes"])
-        self.containerd = Server(
-            ["containerd", "--config", folder / "containerd.toml"],
-            guard=room,
-            log=folder / "containerd.log",
-            is_ready=self._serves_containers,
-        )
+        self.images = folder / "containerd"
+        self.containerd = Containerd(folder, self.images, room, settings=_pods(folder))
+        self._write("kubelet.json", json.dumps(self._kubelet(plane)))
         self.kubelet = Server(
             [
                 kubelet,
@@ -95,21 +90,6 @@ class RealNode:
             log=folder / "kubelet.log",
             is_ready=lambda: is_ready(plane, self.name),
         )
-
-    def ctr(self, *words: str | Path) -> str:
-        """Speak to its containerd."""
-        command = ["ctr", "--address", self._socket, "--namespace", "k8s.io", *words]
-        return self._room.run(*command, seconds=STEP_SECONDS)
-
-    def load(self, archive: Path) -> None:
-        """Import images."""
-        self.ctr("images", "import", archive)
-
-    def furnish(self, archive: Path) -> None:
-        """Go on after the launch of its containerd: import images, and launch its kubelet."""
-        self.containerd.wait_until_ready()
-        self.load(archive)
-        self.kubelet.launch()
 
     def start(self) -> None:
         """Start it anew, as a machine that was switched on again; return when it is ready."""
@@ -125,7 +105,7 @@ class RealNode:
         shutil.rmtree(self._folder / "run", ignore_errors=True)
 
     def _is_off(self) -> bool:
-        left = [*find_processes(str(self._socket)), *find_members(self.groups)]
+        left = [*find_processes(str(self.containerd.socket)), *find_members(self.groups)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -147,13 +127,6 @@ class RealNode:
                 if (place / file).exists():
                     (group / file).write_text((place / file).read_text())
 
-    def _serves_containers(self) -> bool:
-        try:
-            self.ctr("version")
-        except AssertionError:
-            return False
-        return True
-
     def _write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, encoding="utf-8")
 
@@ -171,7 +144,7 @@ class RealNode:
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.groups}",
-            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "containerRuntimeEndpoint": f"unix://{self.containerd.socket}",
             "evictionHard": {"memory.available": "200Mi", "nodefs.available": "1%"},
             # Some machines still have the first version of control groups.
             "failCgroupV1": False,
@@ -200,13 +173,15 @@ class RealNodes:
     def __getitem__(self, name: str) -> RealNode:
         return next(node for node in self.nodes if node.name == name)
 
-    def start(self, archive: Path) -> None:
-        """Start all of them with the images of an archive, and return when they are ready."""
+    def start(self, images: Stock) -> None:
+        """Start all of them with these images, and return when they are ready."""
         for node in self.nodes:
             node.make_groups()
+            images.copy_to(node.images)
             node.containerd.launch()
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: node.furnish(archive), self.nodes))
+        for node in self.nodes:
+            node.containerd.wait_until_ready()
+            node.kubelet.launch()
         self.proxy.launch()
         for node in self.nodes:
             node.kubelet.wait_until_ready()
@@ -242,9 +217,13 @@ def make_nodes(count: int, *, room: Room, plane: ControlPlane, folder: Path) -> 
 
 
 def is_ready(plane: ControlPlane, name: str) -> bool:
-    words = ("get", "node", name, "-o", 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')
-    said = plane.kubectl.try_to(*words)
-    return said.code == 0 and said.out == "True"
+    with plane.api() as api:
+        try:
+            node = api.get(f"/api/v1/nodes/{name}")
+        except Refused:
+            return False
+    conditions = node["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 # --- control groups ---------------------------------------------------------------------
@@ -300,13 +279,9 @@ def _is_removed(group: Path) -> bool:
 # --- what its programs read -------------------------------------------------------------
 
 
-def _containerd(folder: Path, socket: Path) -> str:
+def _pods(folder: Path) -> str:
+    """How a containerd runs pods."""
     return f"""
-version = 2
-root = "{folder}/containerd"
-state = "{folder}/run"
-[grpc]
-  address = "{socket}"
 [plugins."io.containerd.grpc.v1.cri"]
   # Root of a container may lack the right to give others a better score than its own.
   restrict_oom_score_adj = true

@@ -110,18 +110,17 @@ def test_processes_of_a_room_are_ended_with_it_and_the_orphans_among_them_buried
 @contextmanager
 def run_a_pod(folder: Path) -> Iterator[None]:
     """Have a node on which a pod runs."""
-    archive = folder / "images.tar"
-    Images.in_cache().build_pause(archive)
     programs = find_all(*PROGRAMS)
     with ExitStack() as stack:
         cleared = stack.enter_context(ExitStack())
         room = stack.enter_context(open_room(1))
+        images = stack.enter_context(Images.in_cache().pause_built(room))
         stack.enter_context(room.entered())
         wishes = Wishes(host=HOST)
         plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))
         nodes = make_nodes(1, room=room, plane=plane, folder=folder)
         cleared.callback(nodes.clear)
-        nodes.start(archive)
+        nodes.start(images)
         waits = {"name": "waits", "image": PAUSE, "imagePullPolicy": "Never"}
         pod = {
             "apiVersion": "v1",

@@ -1,0 +1,104 @@
+"""
+Images as nodes have them from their first moment: in a storage of containerd, which is copied for each node.
+
+To unpack all images for every node of every run would take longer than most tests. So one storage is kept
+beside the images; into it goes what has changed, once, and nodes have its files as links. Nobody writes into
+such a file: containers write above their images, and only databases are changed in place, which are copied.
+"""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers.processes import Server
+from tests.servers.rooms import Room
+
+STEP_SECONDS = 300.0
+NAMESPACE = "k8s.io"
+"""Where kubelets look for images."""
+
+NO_PODS = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]'
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A storage that belongs to no node."""
+
+    folder: Path
+
+    def renew(self, room: Room, holds: str, write_archive: Callable[[Path], None]) -> None:
+        """Have it hold these images, named by their contents; of others nothing is kept."""
+        if self._label.exists() and self._label.read_text() == holds:
+            return
+        self._label.unlink(missing_ok=True)
+        self._storage.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                archive = Path(folder) / "images.tar"
+                write_archive(archive)
+                _import(archive, self._storage, room, Path(folder))
+        except BaseException:
+            # What was begun is of no use, and perhaps why it could not be ended.
+            shutil.rmtree(self.folder)
+            raise
+        self._label.write_text(holds)
+
+    def copy_to(self, storage: Path) -> None:
+        """Give a node all of it."""
+        is_near = storage.parent.stat().st_dev == self.folder.stat().st_dev
+        links = ["--link"] if is_near else []
+        command = ["cp", "--archive", *links, str(self._storage), str(storage)]
+        subprocess.run(command, check=True, timeout=STEP_SECONDS)
+        for database in storage.glob("*/*.db"):
+            database.unlink()
+            shutil.copy2(self._storage / database.relative_to(storage), database)
+
+    @property
+    def _storage(self) -> Path:
+        return self.folder / "storage"
+
+    @property
+    def _label(self) -> Path:
+        return self.folder / "holds"
+
+
+class Containerd(Server):
+    """A containerd of its own, with everything of it in one folder but what it stores."""
+
+    def __init__(self, folder: Path, storage: Path, room: Room, *, settings: str) -> None:
+        """``settings`` are those that are its own: TOML, with plugins that are left out first."""
+        self._room = room
+        self.socket = folder / "containerd.sock"
+        file = folder / "containerd.toml"
+        places = f'version = 2\nroot = "{storage}"\nstate = "{folder}/run"\n'
+        file.write_text(f'{places}{settings}\n[grpc]\n  address = "{self.socket}"\n', "utf-8")
+        super().__init__(
+            ["containerd", "--config", file],
+            guard=room,
+            log=folder / "containerd.log",
+            is_ready=self._is_reached,
+        )
+
+    def ctr(self, *words: str | Path) -> str:
+        """Speak to it."""
+        command = ["ctr", "--address", self.socket, "--namespace", NAMESPACE, *words]
+        return self._room.run(*command, seconds=STEP_SECONDS)
+
+    def _is_reached(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as ours:
+            return ours.connect_ex(str(self.socket)) == 0
+
+
+def _import(archive: Path, storage: Path, room: Room, folder: Path) -> None:
+    server = Containerd(folder, storage, room, settings=NO_PODS)
+    server.start()
+    server.ctr("images", "import", archive)
+    # With an image that is removed at once goes all to which no image refers any more.
+    first, *_ = server.ctr("images", "list", "--quiet").split()
+    server.ctr("images", "tag", first, "localhost/removed:1")
+    server.ctr("images", "remove", "--sync", "localhost/removed:1")
+    server.stop()
