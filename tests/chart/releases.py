@@ -5,14 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chart.helms import CHART, HOME, Helm
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, wait_until
+from tests.servers.api import Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Said
 from tests.servers.processes import Guard, Server
 
 Json = dict[str, Any]
+
+INVALID = 422
 
 VIRTUAL: Json = {
     "settings": {"pods": {"virtualGpus": True, "pollSeconds": 0.5, "runtimeClass": ""}}
@@ -37,7 +42,17 @@ class Release:
         self, values: Mapping[str, Any], *words: str, name: str = "dljob", namespace: str = HOME
     ) -> Said:
         place = (f"--namespace={namespace}", "--create-namespace")
-        return self._helm.try_to("install", name, CHART, *place, *words, values=values)
+        said = self._helm.try_to("install", name, CHART, *place, *words, values=values)
+        if said.code == 0:
+            wait_until(self._takes_jobs)
+        return said
+
+    def _takes_jobs(self) -> bool:
+        """Whether the API server knows DLJobs everywhere by now, which docs/install.md tells of."""
+        job = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "any"}}
+        with self.plane.api() as api, pytest.raises(Refused) as refused:
+            api.post("/apis/dljob.io/v1alpha1/namespaces/default/dljobs", job, dryRun="All")
+        return refused.value.code == INVALID
 
     def upgrade(self, values: Mapping[str, Any], chart: Path = CHART) -> Said:
         return self._helm.try_to("upgrade", "dljob", chart, f"--namespace={HOME}", values=values)
