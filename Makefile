@@ -93,6 +93,8 @@ manifests: setup servers  ## write manifests/ anew from the chart, and what else
 chaos: setup servers  ## kill whatever controls and trains at 420 points, and look what becomes of it
 	$(BIN)/python -m tests.chaos
 	$(BIN)/python -m tests.operator.chaos
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) chaos-cluster; \
+		else echo "the same on real nodes takes root: make chaos-cluster" >&2; fi
 
 .PHONY: chaos-cluster
 chaos-cluster: setup servers  ## the same on real nodes, as root: everything that there is dies, 60 times
@@ -110,10 +112,12 @@ test-long: setup  ## what takes very long, such as every trace to its end; not i
 test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.3 GB)
 	$(BIN)/pytest -v -m frameworks
 
+# One that cannot run here, such as that of real nodes without root, does not keep the others from it.
 .PHONY: bench
 bench: setup  ## every benchmark in its quick form, which is the one without options
-	@shopt -s nullglob; for script in benchmarks/[a-z]*.py; do \
-		echo "== $$script"; $(BIN)/python "$$script"; done
+	@shopt -s nullglob; failed=; for script in benchmarks/[a-z]*.py; do \
+		echo "== $$script"; $(BIN)/python "$$script" || failed="$$failed $$script"; done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .PHONY: format
 format: setup  ## put the code into its form and mend what a tool can mend

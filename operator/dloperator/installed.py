@@ -25,7 +25,10 @@ Json = Mapping[str, Any]
 CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
-REMEDY: Final = "bring it up to date: kubectl apply --server-side -k crds"
+REMEDY: Final = (
+    "bring it up to date: helm upgrade, or without Helm"
+    " kubectl apply --server-side --force-conflicts -k crds"
+)
 MOST_NAMED: Final = 5
 
 

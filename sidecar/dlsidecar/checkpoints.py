@@ -71,8 +71,12 @@ class Request:
     """
 
     period_seconds = 0.1
-    settling_seconds = 5.0
-    """How long to read on for the word that confirms; on a busy machine the matcher takes a while."""
+    settling_seconds = 30.0
+    """
+    How long to read on for the last words, if that has not come to its end before.
+
+    Only what cannot be read takes so long; on a busy machine the matcher may take some seconds.
+    """
 
     def __init__(
         self,

@@ -145,6 +145,30 @@ def test_a_small_server_comes_along_with_a_password_that_nobody_chose(helm):
     assert "volumeClaimTemplates" not in rendered.find("StatefulSet", "dljob-mongodb")["spec"]
 
 
+def test_another_address_of_the_store_is_for_other_pods(helm):
+    def told(url):
+        store = {"type": "mongodb", "mongodb": {"url": url}}
+        return helm.render({"store": store}).find("Deployment", "dljob-operator")["spec"][
+            "template"
+        ]
+
+    before, after = told("mongodb://a:b@c/d"), told("mongodb://a:x@c/d")
+    assert before != after
+    assert "a:b" not in str(before)
+    assert before == told("mongodb://a:b@c/d")
+
+
+def test_the_authority_of_the_store_is_where_its_address_names_it(helm):
+    mongodb = {"url": "mongodb://c/d?tls=true", "caSecret": {"name": "db-ca", "key": "root.pem"}}
+    pod = helm.render({"store": {"type": "mongodb", "mongodb": mongodb}}).pod()
+    [volume] = [each for each in pod["volumes"] if each["name"] == "store-ca"]
+    items = [{"key": "root.pem", "path": "ca.crt"}]
+    assert volume["secret"] == {"secretName": "db-ca", "items": items}
+    mount = {"name": "store-ca", "mountPath": "/etc/dljob-store", "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert "store-ca" not in str(helm.render({"store": {"type": "ephemeral"}}).pod())
+
+
 def test_other_settings_are_other_pods(helm):
     def mark(values):
         return helm.render(values).find("Deployment")["spec"]["template"]["metadata"]["annotations"]

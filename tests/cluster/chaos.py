@@ -138,10 +138,7 @@ class Trouble:
 
     def disturb(self, kind: str) -> bool:
         """Let one thing happen; tell whether there was anything to which it could."""
-        for name, come_back in self.away:
-            come_back()
-            self.happened[f"{name} comes back"] += 1
-        self.away.clear()
+        self.bring_back()
         acts: dict[str, Callable[[], bool]] = {
             "operator killed": self._kill_operator,
             "operator's pod deleted by force": self._delete_operator,
@@ -155,6 +152,13 @@ class Trouble:
             return False
         self.happened[kind] += 1
         return True
+
+    def bring_back(self) -> None:
+        """Start again what was ended, so that nobody after us has to do without it."""
+        while self.away:
+            name, come_back = self.away.pop()
+            come_back()
+            self.happened[f"{name} comes back"] += 1
 
     def _leader(self) -> Json | None:
         """The pod of the operator that leads."""
@@ -285,8 +289,7 @@ class Trouble:
             part = 0.9 * number / len(kinds)
             self.wait_for(lambda: self.saved() >= part * self._work(), f"{part:.0%} of all")  # noqa: B023
             self.wait_for(lambda: self.disturb(kind), f"an occasion for: {kind}")  # noqa: B023
-        for _, come_back in self.away:
-            come_back()
+        self.bring_back()
         self.wait_for(self._are_completed, "the end of all jobs")
         while count_changes(self.lives()) < LEAST_CHANGES:
             self.jobs += 2
@@ -356,7 +359,10 @@ def survive(view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed
         controlled(view.cluster, store),
     ):
         trouble = Trouble(view, folder, store, jobs=jobs, seed=seed)
-        trouble.run(kinds[:disturbances])
+        try:
+            trouble.run(kinds[:disturbances])
+        finally:
+            trouble.bring_back()
         trouble.verify()
 
 

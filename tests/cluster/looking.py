@@ -6,9 +6,13 @@ asked over and over is asked of the API server and of /proc: a kubectl takes a h
 whoever waits with it leaves no time to what is waited for.
 """
 
+import os
+import re
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.cluster.clusters import Cluster
@@ -37,6 +41,8 @@ SIDECAR = "dljob-sidecar.pyz"
 class Training:
     """A process of a training, as it is in its container."""
 
+    pid: int
+    """As the machine counts."""
     gpus: tuple[str, ...]
     """What its environment tells it to use."""
     rank: str
@@ -118,7 +124,7 @@ class View:
             # The command of a SideCar names the training, too.
             is_sidecar = SIDECAR.encode() in read_proc(pid, "cmdline")
             if environment.get("HOSTNAME") == pod and not is_sidecar:
-                found.append(_read_training(environment))
+                found.append(_read_training(pid, environment))
         return found
 
     def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
@@ -128,6 +134,25 @@ class View:
             for training in self.trainings(pod.name):
                 found.setdefault(pod.node, set()).update(training.gpus)
         return {node: tuple(sorted(gpus)) for node, gpus in found.items()}
+
+    def save(self, name: str, folder: Path) -> int:
+        """Have a training on one node save itself; return how far it was."""
+        [pod] = self.pods(name)
+        for training in self.trainings(pod.name):
+            os.kill(training.pid, signal.SIGUSR1)
+        file = folder / name / "iteration"
+        self.wait(file.exists, what=f"a checkpoint of {name}")
+        return int(file.read_text())
+
+    def first_step(self, pod: str) -> int:
+        """With which step the training began in a container, as it told itself."""
+
+        def ask() -> int | None:
+            said = self.kubectl("logs", pod, "-c", "trainer", "--limit-bytes=4096")
+            found = re.search(r"^step (\d+)$", said, re.MULTILINE)
+            return int(found[1]) if found else None
+
+        return self.wait(ask, what=f"the first step in {pod}")
 
     # --- waiting
 
@@ -215,9 +240,10 @@ def _pairs(environ: bytes) -> dict[str, str]:
     return dict(pair.partition("=")[::2] for pair in environ.decode().split("\0"))
 
 
-def _read_training(environment: Mapping[str, str]) -> Training:
+def _read_training(pid: int, environment: Mapping[str, str]) -> Training:
     told = environment.get("CUDA_VISIBLE_DEVICES", "")
     return Training(
+        pid=pid,
         gpus=tuple(told.split(",")) if told else (),
         rank=environment.get("RANK", ""),
         world=environment.get("WORLD_SIZE", ""),

@@ -2,9 +2,10 @@
 What a kubelet refuses, and what is over or taken away: said in the status of the job, and nobody else is
 disturbed.
 
-How long each answer took is printed (``-s``); no test hangs on it. Why a container cannot be made stands in
-the status of its pod only when the kubelet has tried for the second time, ten seconds later; until then it
-is said that the pod has not started, and where its kubelet tells more.
+How long each answer took is printed (``-s``). What is ours to say within ten seconds has to come within
+:data:`SOON`, because this machine may have much else to do. Why a container cannot be made stands in the
+status of its pod only when the kubelet has tried for the second time, ten seconds later, and how long the
+kubelet takes is not ours; until then it is said that the pod has not started, and where its kubelet tells more.
 """
 
 import base64
@@ -22,10 +23,13 @@ from dloperator.reading import sidecar_name
 from tests.chart.helms import HOME
 from tests.cluster.clusters import install
 from tests.cluster.jobs import as_text, replay, trainer_of
-from tests.cluster.looking import Json, View
+from tests.cluster.looking import LIMIT_SECONDS, Json, View
 from tests.servers.realnodes import HOST
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+
+SOON = 60.0
 
 
 @pytest.fixture
@@ -34,9 +38,11 @@ def undisturbed(view: View, saved: Path) -> Iterator[None]:
     view.cluster.give_gpus(node1=3)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("other", [1], saved)))
     view.wait_progress("other")
-    before = [pod.identity for pod in view.pods("other")]
+    [before] = view.pods("other")
+    trainings = view.trainings(before.name)
     yield
-    assert [pod.identity for pod in view.pods("other")] == before
+    assert [pod.identity for pod in view.pods("other")] == [before.identity]
+    assert view.trainings(before.name) == trainings
     view.wait_progress("other")
 
 
@@ -45,10 +51,10 @@ def condition(view: View, name: str, kind: str) -> Json:
     return next((each for each in found if each["type"] == kind), {})
 
 
-def timed(view: View, what: str, told: Callable[[], str]) -> str:
+def timed(view: View, what: str, told: Callable[[], str], seconds: float = LIMIT_SECONDS) -> str:
     """Wait until something is told, and print how long that took."""
     began = time.monotonic()
-    said = view.wait(told, what=what)
+    said = view.wait(told, what=what, seconds=seconds)
     sys.stdout.write(f"\n{what}: told after {time.monotonic() - began:.1f} s: {said}\n")
     return said
 
@@ -70,7 +76,7 @@ def test_a_template_that_the_kubelet_refuses(view: View, saved: Path):
     manifest = replay("job", [1], saved)
     trainer_of(manifest)["securityContext"] = {"runAsNonRoot": True}
     view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
-    timed(view, "a pod that does not start", not_initialized(view))
+    timed(view, "a pod that does not start", not_initialized(view), SOON)
     said = timed(view, "a template that the kubelet refuses", not_initialized(view, "runAsNonRoot"))
     assert said.startswith("CreateContainerConfigError")
     assert "runAsNonRoot" in view.kubectl("describe", "dljob", "job")
@@ -82,7 +88,7 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
     key = {"name": "theirs", "key": "word"}
     trainer_of(manifest)["env"] = [{"name": "WORD", "valueFrom": {"secretKeyRef": key}}]
     view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
-    timed(view, "a pod that does not start", not_initialized(view))
+    timed(view, "a pod that does not start", not_initialized(view), SOON)
     said = timed(view, "a Secret that is gone", not_initialized(view, "theirs"))
     assert said.startswith("CreateContainerConfigError")
     view.kubectl("create", "secret", "generic", "theirs", "--from-literal=word=open")
@@ -100,7 +106,7 @@ def test_a_store_that_is_not_there_at_install(view: View, saved: Path):
     nowhere = {"type": "mongodb", "mongodb": {"url": f"mongodb://{HOST}:9/dljob"}}
     install(view.cluster, store=nowhere)
     try:
-        said = timed(view, "a store that is not there", lambda: says_store_is_away(view))
+        said = timed(view, "a store that is not there", lambda: says_store_is_away(view), SOON)
         assert f"{HOST}:9" in said
         view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
         view.wait_gpus("job", node1=1)

@@ -54,6 +54,7 @@ def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itse
 ):
     view.cluster.give_gpus(node1=1)
     before = start(view, saved)
+    reached = view.save("job", saved)
     kill_sidecar(view, "job")
     after = view.wait(
         lambda: pod if (pod := view.pods("job")[0]).restarts > before.restarts else None,
@@ -62,6 +63,7 @@ def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itse
     assert (after.uid, after.name) == (before.uid, before.name), "the pod is the same"
     assert "ended with exit code 137" in view.wait_event("job", "Restarted")
     view.wait_gpus("job", node1=1)
+    assert view.first_step(after.name) == reached + 1
     assert counts(view, "job") == (0, 1)
 
 
@@ -93,9 +95,11 @@ def test_a_pod_that_is_evicted_saves_itself_and_is_made_anew(view: View, saved: 
     view.wait(
         lambda: [pod.uid for pod in view.pods("job")] not in ([], [before.uid]), what="a new pod"
     )
-    assert int((saved / "job" / "iteration").read_text()) >= reached
+    kept = int((saved / "job" / "iteration").read_text())
+    assert kept >= reached
     view.wait_gpus("job", node1=1)
-    assert view.iteration("job") >= reached
+    [after] = [pod for pod in view.pods("job") if pod.uid != before.uid]
+    assert view.first_step(after.name) == kept + 1
     assert counts(view, "job") == (0, 1)
 
 

@@ -21,22 +21,18 @@ def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node2=1)
     [before] = view.pods("job")
+    trainings = view.trainings(before.name)
     node = view.cluster.nodes["node2"]
     node.kubelet.kill()
     try:
         view.wait(lambda: not is_ready(view, "node2"), what="that the node is missed")
-        reached = int((saved / "job" / "iteration").read_text() if _is_saved(saved) else 0)
         view.wait_event("job", "NodeLost")
     finally:
         node.kubelet.start()
     view.wait(lambda: is_ready(view, "node2"), what="the node")
     view.wait_gpus("job", node2=1)
-    assert view.iteration("job") >= reached
     assert [pod.identity for pod in view.pods("job")] == [before.identity]
-
-
-def _is_saved(saved: Path) -> bool:
-    return (saved / "job" / "iteration").exists()
+    assert view.trainings(before.name) == trainings
 
 
 def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
@@ -45,6 +41,7 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
     view.cluster.give_gpus(node2=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node2=1)
+    reached = view.save("job", saved)
     view.cluster.give_gpus(node1=1, node2=1)
     node = view.cluster.nodes["node2"]
     node.power_off()
@@ -53,6 +50,8 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
         assert view.gpus("job") == {}, "nobody knows whether it trains on"
         view.cluster.kubectl("delete", "node", "node2")
         view.wait_gpus("job", node1=1)
+        [pod] = [pod for pod in view.pods("job") if pod.node == "node1"]
+        assert view.first_step(pod.name) == reached + 1
         assert view.job("job")["status"].get("failures", 0) == 0
     finally:
         node.start()

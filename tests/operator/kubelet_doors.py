@@ -96,9 +96,13 @@ class Door:
         assert task is not None
         self._streams.add(task)
         try:
-            lines = self._iter_lines(pod, follow=query.get("follow") == "true")
-            async for line in _chosen(lines, self._count(pod), query.get("tailLines")):
-                number, text = line
+            follow, count = query.get("follow") == "true", self._count(pod)
+            tail = query.get("tailLines")
+            first = 0 if tail is None else max(0, count - int(tail))
+            async for number, text in self._iter_lines(pod, follow=follow):
+                # Who does not follow is given what was there when he asked, however long it takes.
+                if number < first or (number >= count and not follow):
+                    continue
                 stamp = _stamp(number)
                 if query.get("sinceTime", "")[:SECOND] > stamp[:SECOND]:
                     continue
@@ -158,15 +162,6 @@ class Door:
         typing.cancel()
         await _end(connection, _status(code))
         return connection
-
-
-async def _chosen(
-    lines: AsyncIterator[tuple[int, bytes]], count: int, tail: str | None
-) -> AsyncIterator[tuple[int, bytes]]:
-    first = 0 if tail is None else max(0, count - int(tail))
-    async for number, line in lines:
-        if number >= first:
-            yield number, line
 
 
 def _stamp(number: int) -> str:

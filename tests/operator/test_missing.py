@@ -210,7 +210,7 @@ def test_an_older_definition_is_not_written_to_and_told_until_it_is_of_this_vers
         operator = stage.start_operator(launches=True, settings=QUICK | health)
         missing = "does not keep status.pods"
         timed(stage, "an older definition", lambda: missing in readiness(port))
-        assert "kubectl apply --server-side -k crds" in readiness(port)
+        assert "kubectl apply --server-side --force-conflicts -k crds" in readiness(port)
         assert missing in operator.last_words()
         stage.submit("waits", iterations=50)
         assert stage.status("waits") == {}

@@ -67,6 +67,10 @@ OPERATOR_FILES = (
 OPERATOR_FOLDERS = ("operator", "sidecar", "profiles", "examples")
 
 
+class CommandFailed(Exception):
+    """What belongs to the making of an image has ended with an error; the message is what it said."""
+
+
 @dataclass(frozen=True)
 class Images:
     """A storage of images in a folder of the cache."""
@@ -115,7 +119,11 @@ class Images:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             root = Path(folder) / "root"
             words = ["debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, str(root)]
-            run([*words, *_mirror()])
+            try:
+                run([*words, *_mirror()])
+            except CommandFailed as error:
+                # Of all that is done here this alone may be the machine's fault, and not ours.
+                raise Unavailable(str(error)) from error
             for archive in (root / "var/cache/apt/archives").glob("*.deb"):
                 archive.unlink()
             # As in the image it stands for, pip may install beside what is there.
@@ -193,7 +201,7 @@ class Images:
     def _has(self, name: str) -> bool:
         try:
             self._buildah("inspect", "--type=image", name)
-        except Unavailable:
+        except CommandFailed:
             return False
         return True
 
@@ -314,5 +322,5 @@ def run(
     )
     if ran.returncode != 0:
         said = (ran.stdout + ran.stderr).strip()[-2000:]
-        raise Unavailable(f"{' '.join(command[:3])} failed: {said}")
+        raise CommandFailed(f"{' '.join(command[:3])} failed: {said}")
     return ran.stdout
