@@ -93,7 +93,7 @@ class Trouble:
             return
         while len(self.iterations) < self.jobs and active < self.most:
             name = f"job-{len(self.iterations)}"
-            self.iterations[name] = int(self.chance.uniform(30.0, 60.0) / SECONDS_A_STEP)
+            self.iterations[name] = int(self.chance.uniform(20.0, 40.0) / SECONDS_A_STEP)
             self.view.kubectl("create", "-f", "-", stdin=json.dumps(self._document(name)))
             active += 1
         self.most = self.chance.choice(AT_A_TIME)

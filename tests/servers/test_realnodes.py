@@ -143,25 +143,29 @@ with run_a_pod(Path(sys.argv[1])):
 """
 
 
-def test_a_node_leaves_nothing_behind(machine, tmp_path: Path):
-    with run_a_pod(tmp_path):
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with a short name: a kubelet has sockets far below it, whose paths must not be long."""
+    return tmp_path_factory.mktemp("node")
+
+
+def test_a_node_leaves_nothing_behind(machine, folder: Path):
+    with run_a_pod(folder):
         assert find_groups(GROUP)
-    assert find_processes(str(tmp_path)) == []
-    assert not (tmp_path / "node1").exists()
+    assert find_processes(str(folder)) == []
+    assert not (folder / "node1").exists()
 
 
-def test_of_a_node_whose_tests_are_killed_only_empty_control_groups_are_left(
-    machine, tmp_path: Path
-):
+def test_of_a_node_whose_tests_are_killed_only_empty_control_groups_are_left(machine, folder: Path):
     """They are named after a process that is gone, and removed by whoever comes next."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}:{ROOT / 'operator'}"}
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    command = [sys.executable, "-c", HOLD, str(folder)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as tests:
         assert tests.stdout is not None
         assert tests.stdout.readline() == "runs\n"
         tests.kill()
-    wait_until(lambda: find_processes(str(tmp_path)) == [], what="the end of all of it")
+    wait_until(lambda: find_processes(str(folder)) == [], what="the end of all of it")
     theirs = f"{GROUP}{tests.pid}-"
     assert find_groups(theirs)
     remove_stale_groups()
