@@ -31,12 +31,14 @@ help:  ## say what there is
 .PHONY: setup
 setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to date)
 
-# Made anew when the lock changes, so that nothing stays behind that it no longer names.
+# Made anew when the lock changes, so that nothing stays behind that it no longer names. Compiled by all
+# processors at once, which pip would do by one; what is not for this Python is not compiled.
 $(VENV)/.locked: requirements.lock
 	@python=$$(scripts/find-python $(PYTHONS)) && \
 		echo "making $(VENV) with $$("$$python" --version)" >&2 && \
 		"$$python" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib || true
 	@touch $@
 
 # Without isolation, because an isolated build would fetch the build backend past the lock.

@@ -119,14 +119,13 @@ def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
 
 def _may_just_go(entry: Entry) -> bool:
     """Whether its user wants it gone and it has nothing, so that nothing has to be recorded first."""
-    return entry.cancelled and not entry.status.pods and entry.status.placement is None
+    return entry.cancelled and not entry.status.has_anything
 
 
 def _is_at_rest(entry: Entry) -> bool:
     """Whether there is nothing to do, because it has nothing and shall have nothing."""
-    status = entry.status
-    may_be_forgotten = entry.cancelled or status.is_final
-    return not status.pods and status.placement is None and not may_be_forgotten
+    may_be_forgotten = entry.cancelled or entry.status.is_final
+    return not entry.status.has_anything and not may_be_forgotten
 
 
 def is_ready(scene: Scene, job: JobId) -> bool:

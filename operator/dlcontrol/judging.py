@@ -67,7 +67,7 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
     status = entry.status
     if status.is_final:
         return True
-    if status.pods or status.placement is not None or entry.cancelled or status.reached:
+    if status.has_anything or entry.cancelled or status.reached:
         return False
     if status.started_at is not None and entry.job.limits.active_deadline_seconds is not None:
         return False

@@ -147,6 +147,11 @@ class Status:
         return self.phase in (Phase.COMPLETED, Phase.FAILED)
 
     @property
+    def has_anything(self) -> bool:
+        """Whether it has GPUs, or a pod that may have been started."""
+        return bool(self.pods) or self.placement is not None
+
+    @property
     def stop_generation(self) -> int:
         """What SideCars are told with "stop": the end of the generation before."""
         return 2 * self.generation

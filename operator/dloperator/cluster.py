@@ -232,7 +232,7 @@ class Cluster:
         held = {
             job: None
             for job, entry in self._entries.items()
-            if entry.status.pods or entry.status.placement is not None
+            if entry.status.has_anything
         }
         await self._write_all(held)
 

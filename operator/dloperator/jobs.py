@@ -184,7 +184,7 @@ class Jobs:
         if written != known.written:
             known.written = written
             known.entry = replace(known.entry, status=_read_status(known.entry, written))
-        is_held = _is_held(known.entry.status)
+        is_held = known.entry.status.has_anything
         # What may not change while the job has anything may do so afterwards.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
             known.generation = metadata["generation"]
@@ -237,14 +237,9 @@ class Jobs:
 
 def _why_not_now(entry: Entry, job: Job) -> str:
     """Say why a spec may not become this one now; empty if it may."""
-    if not entry.document or not _is_held(entry.status):
+    if not entry.document or not entry.status.has_anything:
         return ""
     return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
-
-
-def _is_held(status: Status) -> bool:
-    """Whether the job has anything that was started with its spec as it was."""
-    return bool(status.pods or status.placement)
 
 
 def _read_status(entry: Entry, written: Json) -> Status:

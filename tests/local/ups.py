@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,8 @@ def kill_all(root: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+    # Who is killed cannot tidy up, and they may not be below the folder.
+    shutil.rmtree(Folders(root).sockets, ignore_errors=True)
 
 
 def find_processes(root: Path) -> list[int]:

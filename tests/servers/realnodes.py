@@ -23,7 +23,7 @@ from tests.servers.binaries import NODE, Unavailable, find_all
 from tests.servers.controlplane import ControlPlane
 from tests.servers.processes import Server
 from tests.servers.rooms import NoRoom, Room
-from tests.servers.stocks import Containerd, Stock
+from tests.servers.stocks import SERVES_PODS, Containerd, Stock
 from tests.sidecar.drivers import find_processes, is_alive, wait_until
 
 PLUGINS = Path("/usr/lib/cni")
@@ -75,7 +75,9 @@ class RealNode:
         self._write("cni/10-bridge.conflist", json.dumps(_network(number, folder)))
         kubeconfig = plane.kubeconfig_for_user(f"system:node:{self.name}", ["system:nodes"])
         self.images = folder / "containerd"
-        self.containerd = Containerd(folder, self.images, room, settings=_pods(folder))
+        self.containerd = Containerd(
+            folder, self.images, room, settings=_pods(folder), ready=SERVES_PODS
+        )
         self._write("kubelet.json", json.dumps(self._kubelet(plane)))
         self.kubelet = Server(
             [

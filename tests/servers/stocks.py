@@ -7,7 +7,6 @@ such a file: containers write above their images, and only databases are changed
 """
 
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -22,6 +21,9 @@ NAMESPACE = "k8s.io"
 """Where kubelets look for images."""
 
 NO_PODS = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]'
+SERVES = "containerd successfully booted"
+SERVES_PODS = "Start streaming server"
+"""The last that its part for kubelets says before it answers them."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,19 @@ class Stock:
 class Containerd(Server):
     """A containerd of its own, with everything of it in one folder but what it stores."""
 
-    def __init__(self, folder: Path, storage: Path, room: Room, *, settings: str) -> None:
-        """``settings`` are those that are its own: TOML, with plugins that are left out first."""
+    def __init__(
+        self, folder: Path, storage: Path, room: Room, *, settings: str, ready: str
+    ) -> None:
+        """
+        ``settings`` are those that are its own: TOML, with plugins that are left out first.
+
+        It serves when it says ``ready`` in its log: that it is reached is not enough for kubelets, which give
+        up where they come before it knows what it has stored.
+        """
         self._room = room
+        self._ready = ready
+        self._begin = 0
+        """Where in its log that begins which it says of this start."""
         self.socket = folder / "containerd.sock"
         file = folder / "containerd.toml"
         places = f'version = 2\nroot = "{storage}"\nstate = "{folder}/run"\n'
@@ -80,21 +92,24 @@ class Containerd(Server):
             ["containerd", "--config", file],
             guard=room,
             log=folder / "containerd.log",
-            is_ready=self._is_reached,
+            is_ready=self._has_told,
         )
+
+    def launch(self) -> None:
+        self._begin = self.log.stat().st_size if self.log.exists() else 0
+        super().launch()
 
     def ctr(self, *words: str | Path) -> str:
         """Speak to it."""
         command = ["ctr", "--address", self.socket, "--namespace", NAMESPACE, *words]
         return self._room.run(*command, seconds=STEP_SECONDS)
 
-    def _is_reached(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as ours:
-            return ours.connect_ex(str(self.socket)) == 0
+    def _has_told(self) -> bool:
+        return self._ready in self.log.read_text(encoding="utf-8")[self._begin :]
 
 
 def _import(archive: Path, storage: Path, room: Room, folder: Path) -> None:
-    server = Containerd(folder, storage, room, settings=NO_PODS)
+    server = Containerd(folder, storage, room, settings=NO_PODS, ready=SERVES)
     server.start()
     server.ctr("images", "import", archive)
     # With an image that is removed at once goes all to which no image refers any more.
