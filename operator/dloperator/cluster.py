@@ -229,11 +229,7 @@ class Cluster:
     async def stamp(self) -> None:
         """Put our epoch on every allocation, so that no former leader can write one any more."""
         self._unsettled |= self._read_jobs()
-        held = {
-            job: None
-            for job, entry in self._entries.items()
-            if entry.status.has_anything
-        }
+        held = {job: None for job, entry in self._entries.items() if entry.status.has_anything}
         await self._write_all(held)
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
