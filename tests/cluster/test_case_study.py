@@ -77,10 +77,11 @@ def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View,
     view.cluster.give_gpus(node1=1, node2=2)
     view.wait_gpus("job", node2=2)
     view.wait_event("job", "Moving")
-    [pod] = view.wait(
-        lambda: found if [pod.node for pod in (found := view.pods("job"))] == ["node2"] else None,
+    view.wait(
+        lambda: [pod.node for pod in view.pods("job")] == ["node2"],
         what="the end of the former pod",
     )
+    [pod] = view.pods("job")
     kept = int((saved / "job" / "iteration").read_text())
     assert kept >= reached
     assert view.first_step(pod.name) == kept + 1
