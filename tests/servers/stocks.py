@@ -2,8 +2,8 @@
 Images as nodes have them from their first moment: in a storage of containerd, which is copied for each node.
 
 To unpack all images for every node of every run would take longer than most tests. So one storage is kept
-beside the images; into it goes what has changed, once, and nodes have its files as links. Nobody writes into
-such a file: containers write above their images, and only databases are changed in place, which are copied.
+beside the images, made anew where one of them has changed, and nodes have its files as links. Nobody writes
+into such a file: containers write above their images, and only databases are changed in place, which are copied.
 """
 
 import shutil
@@ -33,20 +33,17 @@ class Stock:
     folder: Path
 
     def renew(self, room: Room, holds: str, write_archive: Callable[[Path], None]) -> None:
-        """Have it hold these images, named by their contents; of others nothing is kept."""
+        """Have it hold these images, named by their contents, and no others."""
         if self._label.exists() and self._label.read_text() == holds:
             return
-        self._label.unlink(missing_ok=True)
-        self._storage.mkdir(parents=True, exist_ok=True)
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                archive = Path(folder) / "images.tar"
-                write_archive(archive)
-                _import(archive, self._storage, room, Path(folder))
-        except BaseException:
-            # What was begun is of no use, and perhaps why it could not be ended.
+        if self.folder.exists():
             shutil.rmtree(self.folder)
-            raise
+        self._storage.mkdir(parents=True)
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder) / "images.tar"
+            write_archive(archive)
+            _import(archive, self._storage, room, Path(folder))
+        # Only now: what was begun and not ended is of no use.
         self._label.write_text(holds)
 
     def copy_to(self, storage: Path) -> None:
@@ -111,9 +108,7 @@ class Containerd(Server):
 def _import(archive: Path, storage: Path, room: Room, folder: Path) -> None:
     server = Containerd(folder, storage, room, settings=NO_PODS, ready=SERVES)
     server.start()
-    server.ctr("images", "import", archive)
-    # With an image that is removed at once goes all to which no image refers any more.
-    first, *_ = server.ctr("images", "list", "--quiet").split()
-    server.ctr("images", "tag", first, "localhost/removed:1")
-    server.ctr("images", "remove", "--sync", "localhost/removed:1")
-    server.stop()
+    try:
+        server.ctr("images", "import", archive)
+    finally:
+        server.stop()
