@@ -29,6 +29,8 @@ from tests.sidecar.engines import Buildah, Recipe
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS = 900.0
 MOST_LAYERS = 120
+LONG_AGO = 1_577_836_800
+"""The beginning of 2020."""
 
 SUITE = "bookworm"
 """The release of Debian whose Python is 3.11."""
@@ -63,8 +65,10 @@ OPERATOR_FILES = (
     "LICENSE",
     "NOTICE",
     "CHANGELOG.md",
+    *("operator", "sidecar", "profiles", "examples"),
 )
-OPERATOR_FOLDERS = ("operator", "sidecar", "profiles", "examples")
+SIDECAR_FILES = ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start")
+TRAINER_FILES = ("examples", "profiles/elasticflow/throughput.csv")
 
 
 class CommandFailed(Exception):
@@ -88,7 +92,8 @@ class Images:
         with self._opened():
             self._ensure_python()
             self._ensure_tools()
-            self._build(ROOT, "-", TRAINER, text=TRAINER_FILE)
+            with _copied(*TRAINER_FILES) as context:
+                self._build(context, "-", TRAINER, text=TRAINER_FILE)
             self._build_operator()
             with _sidecar_context() as context:
                 self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
@@ -161,7 +166,7 @@ class Images:
     # --- what is built, and how it goes on to nodes
 
     def _build_operator(self) -> None:
-        with _operator_context() as context:
+        with _copied(*OPERATOR_FILES) as context:
             # Under a name of their own its packages are kept for the next build.
             self._build(context, OPERATOR_RECIPE.file, PACKAGES, "--target=packages")
             self._build(context, OPERATOR_RECIPE.file, OPERATOR)
@@ -250,31 +255,36 @@ def _forget_old_blobs(layout: Path) -> None:
 
 
 @contextmanager
-def _operator_context() -> Iterator[Path]:
-    """Nothing but what Dockerfile.operator names."""
+def _copied(*names: str) -> Iterator[Path]:
+    """Nothing but these files and folders of ours, the same whenever and wherever they were checked out."""
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
-        for name in OPERATOR_FILES:
-            shutil.copyfile(ROOT / name, context / name)
-        for name in OPERATOR_FOLDERS:
-            shutil.copytree(
-                ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
+        for name in names:
+            target = context / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(ROOT / name, target)
+        _make_timeless(context)
         yield context
 
 
 @contextmanager
 def _sidecar_context() -> Iterator[Path]:
     """What Dockerfile.sidecar names, with the archive that ``make sidecar`` makes."""
-    with tempfile.TemporaryDirectory() as folder:
-        context = Path(folder)
-        for name in ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start"):
-            (context / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(ROOT / name, context / name)
+    with _copied(*SIDECAR_FILES) as context:
         (context / "dist").mkdir()
         built = context / "dist" / "dljob-sidecar.pyz"
         run([sys.executable, str(ROOT / "scripts" / "build-sidecar"), "--output", str(built)])
+        _make_timeless(context)
         yield context
+
+
+def _make_timeless(context: Path) -> None:
+    """Have all files be of the same time, by which layers are told apart, too."""
+    for path in context.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 @contextmanager
