@@ -173,8 +173,7 @@ class Trouble:
         leader = self._leader()
         if leader is None:
             return False
-        name = f"HOSTNAME={leader['metadata']['name']}\0".encode()
-        found = [pid for pid in find_processes("dloperator") if name in read_proc(pid, "environ")]
+        found = _find_in_pod("dloperator", leader["metadata"]["name"])
         for pid in found:
             kill(pid)
         self.kills[leader["metadata"]["uid"]] += 1
@@ -192,9 +191,8 @@ class Trouble:
             return False
         pod = self.chance.choice(pods)
         job = pod["metadata"]["labels"]["dljob.io/job"]
-        name = f"HOSTNAME={pod['metadata']['name']}\0".encode()
         mark = f"--job-uid={pod['metadata']['ownerReferences'][0]['uid']}"
-        found = [pid for pid in find_processes(mark) if name in read_proc(pid, "environ")]
+        found = _find_in_pod(mark, pod["metadata"]["name"])
         self._note(job)
         self.kills[pod["metadata"]["uid"]] += 1
         for pid in found:
@@ -320,6 +318,12 @@ class Trouble:
             f"\n{len(self.iterations)} jobs, {len(lives)} processes of them,"
             f" {count_changes(lives)} changes of GPUs; {happened}\n"
         )
+
+
+def _find_in_pod(token: str, pod: str) -> list[int]:
+    """The processes of a pod with a token in their commands, as the machine counts."""
+    name = f"HOSTNAME={pod}\0".encode()
+    return [pid for pid in find_processes(token) if name in read_proc(pid, "environ")]
 
 
 KINDS = (

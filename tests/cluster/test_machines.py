@@ -6,14 +6,9 @@ import pytest
 
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
+from tests.servers.realnodes import is_ready
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]
-
-
-def is_ready(view: View, node: str) -> bool:
-    words = ("node", node)
-    conditions = view.cluster.ask(*words)["status"]["conditions"]
-    return "True" in [each["status"] for each in conditions if each["type"] == "Ready"]
 
 
 def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
@@ -25,11 +20,11 @@ def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     node = view.cluster.nodes["node2"]
     node.kubelet.kill()
     try:
-        view.wait(lambda: not is_ready(view, "node2"), what="that the node is missed")
+        view.wait(lambda: not is_ready(view.cluster.plane, "node2"), what="that the node is missed")
         view.wait_event("job", "NodeLost")
     finally:
         node.kubelet.start()
-    view.wait(lambda: is_ready(view, "node2"), what="the node")
+    view.wait(lambda: is_ready(view.cluster.plane, "node2"), what="the node")
     view.wait_gpus("job", node2=1)
     assert [pod.identity for pod in view.pods("job")] == [before.identity]
     assert view.trainings(before.name) == trainings
@@ -55,4 +50,6 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
         assert view.job("job")["status"].get("failures", 0) == 0
     finally:
         node.start()
-    view.wait(lambda: is_ready(view, "node2"), what="the machine that was switched on again")
+    view.wait(
+        lambda: is_ready(view.cluster.plane, "node2"), what="the machine that was switched on again"
+    )
