@@ -36,7 +36,7 @@ from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
-from dlcore.model import JobId, Phase, Placement
+from dlcore.model import CauseCode, JobId, Mechanism, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 
 
@@ -99,6 +99,7 @@ class _Judge(Case):
         """See what has happened; the first that has decides, and the rest is for the next look."""
         self.forecast = learnt.forecast
         self._resume()
+        self._take_up()
         for happens in self._happenings():
             if happens():
                 return
@@ -152,6 +153,30 @@ class _Judge(Case):
             phase = lifecycle.advance(self.status.phase, Event.RESUMED)
             self.status = replace(self.status, phase=phase, cause=None, message="was resumed")
             self.news.append(News("Resumed", "it is in the queue again"))
+
+    def _take_up(self) -> None:
+        """What it had on a node that was lost trains there yet: it goes on with that, as it is."""
+        status, scene = self.status, self.scene
+        was_lost = status.cause is not None and status.cause.code is CauseCode.NODE_LOST
+        if status.placement is not None or not was_lost or self.job.suspend:
+            return
+        start = scene.undisturbed(self.job.id)
+        answers = all(seat.contact.reachable for seat in self.seats)
+        if start is None or not answers or scene.mechanism is not Mechanism.IN_PLACE:
+            return
+        placement = scene.placement_of(start)
+        if placement is None or any(ref in scene.claims for ref in start.gpus):
+            return
+        message = f"goes on at {placement}: its node is back, and it has trained on there"
+        status = status.decided(placement, now=self.now, batch_size=start.batch_size)
+        status = replace(
+            status, phase=lifecycle.advance(status.phase, Event.PLACED), message=message
+        )
+        self.status = start.adopted_by(status, scene.held_by(self.job.id)).with_condition(
+            Condition(ConditionType.SCHEDULED, status=True, reason="NodeBack", message=message),
+            self.now,
+        )
+        self.news.append(News("NodeBack", message))
 
     # --- how it ends
 

@@ -100,7 +100,15 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
         return True
     # As long as nobody can prove that nothing of it is left, it could not begin anywhere.
     seats = scene.seats_of(entry.job.id).values()
-    return scene.now >= status.retry_at and not any(s.pod.phase is PodPhase.LOST for s in seats)
+    return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in seats)
+
+
+def _may_train_on(scene: Scene, seat: Seat) -> bool:
+    """Whether its SideCar is still to say what there is of the job; it may come back as it was."""
+    if seat.pod.phase is PodPhase.LOST:
+        return True
+    is_back = seat.pod.phase is PodPhase.UP and not _is_known(seat)
+    return is_back and scene.now - seat.contact.since < SILENT_S
 
 
 def is_changing(scene: Scene, entry: Entry) -> bool:
@@ -201,7 +209,14 @@ def find_unproven(scene: Scene) -> dict[GpuRef, str]:
 def _answers(scene: Scene, seat: Seat) -> bool:
     if seat.pod.phase is PodPhase.LOST:
         return False
-    return seat.contact.reachable or scene.now - seat.contact.since < SILENT_S
+    if seat.contact.reachable:
+        return True
+    return _is_known(seat) and scene.now - seat.contact.since < SILENT_S
+
+
+def _is_known(seat: Seat) -> bool:
+    """Whether it was heard of since it can be reached, or nobody has told it anything yet."""
+    return seat.state is not None or seat.fresh
 
 
 def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
@@ -271,13 +286,10 @@ def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Stat
     if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
         return replace(status, reshapes=status.reshapes + was_running)
     # It goes on with what it has: what an earlier decision wanted of it was never begun.
-    held = scene.held_by(step.job)
+    is_back = not was_running and status.phase is Phase.ADJUSTING
     return replace(
-        status,
-        adopted=start.generation,
-        phase=lifecycle.advance(status.phase, Event.STARTED) if start.is_running else status.phase,
-        leftover=held.difference(placement.refs()),
-        reshapes=max(0, status.reshapes - (not was_running and status.phase is Phase.ADJUSTING)),
+        start.adopted_by(status, scene.held_by(step.job)),
+        reshapes=max(0, status.reshapes - is_back),
     )
 
 

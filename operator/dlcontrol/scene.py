@@ -14,7 +14,9 @@ from functools import cached_property
 
 from dlcontrol.platforms import Entry, Machine, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
-from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
+from dlcore import lifecycle
+from dlcore.lifecycle import Event
+from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName, Placement
 from dlcore.needs import Needs
 from dlwire.messages import Gpu, Run, State, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
@@ -175,6 +177,16 @@ class Start:
     is_running: bool
     """Whether all of them have become the user's program."""
 
+    def adopted_by(self, status: Status, held: frozenset[GpuRef]) -> Status:
+        """Let the job, that was just given what they have, go on with them; ``held`` is all it may hold."""
+        phase = lifecycle.advance(status.phase, Event.STARTED) if self.is_running else status.phase
+        return replace(
+            status,
+            adopted=self.generation,
+            phase=phase,
+            leftover=held.difference(self.gpus),
+        )
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -311,6 +323,17 @@ class Scene:
         gpus = frozenset().union(*map(self.may_hold, living))
         is_running = all(seat.phase is SideCarPhase.RUNNING for seat in living)
         return Start(runs[0].generation, gpus, runs[0].batch_size, is_running)
+
+    def placement_of(self, start: Start) -> Placement | None:
+        """Where these processes train, as a decision would say it; none if a node of it is not there."""
+        numbers: dict[NodeName, list[int]] = {}
+        for ref in start.gpus:
+            numbers.setdefault(ref.node, []).append(ref.number)
+        nodes = [self.nodes.get(name) for name in numbers]
+        kinds = {node.gpu_type for node in nodes if node is not None}
+        if None in nodes or len(kinds) != 1:
+            return None
+        return Placement.of(numbers, kinds.pop())
 
     def _everything(self, seat: Seat) -> frozenset[GpuRef]:
         """All that was decided for it on this node, and never seen released."""

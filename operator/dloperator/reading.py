@@ -25,6 +25,7 @@ Json = Mapping[str, Any]
 COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")
 TYPE_LABELS: Final = ("dljob.io/gpu-type", "nvidia.com/gpu.product")
 """Ours come first, so that an administrator can put right what was discovered."""
+NOT_READY: Final = "its node is not ready"
 CORDONS: Final = "dljob.io/cordoned-gpus"
 """An annotation of a node: a JSON object that says by number which GPUs to leave out, and why."""
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -56,11 +57,15 @@ def read_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node | None:
     """
     Read a node of the pool; none if it is not one, or is lost at present.
 
-    ``not_ours`` says why none of its GPUs may be given to anybody.
+    ``not_ours`` says why none of its GPUs may be given to anybody. Nobody new gets one either while its
+    kubelet says that it is not ready, as each does for a moment when it has started; what runs there
+    goes on, as Kubernetes lets it, too.
     """
-    if not is_in_pool(document, pool) or not is_ready(document) or is_gone(document):
+    if not is_in_pool(document, pool) or is_gone(document) or _ready(document) == "Unknown":
         return None
-    return describe_node(document, pool, not_ours=not_ours)
+    return describe_node(
+        document, pool, not_ours=not_ours or ("" if is_ready(document) else NOT_READY)
+    )
 
 
 def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:

@@ -18,6 +18,9 @@ def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     [before] = view.pods("job")
     trainings = view.trainings(before.name)
     node = view.cluster.nodes["node2"]
+    # As it is updated: started again before anybody has missed it.
+    node.kubelet.kill()
+    node.kubelet.start()
     node.kubelet.kill()
     try:
         view.wait(lambda: not is_ready(view.cluster.plane, "node2"), what="that the node is missed")

@@ -13,8 +13,11 @@ from dlcontrol.records import Condition, ConditionType
 from dlcontrol.scene import Begun
 from dlcontrol.verdicts import Rules
 from dlcore.model import (
+    Cause,
+    CauseCode,
     Checkpoint,
     Direction,
+    GpuRef,
     JobId,
     Limits,
     NodeName,
@@ -411,6 +414,45 @@ def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
     assert said.broken == 0  # Nobody else waits for it, and it may save itself yet.
     others = pair(running(RUN0), replace(lost, state=running(RUN1), since=NOW - 61))
     assert judged(others).broken == 3
+
+
+def bereft(state, code=CauseCode.NODE_LOST, **rest):
+    """A job whose node was lost, with what it had there."""
+    seat = state if isinstance(state, Sat) else Sat(state)
+    seats, leftover = {"n0": seat}, frozenset({GpuRef(N0, 1)})
+    return cast("a", phase=Phase.QUEUED, cause=Cause(code), leftover=leftover, seats=seats, **rest)
+
+
+def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
+    said = verdict(bereft(running(run(3, 1)), generation=4))
+    assert (said.status.phase, said.status.placement) == (Phase.RUNNING, make_placement(n0=(1,)))
+    assert (said.status.run_generation, said.status.leftover) == (3, frozenset())
+    assert reasons(said) == ["NodeBack"]
+    assert said.status.condition(ConditionType.SCHEDULED).status
+    starting = judged(bereft(after(run(3, 1)), generation=4))
+    assert (starting.phase, starting.run_generation) == (Phase.INITIALIZED, 3)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        bereft(running(run(3, 1)), CauseCode.OUTRANKED),
+        bereft(running(run(3, 1)), suspend=True),
+        bereft(Sat(running(run(3, 1)), phase=PodPhase.LOST, reachable=False, since=NOW)),
+        bereft(running(run(3, 1), stop(4))),
+        bereft(running(run(3, 1)), broken=3),
+        bereft(running(run(3, 1, peers=2))),
+        bereft(Sat(running(run(3, 1, epoch=1)))),
+    ],
+)
+def test_what_does_not_train_on_whole_and_at_our_word_alone_is_decided_anew(lost):
+    assert judged(lost).placement is None
+
+
+def test_what_came_back_without_its_node_or_after_its_gpus_were_given_away_is_decided_anew():
+    back = bereft(running(run(3, 1)))
+    assert judged(back, nodes={"n1": 4}).placement is None
+    assert judged(back, cast("b", {"n0": (1,)})).placement is None
 
 
 # --- it does not come up --------------------------------------------------------------------

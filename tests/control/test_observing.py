@@ -71,6 +71,7 @@ def test_jobs_with_gpus_run_and_the_others_wait_in_the_order_of_their_coming():
         {"retry_at": NOW + 1},
         {"problem": "its spec cannot be read"},
         {"seats": {"n0": Sat(running(run(3, 0)), phase=PodPhase.LOST)}},
+        {"seats": {"n0": Sat(None, since=NOW - 1, reachable=False)}},
     ],
     ids=lambda rest: next(iter(rest)),
 )
@@ -145,6 +146,11 @@ def test_what_a_silent_sidecar_holds_beyond_its_decision_is_nobodys():
 def test_a_sidecar_that_is_silent_for_a_moment_is_counted_on():
     seats = {"n0": silent(running(run(3, 0, 1)), 5.0)}
     assert unavailable(shown(cast("a", {"n0": (0,)}, generation=2, seats=seats))) == {}
+
+
+def test_what_was_lost_and_has_not_answered_since_is_not_counted_on():
+    seats, leftover = {"n0": silent(None, 5.0)}, frozenset({GpuRef(N0, 1)})
+    assert set(unavailable(shown(cast("a", seats=seats, leftover=leftover)))) == leftover
 
 
 def test_what_a_lost_pod_may_hold_is_nobodys():

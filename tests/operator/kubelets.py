@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,6 +106,17 @@ class Kubelets:
             for each in list(self._containers.values())
             if each.process is not None and each.process.poll() is None
         }
+
+    def trainings(self, pod: str) -> dict[int, str]:
+        """The processes that the SideCar in a pod has given GPUs, each with how these are named."""
+        found = {}
+        for pid in _descendants(self.pids()[pod]):
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            for variable in environment:
+                name, _, value = variable.decode().partition("=")
+                if name == "CUDA_VISIBLE_DEVICES" and value:
+                    found[pid] = value
+        return found
 
     def gpus_of(self, pod: str) -> Path:
         """Where it stands what the GPUs say that the container of a pod sees."""
@@ -354,3 +365,10 @@ def _ended(code: int) -> Json:
 
 def _now_as(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            yield child
+            yield from _descendants(child)

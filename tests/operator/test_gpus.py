@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,25 +51,6 @@ def say(stage: Stage, pod: str, file: str, text: str = "") -> None:
     (folder / "new").rename(folder / file)
 
 
-def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            yield child
-            yield from descendants(child)
-
-
-def trainings(stage: Stage, pod: str) -> dict[int, str]:
-    """The processes that a SideCar has given GPUs, each with how these are named."""
-    found = {}
-    for pid in descendants(stage.kubelets.pids()[pod]):
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        for variable in environment:
-            name, _, value = variable.decode().partition("=")
-            if name == "CUDA_VISIBLE_DEVICES" and value:
-                found[pid] = value
-    return found
-
-
 def troubles(stage: Stage, job: str) -> str:
     conditions = stage.status(job).get("conditions", ())
     return next((c["reason"] for c in conditions if c["type"] == "Troubled"), "")
@@ -84,7 +64,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     # The first SideCar of a node tells what its GPUs are called.
     stage.submit("first", iterations=10**6, gpus={"options": [2], "ids": "uuid"})
     stage.wait_for_phase("first", "Running")
-    assert BOTH in trainings(stage, pod_of(stage, "first")).values()
+    assert BOTH in stage.kubelets.trainings(pod_of(stage, "first")).values()
     stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics(port))
 
     # One that breaks is given to nobody new.
@@ -113,7 +93,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
 
     # One that vanishes is told, and what trains goes on with it.
     former = pod_of(stage, "wide")
-    stage.wait(lambda: trainings(stage, former))
+    stage.wait(lambda: stage.kubelets.trainings(former))
     say(stage, former, "lost-0")
     stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
     assert f"GPU {other}/0 is given to nobody: it vanished from a container" in said(operator)
@@ -121,7 +101,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: "it vanished from a container" in why_out(stage, other, "0"))
 
     # When it cannot go on, a new container brings it back; that is not held against the job.
-    for pid in trainings(stage, former):
+    for pid in stage.kubelets.trainings(former):
         os.kill(pid, signal.SIGKILL)
     stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in warnings(stage, "wide")))
     stage.wait(lambda: stage.phase("wide") == "Running" and pod_of(stage, "wide") != former)

@@ -98,6 +98,12 @@ def runs(stage: Stage, name: str, pod: str) -> bool:
     return pod in stage.kubelets.pids() and stage.phase(name) == "Running"
 
 
+def runs_somewhere(stage: Stage, name: str) -> bool:
+    return any(
+        pod.startswith(f"{name}-") and runs(stage, name, pod) for pod in stage.kubelets.pids()
+    )
+
+
 def iteration(stage: Stage, name: str) -> int:
     done: int = stage.status(name).get("progress", {}).get("iteration", 0)
     return done
@@ -286,6 +292,30 @@ def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: S
     assert counts(stage, "lost")[0] == 0
     stage.api.delete(stage.path("lost"))
     stage.wait_for_phase("next", "Completed")
+
+
+def test_what_trains_on_a_node_goes_on_while_its_kubelet_is_started_anew(stage: Stage):
+    submit(stage, "steady", iterations=LONG)
+    pod = pod_of(stage, "steady")
+    node, trainings = node_of(stage, "steady"), stage.kubelets.trainings(pod)
+    assert trainings
+    say_ready(stage.api, node, "False")
+    # It needs all of a node, and the other one is free, so that it shows that this was seen.
+    submit(stage, "next", gpus={"options": [4]}, iterations=LONG)
+    pod_of(stage, "next")
+    assert node_of(stage, "next") not in ("", node)
+    submit(stage, "third")
+    stage.wait(lambda: "not ready" in condition(stage, "third", "Scheduled").get("message", ""))
+    assert runs(stage, "steady", pod)
+    say_ready(stage.api, node, "Unknown")
+    told(stage, "steady", "NodeLost")
+    say_ready(stage.api, node, "False")
+    submit(stage, "fourth")
+    stage.wait(lambda: "not ready" in condition(stage, "fourth", "Scheduled").get("message", ""))
+    say_ready(stage.api, node, "True")
+    stage.wait(lambda: runs(stage, "steady", pod) and runs_somewhere(stage, "third"))
+    assert stage.kubelets.trainings(pod) == trainings
+    assert counts(stage, "steady") == (0, 0)
 
 
 @pytest.mark.parametrize("answers", [True, False])

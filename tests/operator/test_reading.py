@@ -80,6 +80,14 @@ def test_a_node_that_is_not_heard_of_is_lost_and_its_pods_with_it():
     assert (found.phase, found.reason) == (PodPhase.LOST, "NodeLost")
 
 
+def test_what_is_on_a_node_that_is_not_ready_goes_on():
+    starting = node(ready="False")
+    assert read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), starting, "uid").phase is (
+        PodPhase.UP
+    )
+    assert read_pod(KEY, pod("Failed", ended(1)), starting, "uid").phase is PodPhase.ENDED
+
+
 def test_who_runs_is_dialled_by_the_name_of_its_job():
     found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node(), "ABC-1")
     assert found.phase is PodPhase.UP
@@ -115,6 +123,7 @@ def test_the_pool_is_chosen_by_a_label(pool, is_in):
         ({"labels": {"nvidia.com/gpu.product": "A100-MIG-1g.5gb"}}, (), "MIG"),
         ({"labels": {"nvidia.com/gpu.sharing-strategy": "mps"}}, (), "shared"),
         ({"spec": {"unschedulable": True}}, (), ""),
+        ({"ready": "False"}, (), "its node is not ready"),
     ],
 )
 def test_what_is_left_out_is_left_out_with_its_reason(given, usable, why):

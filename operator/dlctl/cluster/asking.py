@@ -38,21 +38,30 @@ class Asker:
 
     def ask_plainly(self, act: Callable[[ApiServer], Awaitable[T]]) -> T:
         """Do something, for whoever knows what to make of a refusal."""
-        return self._runner.run(self._do(act))
+        try:
+            return self._runner.run(self._do(act))
+        except asyncio.CancelledError:
+            # Who is interrupted while Runner.run() makes ready for that is told of it by this alone.
+            raise KeyboardInterrupt from None
 
     def iterate(self, make: Callable[[ApiServer], AsyncIterator[T]]) -> Generator[T]:
         """Yield what goes on, as it does."""
         with self.translating():
             flow = self.ask_plainly(lambda api: _made(make, api))
+        is_idle = True
         try:
             while True:
+                is_idle = False
                 with self.translating():
                     found = self.ask_plainly(lambda _: _next(flow))
+                is_idle = True
                 if not found:
                     return
                 yield from found
         finally:
-            self.ask_plainly(lambda _: _close(flow))
+            # What was interrupted in the midst is ended with the event loop.
+            if is_idle:
+                self.ask_plainly(lambda _: _close(flow))
 
     def close(self) -> None:
         """Close what is open."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from dlctl.backends import NotThere
 from dlctl.jobviews import full_name
 from dloperator.reading import (
+    NOT_READY,
     Pool,
     describe_node,
     is_gone,
@@ -131,7 +132,7 @@ def _show_gpu(index: int, state: str, holding: Holding | None, reason: str) -> J
 def _why_away(document: Json) -> str:
     if is_gone(document):
         return "its node is out of service"
-    return "" if is_ready(document) else "its node is not ready"
+    return "" if is_ready(document) else NOT_READY
 
 
 def list_held(holdings: Mapping[Ref, Holding]) -> list[Json]:

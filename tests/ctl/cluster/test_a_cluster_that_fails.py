@@ -1,5 +1,6 @@
 """A cluster that does not know DLJob yet, is away for a while, or refuses what we let pass."""
 
+import asyncio
 import json
 import os
 import signal
@@ -91,6 +92,29 @@ def test_who_watches_from_too_long_ago_is_told_of_everything_anew(plane, install
     assert ada("cancel", "old").status == 0
 
 
+def test_who_is_interrupted_at_an_awkward_moment_is_interrupted_and_no_more(plane):
+    asker = Asker(connect(str(plane.admin)).access)
+
+    async def be_interrupted(_=None):
+        # As a signal does before asyncio can know that it was one.
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    async def flow():
+        yield "first"
+        await be_interrupted()
+
+    with pytest.raises(KeyboardInterrupt):
+        asker.ask(be_interrupted)
+    news = asker.iterate(lambda _: flow())
+    assert next(news) == "first"
+    with pytest.raises(KeyboardInterrupt):
+        next(news)
+    asker.close()
+
+
 def test_watching_outlives_the_api_server(plane, installed, ada):
     assert ada("submit", ada.file(job_document("stays"))).status == 0
     script = "from dlctl.main import main; main()"
@@ -116,7 +140,8 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
                 wait_until(lambda: is_merged(api, path_of(NAMESPACE, "stays", "status"), change))
             assert next(lines).split()[:2] == [b"stays", b"Queued"]
             process.send_signal(signal.SIGINT)
-            assert process.wait(60.0) == INTERRUPTED
+            assert process.stderr is not None
+            assert process.wait(60.0) == INTERRUPTED, process.stderr.read().decode()
             assert process.stderr is not None
             assert process.stderr.read() == b"\n", "nothing but the end of the line of ^C"
         finally:
