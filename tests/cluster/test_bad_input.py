@@ -97,7 +97,7 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
 
 def says_store_is_away(view: View) -> str:
     """What Events tell on the pods of the operator."""
-    found = view.cluster.ask("events", "-n", HOME, "--field-selector=reason=StoreAway")["items"]
+    found = view.find("events", namespace=HOME, fieldSelector="reason=StoreAway")
     return next((each["message"] for each in found), "")
 
 
