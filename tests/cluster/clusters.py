@@ -1,5 +1,6 @@
 """A cluster of two real nodes with the operator in it, installed as its users install it."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ class Cluster:
         said = helm.try_to(*words)
         assert said.code == 0, f"helm {words}: {said.err.strip()}\n{self.describe_home()}"
         return said.out
+
+    def ask(self, *words: str) -> Json:
+        """Read what kubectl shows of something, as a document."""
+        found: Json = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return found
 
     def describe_home(self) -> str:
         """What becomes of the operators and what they say, which is where a failure is understood."""
