@@ -248,10 +248,17 @@ class _Case:
 
     def _go(self) -> Iterator[Command]:
         """The job has no GPUs any more: its processes stop, and its pods end."""
+        if self.entry.may_come_back and any(map(self._is_to_be_heard, self.present)):
+            return  # Whether it goes on as it was is said when they are.
         trains_on = self._is_awaited() and not self._claimants_are_ready()
         yield from self._halt(
             [seat for seat in self.present if not (trains_on and seat.is_living)], staying=()
         )
+
+    def _is_to_be_heard(self, seat: Seat) -> bool:
+        """Whether it is back, and has not yet said what there is of the job, to us alone."""
+        is_foreign = self._wants_stamp(seat) and not seat.is_stamped(self.scene.epoch)
+        return self.in_place and (is_foreign or self.scene.is_awaited(seat))
 
     def _is_awaited(self) -> bool:
         """Whether it may train on until those are ready who get its GPUs."""

@@ -19,7 +19,7 @@ from dlcontrol.consequences import Case
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
-from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
+from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
     count_every,
@@ -36,8 +36,11 @@ from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
 from dlcore.fitting import Forecast
 from dlcore.lifecycle import Event
-from dlcore.model import CauseCode, JobId, Mechanism, Phase, Placement
+from dlcore.model import JobId, Mechanism, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
+
+_NODES_REFUSE = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
+"""Why a pod does not come up where it is, so that it is tried elsewhere soon."""
 
 
 def judge(
@@ -157,12 +160,13 @@ class _Judge(Case):
     def _take_up(self) -> None:
         """What it had on a node that was lost trains there yet: it goes on with that, as it is."""
         status, scene = self.status, self.scene
-        was_lost = status.cause is not None and status.cause.code is CauseCode.NODE_LOST
-        if status.placement is not None or not was_lost or self.job.suspend:
+        if (
+            not scene.entries[self.job.id].may_come_back
+            or scene.mechanism is not Mechanism.IN_PLACE
+        ):
             return
         start = scene.undisturbed(self.job.id)
-        answers = all(seat.contact.reachable for seat in self.seats)
-        if start is None or not answers or scene.mechanism is not Mechanism.IN_PLACE:
+        if start is None or not self._has_heard_nothing_newer(start.generation):
             return
         placement = scene.placement_of(start)
         if placement is None or any(ref in scene.claims for ref in start.gpus):
@@ -177,6 +181,17 @@ class _Judge(Case):
             self.now,
         )
         self.news.append(News("NodeBack", message))
+
+    def _has_heard_nothing_newer(self, generation: int) -> bool:
+        """Whether all that live of it answer, and nothing newer may be on its way to them."""
+        begun = self.scene.begun.get(self.job.id)
+        if begun is not None and begun.generation > generation:
+            return False  # It was forgotten with the address, and may arrive all the same.
+        return all(
+            seat.contact.reachable and seat.pod.phase is PodPhase.UP
+            for seat in self.seats
+            if seat.is_living
+        )
 
     # --- how it ends
 
@@ -292,7 +307,7 @@ class _Judge(Case):
         reason, times = pod.reason or "NotInitialized", self.status.setbacks
         if pod.fault:
             self.fail(message, reason=reason, keeps=False)
-        elif reason == UNSCHEDULABLE:
+        elif reason in _NODES_REFUSE:
             # The platform leaves that node out for some time, so it is another one or none.
             self.step_back(reason, message, 0.0)
         elif pod.stuck and times >= self.rules.most_setbacks:
@@ -312,7 +327,7 @@ class _Judge(Case):
         since = self.status.booked_at if seat.fresh else seat.contact.since
         rules = self.rules
         limit = rules.stuck_seconds if seat.pod.stuck else rules.initialize_seconds
-        if seat.pod.reason == UNSCHEDULABLE:
+        if seat.pod.reason in _NODES_REFUSE:
             limit = rules.unscheduled_seconds
         return self.now - since > limit
 

@@ -38,7 +38,7 @@ from dlcontrol.platforms import (
 )
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType
-from dlcontrol.scene import Scene, Seat
+from dlcontrol.scene import SILENT_S, Scene, Seat
 from dlcontrol.vanishing import Vanishing
 from dlcontrol.verdicts import News, Rules
 from dlcore import cycle
@@ -332,7 +332,7 @@ class Controller:
 
     def _meets_all(self, scene: Scene) -> bool:
         """Whether every SideCar obeys us, or has had the time; nothing is decided before."""
-        return scene.now >= self._began_at + observing.SILENT_S or all(
+        return scene.now >= self._began_at + SILENT_S or all(
             seat.has_ended or seat.fresh or seat.is_leaving or seat.is_stamped(self._epoch)
             for seats in scene.seats.values()
             for seat in seats.values()

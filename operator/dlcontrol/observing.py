@@ -14,7 +14,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import total_iterations
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.scene import Scene, Seat
+from dlcontrol.scene import SILENT_S, Scene, Seat
 from dlcore import explaining, fitting, lifecycle
 from dlcore.lifecycle import Event
 from dlcore.limits import NamespaceLimits, namespace_of
@@ -36,10 +36,6 @@ from dlcore.queues import Queue
 
 FIRST_STEP_S = 120.0
 """After so long without a word a start counts as training: some training reports seldom."""
-
-SILENT_S = 10.0
-"""A SideCar that was silent for so long is not counted on to release anything soon."""
-
 
 REPORT_S = 30.0
 """An iteration that is so much later than it should be is not taken for done before it is told."""
@@ -66,6 +62,9 @@ def take_snapshot(
     for job, entry in scene.entries.items():
         # What was recorded of a job holds as long as nothing else can be.
         if not is_schedulable(scene, entry) and job not in asides.unkept.jobs:
+            if entry.may_come_back:
+                # Nobody else can have them, so that they are used.
+                _count(beyond, job, len(entry.status.leftover))
             continue
         state = None
         if not entry.problem and job not in asides.jobs:
@@ -74,8 +73,7 @@ def take_snapshot(
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:
             kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
-            namespace = namespace_of(job)
-            beyond[namespace] = beyond.get(namespace, 0) + entry.status.placement.gpus
+            _count(beyond, job, entry.status.placement.gpus)
     unavailable = kept | find_unproven(scene)
     return Snapshot(
         now=scene.now,
@@ -89,6 +87,11 @@ def take_snapshot(
         limits=(limits or NamespaceLimits()).less(beyond),
         policy_state=policy_state,
     )
+
+
+def _count(gpus: dict[str, int], job: JobId, more: int) -> None:
+    namespace = namespace_of(job)
+    gpus[namespace] = gpus.get(namespace, 0) + more
 
 
 def is_schedulable(scene: Scene, entry: Entry) -> bool:
@@ -105,10 +108,7 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
 
 def _may_train_on(scene: Scene, seat: Seat) -> bool:
     """Whether its SideCar is still to say what there is of the job; it may come back as it was."""
-    if seat.pod.phase is PodPhase.LOST:
-        return True
-    is_back = seat.pod.phase is PodPhase.UP and not _is_known(seat)
-    return is_back and scene.now - seat.contact.since < SILENT_S
+    return seat.pod.phase is PodPhase.LOST or scene.is_awaited(seat)
 
 
 def is_changing(scene: Scene, entry: Entry) -> bool:
@@ -211,12 +211,9 @@ def _answers(scene: Scene, seat: Seat) -> bool:
         return False
     if seat.contact.reachable:
         return True
-    return _is_known(seat) and scene.now - seat.contact.since < SILENT_S
-
-
-def _is_known(seat: Seat) -> bool:
-    """Whether it was heard of since it can be reached, or nobody has told it anything yet."""
-    return seat.state is not None or seat.fresh
+    # What was lost with its node, and is back, may go on with what it had.
+    is_decided = scene.entries[seat.key.job].status.placement is not None
+    return (is_decided or seat.is_known) and scene.now - seat.contact.since < SILENT_S
 
 
 def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
@@ -289,6 +286,7 @@ def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Stat
     is_back = not was_running and status.phase is Phase.ADJUSTING
     return replace(
         start.adopted_by(status, scene.held_by(step.job)),
+        phase=lifecycle.advance(status.phase, Event.STARTED) if start.is_running else status.phase,
         reshapes=max(0, status.reshapes - is_back),
     )
 

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from dlcontrol.records import Booking, Status
-from dlcore.model import Job, JobId, Node, NodeName
+from dlcore.model import CauseCode, Job, JobId, Node, NodeName
 from dlcore.needs import Needs
 
 UNSCHEDULABLE: Final = "Unschedulable"
+NODE_NOT_READY: Final = "NodeNotReady"
 """Why a pod is not up that the platform did not let on its node."""
 
 
@@ -92,6 +93,14 @@ class Entry:
     """Why it cannot be dealt with at all (its spec can no longer be read); it is set aside."""
     spec_generation: int = 0
     """Counts the changes of its spec."""
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it has lost its node, and would go on with what it had there."""
+        status = self.status
+        was_lost = status.cause is not None and status.cause.code is CauseCode.NODE_LOST
+        is_wanted = not (status.is_final or self.cancelled or self.job.suspend)
+        return was_lost and is_wanted and status.placement is None
 
 
 class Machine(NamedTuple):

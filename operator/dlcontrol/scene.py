@@ -14,12 +14,13 @@ from functools import cached_property
 
 from dlcontrol.platforms import Entry, Machine, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
-from dlcore import lifecycle
-from dlcore.lifecycle import Event
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName, Placement
 from dlcore.needs import Needs
 from dlwire.messages import Gpu, Run, State, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
+
+SILENT_S = 10.0
+"""A SideCar that was silent for so long is not counted on to release anything soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,11 @@ class Seat:
     @property
     def state(self) -> State | None:
         return self.contact.state
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was heard of since it can be reached, or nobody has told it anything yet."""
+        return self.state is not None or self.fresh
 
     def is_stamped(self, epoch: int) -> bool:
         """Whether only this controller can command it any longer."""
@@ -179,13 +185,7 @@ class Start:
 
     def adopted_by(self, status: Status, held: frozenset[GpuRef]) -> Status:
         """Let the job, that was just given what they have, go on with them; ``held`` is all it may hold."""
-        phase = lifecycle.advance(status.phase, Event.STARTED) if self.is_running else status.phase
-        return replace(
-            status,
-            adopted=self.generation,
-            phase=phase,
-            leftover=held.difference(self.gpus),
-        )
+        return replace(status, adopted=self.generation, leftover=held.difference(self.gpus))
 
 
 @dataclass(frozen=True)
@@ -297,6 +297,11 @@ class Scene:
         known = frozenset(GpuRef(seat.key.node, n) for n in numbers if n is not None)
         is_exact = seat.fresh or seat.is_stamped(self.epoch)
         return known if is_exact and None not in numbers else known | self._everything(seat)
+
+    def is_awaited(self, seat: Seat) -> bool:
+        """Whether it is back, and about to say what there is of the job."""
+        is_back = seat.pod.phase is PodPhase.UP and not seat.is_known
+        return is_back and self.now - seat.contact.since < SILENT_S
 
     def latest_start(self, job: JobId) -> list[Seat]:
         """The pods in which the job's processes were started last, whatever became of them."""

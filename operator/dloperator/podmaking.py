@@ -35,6 +35,9 @@ SIDECAR_PORT: Final = 8470
 HEALTH_PORT: Final = 8471
 """Of the SideCar; every pod has an address of its own."""
 
+AWAY_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""What Kubernetes puts on a node whose kubelet does not work, or is not heard of."""
+
 LATE_SECONDS: Final = 10.0
 """So long after the last SIGKILL of the SideCar the kubelet may send its own."""
 LONGEST_STEM: Final = 48
@@ -210,10 +213,25 @@ def _on_node(affinity: Json, node: NodeName) -> Json:
 
 
 def _tolerate(spec: Json, settings: PodSettings) -> None:
-    ours = {"key": settings.taint, "operator": "Exists"}
+    """
+    Let it on the nodes of the pool, and let it stay on one that is not heard of.
+
+    Kubernetes would end it there after five minutes, or when its kubelet is back, which brings nobody a
+    GPU: none is given away before its end is proven, and what trains goes on meanwhile.
+    """
     tolerations = spec.get("tolerations") or []
+    lasting = [each for each in tolerations if each.get("effect") in (None, "", "NoExecute")]
+    keys = {each.get("key") or "" for each in lasting}
+    stays = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute"}
+        for key in AWAY_TAINTS
+        if not {key, ""} & keys
+    ]
+    ours = {"key": settings.taint, "operator": "Exists"}
     if settings.taint and ours not in tolerations:
-        spec["tolerations"] = [*tolerations, ours]
+        stays.append(ours)
+    if stays:
+        spec["tolerations"] = [*tolerations, *stays]
 
 
 def _bring_sidecar(spec: Json, settings: PodSettings) -> None:

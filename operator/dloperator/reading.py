@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dlcontrol.platforms import Address, Machine, Pod, PodKey, PodPhase
+from dlcontrol.platforms import NODE_NOT_READY, Address, Machine, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
 from dloperator import names
 from dloperator.ailing import Ailment, explain_end, explain_restart, explain_wait, trainer_of
@@ -196,6 +196,9 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
         address = Address(host=status["podIP"], port=SIDECAR_PORT, name=sidecar_name(uid))
         return _pod(key, PodPhase.UP, explain_restart(document), address)
+    if is_bound(document) and node is not None and not is_ready(node):
+        message = f"node {key.node} is not ready; kubectl describe node {key.node} tells why"
+        return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
     return _pod(key, PodPhase.PENDING, explain_wait(document))
 
 

@@ -18,9 +18,9 @@ from dlcontrol.coordinating import (
 )
 from dlcontrol.platforms import PodKey, PodPhase
 from dlcontrol.scene import Begun
-from dlcore.model import Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
+from dlcore.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
 from dlsidecar.events import CheckpointDone, RankEnded
-from dlwire.messages import Warmth
+from dlwire.messages import State, Warmth
 from tests.control.scenes import (
     ENDED,
     EPOCH,
@@ -146,6 +146,21 @@ def test_a_job_that_is_wanted_gone_does_not_wait_for_a_newcomer(why):
 def test_a_job_that_nobody_claims_anything_of_goes_at_once():
     leaves = cast("a", generation=2, seats={"n0": running(run(3, 0, 1))})
     assert next_commands(make_scene(leaves)) == [halt(A0, leave=True)]
+
+
+def test_what_was_lost_is_not_ended_before_it_has_said_what_there_is_of_it():
+    lost: dict[str, Any] = {"generation": 4, "cause": Cause(CauseCode.NODE_LOST)}
+    old, silent = run(3, 0, peers=2, epoch=1), Sat(None, since=NOW - 5)
+    seats: dict[str, Sat | State] = {"n0": running(old), "n1": silent}
+    assert next_commands(make_scene(cast("a", seats=seats, **lost))) == [Stamp(A0)]
+    seats["n0"] = running(run(3, 0, peers=2))
+    assert next_commands(make_scene(cast("a", seats=seats, **lost))) == []
+    # For a while, and for nobody who is wanted gone.
+    seats["n1"] = replace(silent, since=NOW - 11)
+    assert next_commands(make_scene(cast("a", seats=seats, **lost))) == [halt(A0, leave=True)]
+    seats["n1"] = silent
+    unwanted = cast("a", seats=seats, suspend=True, **lost)
+    assert next_commands(make_scene(unwanted)) == [halt(A0, leave=True)]
 
 
 def test_what_was_begun_is_brought_to_its_end_though_the_newcomer_is_gone_again():

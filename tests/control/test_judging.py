@@ -427,7 +427,7 @@ def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
     said = verdict(bereft(running(run(3, 1)), generation=4))
     assert (said.status.phase, said.status.placement) == (Phase.RUNNING, make_placement(n0=(1,)))
     assert (said.status.run_generation, said.status.leftover) == (3, frozenset())
-    assert reasons(said) == ["NodeBack"]
+    assert reasons(said) == ["NodeBack", "Running"]
     assert said.status.condition(ConditionType.SCHEDULED).status
     starting = judged(bereft(after(run(3, 1)), generation=4))
     assert (starting.phase, starting.run_generation) == (Phase.INITIALIZED, 3)
@@ -443,10 +443,23 @@ def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
         bereft(running(run(3, 1)), broken=3),
         bereft(running(run(3, 1, peers=2))),
         bereft(Sat(running(run(3, 1, epoch=1)))),
+        bereft(Sat(running(run(3, 1)), phase=PodPhase.LOST, pod={"vanished": True})),
     ],
 )
 def test_what_does_not_train_on_whole_and_at_our_word_alone_is_decided_anew(lost):
     assert judged(lost).placement is None
+
+
+def test_where_its_checkpoint_is_is_known_of_a_start_that_is_first_seen_when_its_node_is_back():
+    said = judged(bereft(running(run(3, 1)), checkpoint=Checkpoint(path="/c", shared=False)))
+    assert (said.running, said.containers, said.bound_to) == (3, 1, (N0,))
+
+
+def test_what_was_told_something_newer_that_may_yet_arrive_is_not_taken_up():
+    later = Begun(5, {N0: run(5, 0, 1)})
+    assert judged(bereft(running(run(3, 1))), begun={"a": later}).placement is None
+    same = Begun(3, {N0: run(3, 1)})
+    assert judged(bereft(running(run(3, 1))), begun={"a": same}).placement is not None
 
 
 def test_what_came_back_without_its_node_or_after_its_gpus_were_given_away_is_decided_anew():
@@ -482,6 +495,14 @@ def test_a_job_whose_pods_take_too_long_gives_its_gpus_back_and_waits():
     said = judged(alone(pending, phase=Phase.INITIALIZED, booked_at=NOW - 901))
     assert (said.placement, said.setbacks) == (None, 1)
     assert "its pod on n0 does not come up: ImagePullBackOff" in said.message
+
+
+def test_what_does_not_start_because_its_node_is_not_ready_goes_elsewhere_soon():
+    waits = replace(PENDING, pod={"reason": "NodeNotReady", "message": "node n0 is not ready"})
+    assert judged(alone(waits, phase=Phase.INITIALIZED, booked_at=NOW - 19)).placement is not None
+    said = verdict(alone(waits, phase=Phase.INITIALIZED, booked_at=NOW - 21)).status
+    assert (said.placement, said.failures, said.setbacks) == (None, 0, 0)
+    assert "node n0 is not ready" in said.message
 
 
 def test_a_pod_that_cannot_come_up_through_the_jobs_fault_is_a_failure():

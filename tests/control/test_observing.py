@@ -8,6 +8,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.observing import FIRST_STEP_S, REPORT_S, statuses_of, take_snapshot
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
+from dlcore.limits import NamespaceLimits
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -125,6 +126,20 @@ def test_only_a_checkpoint_that_is_not_shared_binds():
     assert state.bound_to == (N0,)
     (state,) = shown(cast("a", checkpoint=Checkpoint(shared=True), bound_to=(N0,))).pending
     assert state.bound_to == ()
+
+
+def test_what_a_lost_job_may_come_back_to_counts_within_the_limit_of_its_namespace():
+    limits = NamespaceLimits(max_gpus={"lab": 3})
+    leftover = frozenset({GpuRef(N0, 0), GpuRef(N0, 1)})
+    lost = cast(
+        "lab/a",
+        seats={"n0": Sat(phase=PodPhase.LOST)},
+        leftover=leftover,
+        cause=Cause(CauseCode.NODE_LOST),
+    )
+    scene = make_scene(lost)
+    found = take_snapshot(scene, profiles={}, costs=Costs(), limits=limits).limits
+    assert found == limits.less({"lab": 2})
 
 
 # --- what cannot be given away --------------------------------------------------------------

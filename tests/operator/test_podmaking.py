@@ -131,6 +131,23 @@ def test_each_alternative_of_its_users_names_the_node():
     assert "nodeName" not in made()["spec"]
 
 
+def test_it_stays_where_nothing_is_heard_of_the_node_unless_its_user_says_for_how_long():
+    away = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in away]
+    assert [each for each in made()["spec"]["tolerations"] if each in ours] == ours
+
+    def stays_if(**toleration):
+        def change(spec):
+            spec["template"]["spec"]["tolerations"] = [toleration]
+
+        return [each["key"] for each in made(change)["spec"]["tolerations"] if each in ours]
+
+    brief = {"key": away[1], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    assert stays_if(**brief) == [away[0]]
+    assert stays_if(operator="Exists") == []
+    assert stays_if(operator="Exists", effect="NoSchedule") == list(away)
+
+
 def test_without_any_affinity_there_is_one_term():
     affinity = made(lambda spec: spec["template"]["spec"].pop("affinity"))["spec"]["affinity"]
     required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

@@ -88,6 +88,13 @@ def test_what_is_on_a_node_that_is_not_ready_goes_on():
     assert read_pod(KEY, pod("Failed", ended(1)), starting, "uid").phase is PodPhase.ENDED
 
 
+def test_what_does_not_start_on_a_node_that_is_not_ready_says_so():
+    found = read_pod(KEY, pod("Pending"), node(ready="False"), "uid")
+    assert (found.phase, found.reason) == (PodPhase.PENDING, "NodeNotReady")
+    assert "kubectl describe node n1" in found.message
+    assert read_pod(KEY, pod("Pending"), node(), "uid").reason == ""
+
+
 def test_who_runs_is_dialled_by_the_name_of_its_job():
     found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node(), "ABC-1")
     assert found.phase is PodPhase.UP
