@@ -7,6 +7,7 @@ ignored. To look for new ones: ``HYPOTHESIS_PROFILE=thorough pytest tests``.
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import coverage
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dllocal.folders import Folders
 from tests.servers.binaries import BUILD_SECONDS
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
@@ -50,6 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run only what takes hours: the tests marked long"
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leave_no_sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove the sockets of each ``dljob up`` that was killed, where its state folder has too long a path."""
+    yield
+    for jobs in tmp_path_factory.getbasetemp().rglob("jobs"):
+        shutil.rmtree(Folders(jobs.parent).sockets, ignore_errors=True)
 
 
 def pytest_configure() -> None:
