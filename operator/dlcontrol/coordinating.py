@@ -262,9 +262,9 @@ class _Case:
 
     def _is_awaited(self) -> bool:
         """Whether it may train on until those are ready who get its GPUs."""
-        wanted_gone = self.status.is_final or self.entry.cancelled or self.entry.job.suspend
         may_save = self.status.saves and not self._is_broken
-        return self.in_place and may_save and not wanted_gone and not self._was_told_to_stop
+        is_wanted = not self.entry.is_wanted_gone and not self._was_told_to_stop
+        return self.in_place and may_save and is_wanted
 
     @property
     def _was_told_to_stop(self) -> bool:

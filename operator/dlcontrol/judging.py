@@ -160,10 +160,7 @@ class _Judge(Case):
     def _take_up(self) -> None:
         """What it had on a node that was lost trains there yet: it goes on with that, as it is."""
         status, scene = self.status, self.scene
-        if (
-            not scene.entries[self.job.id].may_come_back
-            or scene.mechanism is not Mechanism.IN_PLACE
-        ):
+        if not self.entry.may_come_back or scene.mechanism is not Mechanism.IN_PLACE:
             return
         start = scene.undisturbed(self.job.id)
         if start is None or not self._has_heard_nothing_newer(start.generation):

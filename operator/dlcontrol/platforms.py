@@ -95,12 +95,16 @@ class Entry:
     """Counts the changes of its spec."""
 
     @property
+    def is_wanted_gone(self) -> bool:
+        """Whether nothing of it is to train, as its user has it or because it is over."""
+        return self.status.is_final or self.cancelled or self.job.suspend
+
+    @property
     def may_come_back(self) -> bool:
         """Whether it has lost its node, and would go on with what it had there."""
-        status = self.status
-        was_lost = status.cause is not None and status.cause.code is CauseCode.NODE_LOST
-        is_wanted = not (status.is_final or self.cancelled or self.job.suspend)
-        return was_lost and is_wanted and status.placement is None
+        cause = self.status.cause
+        was_lost = cause is not None and cause.code is CauseCode.NODE_LOST
+        return was_lost and self.status.placement is None and not self.is_wanted_gone
 
 
 class Machine(NamedTuple):

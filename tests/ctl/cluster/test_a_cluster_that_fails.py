@@ -142,7 +142,6 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
             process.send_signal(signal.SIGINT)
             assert process.stderr is not None
             assert process.wait(60.0) == INTERRUPTED, process.stderr.read().decode()
-            assert process.stderr is not None
             assert process.stderr.read() == b"\n", "nothing but the end of the line of ^C"
         finally:
             process.kill()
