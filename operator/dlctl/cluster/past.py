@@ -10,7 +10,7 @@ Pure.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dlctl.jobviews import read_time
+from dlctl.jobviews import FINAL, read_time
 
 Json = dict[str, Any]
 
@@ -24,6 +24,7 @@ _KINDS_BY_EVENT: Final = {
 }
 """What the status tells as well, and how it calls that; a test compares it with the operator's."""
 _KINDS: Final = frozenset(_KINDS_BY_EVENT.values())
+_ENDS: Final = frozenset(phase.lower() for phase in FINAL)
 
 
 def list_events(found: Iterable[Json], job: str) -> list[Json]:
@@ -71,8 +72,9 @@ def list_history(status: Mapping[str, Any], events: Iterable[Json], job: str) ->
     happened = [
         each for each in happened if each["kind"] not in _KINDS or _seconds(each) < begins - 1
     ]
-    # The times of Events are whole seconds; what came of a decision comes after it.
-    merged = [*((int(_seconds(each)), 0, each) for each in decided)]
+    # The times of Events are whole seconds: what came of a decision comes after it, and the end of
+    # the job after all that came to pass in its second.
+    merged = [(int(_seconds(each)), 2 if each["kind"] in _ENDS else 0, each) for each in decided]
     merged += [(int(_seconds(each)), 1, each) for each in happened]
     return [each for _, _, each in sorted(merged, key=lambda each: each[:2])]
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from dlcore.podrules import TRAINER
 from dlctl.backends import LogLine, LogQuery
+from dlctl.jobviews import FINAL
 from dloperator import names
 from dloperator.apiserver import ApiServer, NotFound, Rejected, Unreachable
 from dloperator.resources import DLJOBS, PODS
@@ -25,7 +26,6 @@ LOOK_S: Final = 2.0
 FORBIDDEN: Final = 403
 NOT_YET: Final = 400
 """What is answered where a container has not begun, or was never started before."""
-FINAL: Final = ("Completed", "Failed")
 LONGEST_LINE: Final = 1 << 20
 """A line that goes on for longer is passed on in pieces."""
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\S+) ?")

@@ -455,6 +455,18 @@ def test_what_was_decided_and_what_happened_is_in_one_order():
     assert entries[2]["message"] == " (2 times)"
 
 
+@pytest.mark.parametrize("end", ["completed", "failed"])
+def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second(end):
+    status = {
+        "history": [
+            {"at": "2026-01-31T12:00:10.100Z", "kind": "start", "gpus": 1},
+            {"at": "2026-01-31T12:00:10.900Z", "kind": end},
+        ]
+    }
+    entries = past.list_history(status, past.list_events([event(10, "Running")], "a"), "a")
+    assert [entry["kind"] for entry in entries] == ["start", "running", end]
+
+
 # --- logs and commands --------------------------------------------------------------------
 
 
