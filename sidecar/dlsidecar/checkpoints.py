@@ -33,6 +33,7 @@ from dlwire.messages import MOST_GPUS
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
 """What ends nobody, with or without a handler."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
+UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
 TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"
 
@@ -205,8 +206,10 @@ class Request:
 
     def _settle(self, limit: float) -> None:
         """Wait until all that was said has been read; a line that confirms ends this at once."""
-        if self._is_output_read() or self._loop.time() > limit:
+        if self._is_output_read():
             self._fail(UNCONFIRMED)
+        elif self._loop.time() > limit:
+            self._fail(UNREAD.format(self.settling_seconds))
         else:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
 

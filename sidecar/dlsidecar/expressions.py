@@ -2,9 +2,11 @@
 Running the user's regular expressions where they cannot stall anything.
 
 :class:`Matcher` hands the output of the training to a helper process (:mod:`dlsidecar.matching`)
-and calls back with what matched. It never waits for it: what the helper does not take at once is
-left out. A helper that works on one block for longer than it may is backtracking without end; it
-is killed, and the expression is reported by name.
+and calls back with what matched. It never waits for it: what the helper has not answered yet is
+kept, and of a training that says more than can be kept the rest is left out. A helper that works on
+one block for longer than it may is backtracking without end; it is killed, and the expression is
+reported by name. What else was to be read is read by the next one, because a single line of it may
+be the one that confirms a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,17 +18,30 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dlsidecar.descendants import read_file
-from dlsidecar.matching import STREAMS
 from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
 LARGEST_BLOCK = 65536
-MOST_OPEN = 8
-"""So many blocks may wait for their answers; what comes on top is left out."""
+MOST_OPEN = 1024
+MOST_OPEN_BYTES = 1 << 20
+"""So much may wait for its answers; what comes on top is left out."""
 
 Problem = Callable[[str, str], None]
 """Called with one word for programs and a sentence for people."""
+
+
+@dataclass
+class _Block:
+    """What was handed over together; nothing where something was left out."""
+
+    content: bytes
+    stream: int
+    beginning: int
+    """After which beginning it was handed over."""
+    was_tried: bool = False
+    """Whether a helper has ended over it."""
 
 
 class Matcher:
@@ -65,10 +80,14 @@ class Matcher:
         self._unread = b""
         self._gaps: set[int] = set()
         """The streams of which something was left out."""
-        self._open: deque[int] = deque()
-        """What waits for its answer: after which beginning it was handed over."""
+        self._halves: set[int] = set()
+        """The streams of which the helper has the beginning of a line."""
+        self._open: deque[_Block] = deque()
+        """What waits for its answer."""
+        self._open_bytes = 0
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
+        self._is_stuck = False
 
     @property
     def pid(self) -> int | None:
@@ -135,7 +154,7 @@ class Matcher:
 
     def feed(self, output: bytes, stream: int = 0) -> None:
         """
-        Hand over output of the training, or leave it out where the helper is behind.
+        Hand over output of the training, or leave it out where the helper is far behind.
 
         What comes in two streams is not mixed: half a line of the one may wait for its other half
         while the other goes on.
@@ -150,25 +169,24 @@ class Matcher:
         self._gaps.add(0)
 
     def _feed_block(self, block: bytes, stream: int) -> None:
-        if self._unsent or len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MOST_OPEN or self._open_bytes + len(block) > MOST_OPEN_BYTES:
             self._gaps.add(stream)
             return
-        if stream in self._gaps:
-            self._gaps.remove(stream)
-            self._put(b"", stream)
-        self._put(block, stream)
+        self._put(_Block(block, stream, self._beginnings))
         self._send()
-        if self._watchdog is None and self._pid is not None:
-            self._cpu_at_answer = processor_seconds(self._pid)
-            self._watch()
 
-    def _put(self, block: bytes, stream: int) -> None:
-        self._unsent += len(block).to_bytes(4, "big") + bytes([stream]) + block
-        self._open.append(self._beginnings)
+    def _put(self, block: _Block) -> None:
+        if block.stream in self._gaps:
+            self._gaps.remove(block.stream)
+            self._put(_Block(b"", block.stream, block.beginning))
+        content = block.content
+        self._unsent += len(content).to_bytes(4, "big") + bytes([block.stream]) + content
+        self._open.append(block)
+        self._open_bytes += len(content)
 
     def _send(self) -> None:
         try:
-            sent = os.write(self._requests, self._unsent)
+            sent = os.write(self._requests, self._unsent[:LARGEST_BLOCK])
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -180,6 +198,9 @@ class Matcher:
             self._loop.add_writer(self._requests, self._send)
         else:
             self._loop.remove_writer(self._requests)
+        if self._watchdog is None and self._pid is not None:
+            self._cpu_at_answer = processor_seconds(self._pid)
+            self._watch()
 
     # --- what comes back --------------------------------------------------------------------
 
@@ -202,9 +223,13 @@ class Matcher:
             self._is_invalid = True
             self._on_problem("ExpressionInvalid", answer)
             return
-        asked = self._open.popleft() if self._open else self._beginnings
+        block = self._open.popleft()
+        self._open_bytes -= len(block.content)
+        # After a gap the rest of a line is left out as well.
+        is_whole = block.content.endswith((b"\n", b"\r"))
+        (self._halves.discard if is_whole else self._halves.add)(block.stream)
         for found in answer:
-            self._on_match(found, asked < self._beginnings)
+            self._on_match(found, block.beginning < self._beginnings)
 
     # --- what never comes back --------------------------------------------------------------
 
@@ -228,25 +253,48 @@ class Matcher:
             f"an expression worked {self.patience_seconds:g} s on a few lines without an end: "
             f"{' or '.join(repr(one) for one in self._expressions if one)}",
         )
+        self._is_stuck = True
         self._kill()
 
     def _ended(self, ended: Ended) -> None:
         # What it answered may still lie in the pipe.
         self._read()
         self._pid = None
+        left = self._leave_out_the_culprit()
+        before, after = self._halves, self._gaps
         self._close()
         if self._is_invalid:
             return
         self._restarts += 1
         if self._restarts <= self.most_restarts:
             self._start()
-            self._gaps = set(range(STREAMS))
+            self._hand_over_anew(left, before, after)
         else:
             self._on_problem(
                 "ExpressionGivenUp",
                 f"the helper that reads the log ended {self._restarts} times, last by {ended}; "
                 "it is tried again at the next start",
             )
+
+    def _leave_out_the_culprit(self) -> deque[_Block]:
+        """Return what is still to be read, less that over which the helper has ended."""
+        left = self._open
+        if left and (self._is_stuck or left[0].was_tried):
+            self._halves.add(left.popleft().stream)
+        elif left:
+            left[0].was_tried = True
+        return left
+
+    def _hand_over_anew(self, left: deque[_Block], before: set[int], after: set[int]) -> None:
+        """Let a new helper read what the last one has not answered, between what was left out."""
+        if self._pid is None:
+            return
+        self._gaps = before
+        for block in left:
+            self._put(block)
+        self._gaps |= after
+        if left:
+            self._send()
 
 
 def processor_seconds(pid: int) -> float:

@@ -1,12 +1,15 @@
-"""What matched is known to be of this beginning or of the one before."""
+"""What matched is known to be of this beginning or of the one before, and what was said is read."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dlsidecar.expressions import Matcher
+from dlsidecar.expressions import MOST_OPEN_BYTES, Matcher
 from dlsidecar.processes import Reaper
 from tests.sidecar.clients import live_through
 
@@ -41,3 +44,148 @@ def test_what_was_handed_over_before_a_beginning_comes_back_as_late():
         matcher.stop()
 
     live_through(story())
+
+
+STEP = r"step (?P<iteration>\d+)"
+STUCK = STEP + r"|(a+)+b$"
+
+
+class Reading:
+    """A matcher, and what it has found until now."""
+
+    def __init__(self, expression: str) -> None:
+        self.steps: list[int] = []
+        self.problems: list[str] = []
+        self._news = asyncio.Event()
+        reaper = Reaper()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reaper.reap)
+        self.matcher = Matcher(
+            reaper=reaper,
+            on_match=self._take,
+            on_problem=lambda name, _: self.problems.append(name),
+            progress=expression,
+        )
+        self.matcher.begin()
+
+    def _take(self, found: dict[str, str], _is_late: bool) -> None:
+        if "iteration" in found:
+            self.steps.append(int(found["iteration"]))
+        self._news.set()
+
+    async def wait_for(self, step: int) -> None:
+        while step not in self.steps:
+            self._news.clear()
+            await self._news.wait()
+
+    def kill_helper(self) -> None:
+        assert self.matcher.pid is not None
+        os.kill(self.matcher.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+        last = self.matcher.pid
+        self.matcher.stop()
+        if last is not None:
+            os.waitpid(last, 0)
+
+
+def read(expression: str, story: Callable[[Reading], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        reading = Reading(expression)
+        try:
+            await story(reading)
+        finally:
+            reading.close()
+
+    live_through(whole())
+
+
+def test_a_burst_is_read_to_its_last_line_however_slowly_it_is_taken():
+    async def story(reading: Reading) -> None:
+        # In one breath, and several times what a pipe holds.
+        reading.matcher.feed(b"x" * 600_000 + b"\nstep 2\n")
+        await reading.wait_for(2)
+        assert not reading.problems
+
+    read(STEP, story)
+
+
+def test_so_many_small_pieces_are_read_as_come_while_the_helper_is_started():
+    async def story(reading: Reading) -> None:
+        for step in range(100):
+            reading.matcher.feed(b"step %d\n" % step)
+        await reading.wait_for(99)
+        assert reading.steps == list(range(100))
+
+    read(STEP, story)
+
+
+def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\n" + b"x" * MOST_OPEN_BYTES + b"step 2")
+        await reading.wait_for(1)
+        while not reading.matcher.is_idle:
+            await asyncio.sleep(0.01)
+        reading.matcher.feed(b"3\nstep 4\n")
+        await reading.wait_for(4)
+        assert reading.steps == [1, 4]
+
+    read(STEP, story)
+
+
+def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\n")
+        await reading.wait_for(1)
+        reading.kill_helper()
+        reading.matcher.feed(b"step 2\n")
+        reading.matcher.feed(b"step 3\n")
+        await reading.wait_for(3)
+        assert reading.steps == [1, 2, 3]
+        assert not reading.problems
+
+    read(STEP, story)
+
+
+def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\nstep 2")
+        await reading.wait_for(1)
+        reading.kill_helper()
+        reading.matcher.feed(b"step 3\nstep 4\n")
+        await reading.wait_for(4)
+        assert reading.steps == [1, 4]
+
+    read(STEP, story)
+
+
+def test_what_follows_a_line_that_takes_for_ever_is_read():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\n")
+        await reading.wait_for(1)
+        reading.matcher.feed(b"a" * 40 + b"\n")
+        reading.matcher.feed(b"what is left of that line\nstep 2\n")
+        await reading.wait_for(2)
+        assert reading.problems == ["ExpressionTooSlow"]
+
+    read(STUCK, story)
+
+
+def test_who_ends_every_helper_is_left_out_and_the_others_are_read():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\n")
+        await reading.wait_for(1)
+        helper = reading.matcher.pid
+        assert helper is not None
+        os.kill(helper, signal.SIGSTOP)
+        reading.matcher.feed(b"step 2\n")
+        reading.matcher.feed(b"\nstep 3\n")
+        reading.kill_helper()
+        while reading.matcher.pid == helper:
+            await asyncio.sleep(0.01)
+        # Nobody else has had a turn since the next one was started.
+        reading.kill_helper()
+        await reading.wait_for(3)
+        assert reading.steps == [1, 3]
+
+    read(STEP, story)

@@ -76,7 +76,9 @@ def test_one_that_ends_with_the_word_that_confirms_has_saved(drive, tmp_path, is
     driver.wait_for("RankEnded", exit_code=0)
     # As the machine has it, which knows by now that all have ended.
     driver.call("terminate")
-    driver.wait_for("CheckpointDone")
+    # The word may have been read before its end was seen.
+    if all(event["event"] != "CheckpointDone" for event in driver.events):
+        driver.wait_for("CheckpointDone")
     driver.wait_for("Gone")
 
 
