@@ -116,7 +116,9 @@ class Trouble:
         # One that could not renew its Lease ends by itself, as it must.
         gave_up = is_by_itself and not told.exists()
         assert not gave_up or "leads no more" in operator.last_words(), operator.last_words()
-        self.deaths[told.read_text() if told.exists() else "gave up" if gave_up else OUTSIDE] += 1
+        how = told.read_text() if told.exists() else "gave up" if gave_up else OUTSIDE
+        self.deaths[how] += 1
+        sys.stderr.write(f"{number + 1}. death: {how}; {len(self.iterations)} jobs have come\n")
 
     def obstruct(self, likelihood: float) -> None:
         """Stand between the operator and the API server."""
