@@ -263,7 +263,9 @@ def _copied(*names: str) -> Iterator[Path]:
             target = context / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", ".*")
+                )
             else:
                 shutil.copyfile(ROOT / name, target)
         _make_timeless(context)
