@@ -204,19 +204,21 @@ class Matcher:
 
     # --- what comes back --------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take what has come; tell whether there was anything."""
         try:
             data = os.read(self._answers, LARGEST_BLOCK)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._loop.remove_reader(self._answers)
-            return
+            return False
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
         if self._pid is not None:
             self._cpu_at_answer = processor_seconds(self._pid)
+        return True
 
     def _take(self, answer: str | list[dict[str, str]]) -> None:
         if isinstance(answer, str):
@@ -258,7 +260,8 @@ class Matcher:
 
     def _ended(self, ended: Ended) -> None:
         # What it answered may still lie in the pipe.
-        self._read()
+        while self._read():
+            pass
         self._pid = None
         left = self._leave_out_the_culprit()
         before, after = self._halves, self._gaps
