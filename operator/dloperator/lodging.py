@@ -22,6 +22,7 @@ from dloperator.gangs.reading import read_machine
 from dloperator.jobs import job_id, name_of
 from dloperator.mirror import Mirrors, Name
 from dloperator.occupancy import PORT, Lodger, Occupancy, read_lodger
+from dloperator.reading import is_bound, is_ready
 
 Json = Mapping[str, Any]
 
@@ -157,12 +158,19 @@ class Lodging:
         document = self._mirrors.pods.get(Name(name.namespace, pod_name))
         if document is None:
             return False
-        said = _refusal(document)
-        if said:
+        if is_bound(document):
+            self._refused.get(job, {}).pop(node, None)
+            return True
+        self._note_refusal(job, node, _refusal(document))
+        return (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+    def _note_refusal(self, job: JobId, node: NodeName, said: str) -> None:
+        """Remember for some time what kube-scheduler says of a pod."""
+        document = self._mirrors.nodes.get(Name("", node))
+        # A kubelet that is started anew is not ready for a moment; when it is, the pod may come after all.
+        if said and (document is None or is_ready(document)):
             until = self._clock() + REFUSED_S
             self._refused.setdefault(job, {})[node] = (until, said[:LONGEST_REASON])
-        is_bound = bool(document["spec"].get("nodeName"))
-        return is_bound or (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
     # --- needs
 

@@ -23,6 +23,18 @@ from tests.servers.nodes import make_node
 JOB = Name("team", "job")
 ID = JobId("team/job")
 N1, N2 = NodeName("n1"), NodeName("n2")
+REFUSAL = {
+    "status": {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "no",
+            }
+        ]
+    }
+}
 HERE = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
 
 
@@ -160,18 +172,33 @@ def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
 def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
     world = World()
     world.decide(N1, booked=(N1,))
-    refusal = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "no",
-    }
-    world.show(make_pod("job-1", job="job") | {"status": {"conditions": [refusal]}})
+    world.show(make_pod("job-1", job="job") | REFUSAL)
     world.settle()
     assert world.allowed() == {"n2"}
     assert world.needs.refusals == (("that kube-scheduler refused lately (no)", 1),)
     world.decide()
     world.now = REFUSED_S + 1
+    assert world.allowed() is None
+
+
+def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
+    world = World()
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    world.show(make_pod("job-1", job="job", node="n1"))
+    assert world.allowed() is None
+
+
+def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
+    world = World()
+    node = make_node(N1)
+    node["metadata"]["resourceVersion"] = "1"
+    node["status"]["conditions"][0]["status"] = "False"
+    world.mirrors.nodes.show(node)
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
     assert world.allowed() is None
 
 
