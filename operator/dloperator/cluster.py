@@ -122,6 +122,8 @@ class Cluster:
         self._strays = Strays(mirrors)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
+        self._held_at_look: frozenset[str] | None = None
+        """By uid; unknown until somebody asks."""
         self._turns = asyncio.Semaphore(AT_ONCE)
         mirrors.attend()
 
@@ -135,6 +137,7 @@ class Cluster:
     async def observe(self) -> Observation:
         """Tell everything there is."""
         self._insist_on_leading()
+        self._held_at_look = None
         changed = self._read_jobs() | self._unsettled
         self._unsettled = set()
         there = [(self._mirrors.nodes.objects[Name("", n.name)], n) for n in self._read_nodes()]
@@ -395,7 +398,12 @@ class Cluster:
                 await self._trainers.end(entry, booking, was_used=was_used)
 
     async def forget(self, job: JobId) -> None:
-        """Delete a job that has ended and whose pods have, and keep it no longer."""
+        """
+        Delete a job that has ended and whose pods have, and keep it no longer.
+
+        It goes after its pods: whoever sees that it is gone may uninstall us, and nobody would let go
+        of them any more.
+        """
         self._insist_on_leading()
         name = name_of(job)
         entry = self._entries.get(job)
@@ -405,6 +413,8 @@ class Cluster:
                 return  # It is gone, and there is another one of its name by now.
             if "deletionTimestamp" not in metadata:
                 await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
+            if metadata["uid"] in self._held_pods():
+                return  # This is asked for again, and they are let go of meanwhile.
             try:
                 await self._let_go(document)
                 return
@@ -412,6 +422,17 @@ class Cluster:
                 self._mirrors.jobs.show_end(document)
             except Conflict:
                 await self._see_who_wrote(name, document)
+
+    def _held_pods(self) -> frozenset[str]:
+        """Of which jobs there are pods that we keep until their end is proven, as of this look."""
+        if self._held_at_look is None:
+            self._held_at_look = frozenset(
+                owner["uid"]
+                for pod in self._mirrors.pods.objects.values()
+                if names.PROOF_FINALIZER in _finalizers(pod)
+                for owner in pod["metadata"].get("ownerReferences") or ()
+            )
+        return self._held_at_look
 
     async def _let_go(self, document: Json) -> None:
         metadata = document["metadata"]

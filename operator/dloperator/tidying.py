@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
 LEAST_REST_S = 0.05
-REST_SHARE = 100.0
+REST_SHARE = 30.0
 LOOK = "look"
 """What is complained of where it is no single pod."""
 

@@ -419,6 +419,29 @@ def test_forgetting_deletes_the_job_and_that_one_only(stage):
     asyncio.run(story())
 
 
+def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
+    """Who has deleted all jobs may uninstall the operator at once."""
+
+    async def story():
+        async with Side(stage, 1) as side:
+            stage.kubelets.silent.add(NODE)
+            entry = (await side.see()).entries[side.job]
+            status = given(entry.status, [0])
+            await side.cluster.record({side.job: status})
+            entry = (await side.cluster.observe()).entries[side.job]
+            await side.cluster.launch(PodOrder(entry, status.pods[0]))
+            await side.see()
+            await side.cluster.forget(side.job)
+            assert stage.job("job")["metadata"]["deletionTimestamp"], "but it stays"
+            path = f"/api/v1/namespaces/{stage.namespace}/pods/job-1"
+            stage.api.merge(path, {"metadata": {"finalizers": None}})
+            await side.see()
+            await side.cluster.forget(side.job)
+            stage.wait(lambda: stage.is_gone("job"))
+
+    asyncio.run(story())
+
+
 def test_a_conflict_is_no_reason_to_write_over_it(stage):
     async def story():
         async with Side(stage, 1) as side:
