@@ -24,6 +24,7 @@ from dlcontrol.platforms import (
 )
 from dlcontrol.records import Status
 from dlcore.model import JobId, Node, NodeName
+from dlcore.podrules import TRAINER
 from dlcore.predicting import Span
 from dloperator import keeping, names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
@@ -42,7 +43,7 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, read_machine, read_node
+from dloperator.reading import Pool, is_in_pool, read_machine, read_node, role_of
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS
 from dloperator.strays import Strays
@@ -427,9 +428,9 @@ class Cluster:
         """Of which jobs there are pods that we keep until their end is proven, as of this look."""
         if self._held_at_look is None:
             self._held_at_look = frozenset(
-                owner["uid"]
+                owner.get("uid", "")
                 for pod in self._mirrors.pods.objects.values()
-                if names.PROOF_FINALIZER in _finalizers(pod)
+                if role_of(pod) == TRAINER and names.PROOF_FINALIZER in _finalizers(pod)
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )
         return self._held_at_look

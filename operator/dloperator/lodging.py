@@ -67,6 +67,8 @@ class Lodging:
         self._needs: Mapping[JobId, Needs] = {}
         self._refused: dict[JobId, dict[NodeName, tuple[float, str]]] = {}
         """Until when, and what kube-scheduler said."""
+        self._doubtful: set[JobId] = set()
+        """Jobs of which it said so while the node was not ready, so that it is looked at again."""
         self._ports: set[str] = set()
         self._nodes: dict[NodeName, tuple[Node, Json, Node]] = {}
         mirrors.attend()
@@ -86,7 +88,8 @@ class Lodging:
     ) -> tuple[Node, ...]:
         """Take in what has changed, and return these nodes with what is free on them."""
         there = list(nodes)
-        touched = {job_id(name) for name in changed} | self._see_pods()
+        touched = {job_id(name) for name in changed} | self._see_pods() | self._doubtful
+        self._doubtful = set()
         for job in touched:
             self._see_job(job, entries.get(job))
         self._find_needs(touched, entries, fits_changed=self._see_machines(there))
@@ -166,11 +169,15 @@ class Lodging:
 
     def _note_refusal(self, job: JobId, node: NodeName, said: str) -> None:
         """Remember for some time what kube-scheduler says of a pod."""
+        if not said:
+            return
         document = self._mirrors.nodes.get(Name("", node))
-        # A kubelet that is started anew is not ready for a moment; when it is, the pod may come after all.
-        if said and (document is None or is_ready(document)):
-            until = self._clock() + REFUSED_S
-            self._refused.setdefault(job, {})[node] = (until, said[:LONGEST_REASON])
+        if document is not None and not is_ready(document):
+            # A kubelet that is started anew is not ready for a moment; then the pod may come after all.
+            self._doubtful.add(job)
+            return
+        until = self._clock() + REFUSED_S
+        self._refused.setdefault(job, {})[node] = (until, said[:LONGEST_REASON])
 
     # --- needs
 

@@ -31,8 +31,11 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
-LEAST_REST_S = 0.05
+AT_ONCE = 16
+"""So many pods are put away at the same time."""
+LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
 REST_SHARE = 30.0
+NOT_PUT_AWAY = "PodNotPutAway"
 LOOK = "look"
 """What is complained of where it is no single pod."""
 
@@ -52,6 +55,7 @@ class Tidier:
     ) -> None:
         self._api = api
         self._clock = clock
+        self._warn = warn
         self._mirrors = mirrors
         self._companions = Companions(api, mirrors, specs, warn)
         self._reservations = reservations
@@ -75,7 +79,8 @@ class Tidier:
                 # Others are not made to wait for what could not be done.
                 self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
             # With thousands of pods a look takes its time, and others have their turn.
-            await asyncio.sleep(max(LEAST_REST_S, REST_SHARE * (time.thread_time() - began)))
+            rest = REST_SHARE * (time.thread_time() - began)
+            await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
 
     def _try_again(self) -> None:
         self._again = None
@@ -94,12 +99,16 @@ class Tidier:
 
     async def tidy(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
-        is_done = True
-        there = set()
-        for name, pod in list(self._mirrors.pods.objects.items()):
-            there.add(pod["metadata"]["uid"])
-            if role_of(pod) == TRAINER:
-                is_done = await self._try_to_tidy_one(name, pod) and is_done
+        there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
+        loose = [
+            (name, pod)
+            for name, pod in self._mirrors.pods.objects.items()
+            if role_of(pod) == TRAINER and not self._is_at_rest(name, pod)
+        ]
+        turns = asyncio.Semaphore(AT_ONCE)
+        is_done = all(
+            await asyncio.gather(*(self._try_to_tidy_one(name, pod, turns) for name, pod in loose))
+        )
         self._stuck.keep(self._mirrors.pods.objects)
         self._removals.keep(there)
         try:
@@ -109,46 +118,67 @@ class Tidier:
             is_done = False
         return await self._reservations.tend() and is_done
 
-    async def _try_to_tidy_one(self, name: Name, pod: Json) -> bool:
+    def _job_of(self, name: Name, pod: Json) -> Json | None:
+        # Not what the controller saw last, but what is written: a pod is made right after that.
+        return self._mirrors.jobs.get(
+            Name(name.namespace, pod["metadata"]["labels"][names.JOB_LABEL])
+        )
+
+    def _is_at_rest(self, name: Name, pod: Json) -> bool:
+        """Whether it is booked, so that nothing is to be done."""
+        try:
+            job = self._job_of(name, pod)
+            return job is not None and _is_booked(job, pod)
+        except Exception:  # noqa: BLE001 - it is told when it is looked at by itself
+            return False
+
+    async def _try_to_tidy_one(self, name: Name, pod: Json, turns: asyncio.Semaphore) -> bool:
         now = self._clock()
         if not self._stuck.may_ask(name, now):
             return False
         try:
-            await self._tidy_one(name, pod)
+            async with turns:
+                await self._tidy_one(name, pod)
         except Exception as error:
             if self._stuck.refuse(name, str(error), now):
                 is_known = isinstance(error, Rejected | Unreachable)
                 level = logging.WARNING if is_known else logging.ERROR
                 text = "pod %s cannot be put away yet: %s"
                 log.log(level, text, name, error, exc_info=not is_known)
+                job = self._job_of(name, pod)
+                if job is not None and isinstance(error, Rejected):
+                    self._warn(job, NOT_PUT_AWAY, text % (name.name, error))
             return False
         self._stuck.settle(name)
         return True
 
     async def _tidy_one(self, name: Name, pod: Json) -> None:
-        metadata = pod["metadata"]
-        # Not what the controller saw last, but what is written: a pod is made right after that.
-        job = self._mirrors.jobs.get(Name(name.namespace, metadata["labels"][names.JOB_LABEL]))
+        job = self._job_of(name, pod)
         if job is not None and _is_booked(job, pod):
-            return
+            return  # While others had their turn.
         ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
+        # Its job waits for that, whatever refuses that the pod is deleted.
+        if ended and names.PROOF_FINALIZER in (pod["metadata"].get("finalizers") or ()):
+            await self._let_go(name, pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
-        if ended and names.PROOF_FINALIZER in (metadata.get("finalizers") or ()):
-            await self._let_go(name, metadata)
 
-    async def _let_go(self, name: Name, metadata: Json) -> None:
+    async def _let_go(self, name: Name, pod: Json) -> None:
+        metadata = pod["metadata"]
         finalizers = [each for each in metadata["finalizers"] if each != names.PROOF_FINALIZER]
         version = {"resourceVersion": metadata["resourceVersion"]}
         change = {"metadata": {**version, "finalizers": finalizers}}
         try:
-            pod = await self._api.merge(PODS, name.name, change, name.namespace)
-        except (NotFound, Conflict):
-            return  # It is gone, or not what it was; what it is now will be seen.
-        if pod["metadata"].get("deletionTimestamp") and not finalizers:
+            left = await self._api.merge(PODS, name.name, change, name.namespace)
+        except NotFound:
             self._mirrors.pods.show_end(pod)
+            return
+        except Conflict:
+            return  # It is not what it was; what it is now will be seen.
+        if left["metadata"].get("deletionTimestamp") and not finalizers:
+            self._mirrors.pods.show_end(left)
         else:
-            self._mirrors.pods.show(pod, is_ours=True)
+            self._mirrors.pods.show(left, is_ours=True)
 
 
 def _is_booked(job: Json, pod: Json) -> bool:

@@ -5,8 +5,9 @@ Running the user's regular expressions where they cannot stall anything.
 and calls back with what matched. It never waits for it: what the helper has not answered yet is
 kept, and of a training that says more than can be kept the rest is left out. A helper that works on
 one block for longer than it may is backtracking without end; it is killed, and the expression is
-reported by name. What else was to be read is read by the next one, because a single line of it may
-be the one that confirms a checkpoint.
+reported by name. What it has not answered is read by the next one, because a single line of it may
+be the one that confirms a checkpoint; only the last that may take its place begins with what comes
+then, so that one burst does not cost us all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlsidecar.descendants import read_file
+from dlsidecar.matching import STREAMS
 from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
 LARGEST_BLOCK = 65536
@@ -87,7 +89,8 @@ class Matcher:
         self._open_bytes = 0
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
-        self._is_stuck = False
+        self._stuck: _Block | None = None
+        """Over what the helper is killed."""
 
     @property
     def pid(self) -> int | None:
@@ -255,7 +258,7 @@ class Matcher:
             f"an expression worked {self.patience_seconds:g} s on a few lines without an end: "
             f"{' or '.join(repr(one) for one in self._expressions if one)}",
         )
-        self._is_stuck = True
+        self._stuck = self._open[0]
         self._kill()
 
     def _ended(self, ended: Ended) -> None:
@@ -269,9 +272,12 @@ class Matcher:
         if self._is_invalid:
             return
         self._restarts += 1
-        if self._restarts <= self.most_restarts:
+        if self._restarts < self.most_restarts:
             self._start()
             self._hand_over_anew(left, before, after)
+        elif self._restarts == self.most_restarts:
+            self._start()
+            self._gaps = set(range(STREAMS))
         else:
             self._on_problem(
                 "ExpressionGivenUp",
@@ -282,7 +288,7 @@ class Matcher:
     def _leave_out_the_culprit(self) -> deque[_Block]:
         """Return what is still to be read, less that over which the helper has ended."""
         left = self._open
-        if left and (self._is_stuck or left[0].was_tried):
+        if left and (left[0] is self._stuck or left[0].was_tried):
             self._halves.add(left.popleft().stream)
         elif left:
             left[0].was_tried = True

@@ -9,14 +9,14 @@ import pytest
 
 from dlcore.podrules import TRAINER
 from dloperator import access, names
-from dloperator.apiserver import ApiServer, Json, NotFound
+from dloperator.apiserver import ApiServer, Json, NotFound, Rejected
 from dloperator.cluster import ClusterSettings
 from dloperator.companions import NOT_MADE, Companions
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
-from dloperator.tidying import Tidier
+from dloperator.tidying import NOT_PUT_AWAY, Tidier
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 
@@ -203,3 +203,30 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
     with caplog.at_level(logging.ERROR):
         play(cluster, namespace, story)
     assert len(caplog.records) == 1, "it is told once"
+
+
+def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
+    cluster: ControlPlane, namespace: str
+):
+    """Its job waits until it is let go of."""
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise Rejected(403, {"message": "nobody deletes pods here"})
+
+    async def story(look: Look) -> None:
+        job = await look.submit(make_manifest("job"))
+        held = {"ownerReferences": [owner(job)], "finalizers": [names.PROOF_FINALIZER]}
+        left = pod_of("job", TRAINER, **held)
+        # That there is no such node proves its end.
+        left["spec"]["nodeName"] = "nowhere"
+        look.mirrors.pods.show(await look.api.create(PODS, left, namespace))
+        look.api.delete = refuse  # type: ignore[method-assign]
+        reservations = Reservations(look.api, look.mirrors, namespace, ClusterSettings().pool)
+        tidier = Tidier(look.api, look.mirrors, Specs(), reservations, warn=look.warn)
+        assert not await tidier.tidy()
+        pod = await look.api.get(PODS, "job-left", namespace)
+        assert "finalizers" not in pod["metadata"]
+        assert look.warned == [("job", NOT_PUT_AWAY)]
+        assert "nobody deletes pods here" in look.messages[0]
+
+    play(cluster, namespace, story)

@@ -73,9 +73,9 @@ class World:
         pod = make_pod(name, node=node, cpu=cpu) if node else None
         self.mirrors.neighbourhood.show_pod(Name("else", name), pod)
 
-    def settle(self):
+    def settle(self, changed=(JOB,)):
         there = [(document, Node.of(name, 4)) for name, document in self.documents.items()]
-        return self.lodging.settle({ID: self.entry}, [JOB], there)
+        return self.lodging.settle({ID: self.entry}, changed, there)
 
     def free(self):
         return [node.free["cpu"] // 1000 for node in self.settle()]
@@ -87,8 +87,9 @@ class World:
             self.entry, status=replace(self.entry.status, placement=placement, pods=pods)
         )
 
-    def allowed(self):
-        return self.needs.nodes
+    def allowed(self, changed=(JOB,)):
+        self.settle(changed)
+        return self.lodging.needs[ID].nodes
 
     @property
     def needs(self):
@@ -200,6 +201,12 @@ def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
     world.show(make_pod("job-1", job="job") | REFUSAL)
     world.settle()
     assert world.allowed() is None
+    ready = make_node(N1)
+    ready["metadata"]["resourceVersion"] = "2"
+    world.mirrors.nodes.show(ready)
+    # Nothing is new of the job itself.
+    world.settle(changed=())
+    assert world.allowed(changed=()) == {"n2"}
 
 
 def test_a_port_of_a_node_is_for_one_pod():

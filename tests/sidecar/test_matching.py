@@ -46,6 +46,7 @@ def test_what_was_handed_over_before_a_beginning_comes_back_as_late():
     live_through(story())
 
 
+MOST_RESTARTS = Matcher.most_restarts
 STEP = r"step (?P<iteration>\d+)"
 STUCK = STEP + r"|(a+)+b$"
 
@@ -77,9 +78,24 @@ class Reading:
             self._news.clear()
             await self._news.wait()
 
-    def kill_helper(self) -> None:
+    def send(self, signum: signal.Signals) -> None:
+        """Send this to the helper."""
         assert self.matcher.pid is not None
-        os.kill(self.matcher.pid, signal.SIGKILL)
+        os.kill(self.matcher.pid, signum)
+
+    def kill_helper(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def stop_next_helper(self) -> None:
+        """Have the next one that is started stopped before it has a turn."""
+        start = self.matcher._start
+
+        def start_stopped() -> None:
+            setattr(self.matcher, "_start", start)  # noqa: B010 - it is a method
+            start()
+            self.send(signal.SIGSTOP)
+
+        setattr(self.matcher, "_start", start_stopped)  # noqa: B010 - it is a method
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
@@ -122,7 +138,10 @@ def test_so_many_small_pieces_are_read_as_come_while_the_helper_is_started():
 
 def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined():
     async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\n" + b"x" * MOST_OPEN_BYTES + b"step 2")
+        half = b"step 2"
+        line = b"nothing\n" * (MOST_OPEN_BYTES // 8)
+        reading.matcher.feed(b"step 1\n" + line[: MOST_OPEN_BYTES - 7 - len(half)] + half)
+        reading.matcher.feed(b"9\nstep 5\n")
         await reading.wait_for(1)
         while not reading.matcher.is_idle:
             await asyncio.sleep(0.01)
@@ -175,17 +194,37 @@ def test_who_ends_every_helper_is_left_out_and_the_others_are_read():
     async def story(reading: Reading) -> None:
         reading.matcher.feed(b"step 1\n")
         await reading.wait_for(1)
-        helper = reading.matcher.pid
-        assert helper is not None
-        os.kill(helper, signal.SIGSTOP)
+        reading.stop_next_helper()
+        reading.send(signal.SIGSTOP)
         reading.matcher.feed(b"step 2\n")
         reading.matcher.feed(b"\nstep 3\n")
+        # One that was stopped answers nothing, and the next one is stopped as soon as it is started.
+        first = reading.matcher.pid
         reading.kill_helper()
-        while reading.matcher.pid == helper:
+        while reading.matcher.pid == first:
             await asyncio.sleep(0.01)
-        # Nobody else has had a turn since the next one was started.
         reading.kill_helper()
         await reading.wait_for(3)
         assert reading.steps == [1, 3]
 
     read(STEP, story)
+
+
+def test_a_burst_of_lines_that_take_for_ever_does_not_cost_what_comes_later():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"step 1\n")
+        await reading.wait_for(1)
+        for _ in range(MOST_RESTARTS + 2):
+            reading.matcher.feed(b"a" * 40 + b"\n")
+        while (
+            reading.problems.count("ExpressionTooSlow") < MOST_RESTARTS
+            or reading.matcher.pid is None
+        ):
+            await asyncio.sleep(0.01)
+        while not reading.matcher.is_idle:
+            await asyncio.sleep(0.01)
+        reading.matcher.feed(b"what is left of a line\nstep 2\n")
+        await reading.wait_for(2)
+        assert "ExpressionGivenUp" not in reading.problems
+
+    read(STUCK, story)
