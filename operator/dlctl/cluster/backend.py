@@ -213,7 +213,7 @@ class ClusterBackend:
             was_cordoned = number in cordons
             changed = {CORDONS: {key: why for key, why in cordons.items() if key != number}}
             # Another word than ever before, so that what is found after it counts again.
-            word = datetime.now(UTC).isoformat(timespec="milliseconds")
+            word = datetime.now(UTC).isoformat(timespec="microseconds")
             return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
 
         self._change_gpu(node, gpu, change)

@@ -147,14 +147,19 @@ def test_the_history_tells_each_change_with_its_gpus(scene, ada, steady):
 
 
 def test_every_gpu_is_listed_and_can_be_taken_out_and_given_back(scene, ada, steady):
-    before = {row["GPU"]: row for row in table(ada("gpu", "list").stdout)}
+    def list_gpus():
+        return {row["GPU"]: row for row in table(ada("gpu", "list").stdout)}
+
+    # What jobs of other tests had is free in a moment.
+    scene.stage.wait(lambda: "free" in {row["STATE"] for row in list_gpus().values()})
+    before = list_gpus()
     assert set(before) == {*(f"gpu-a/{n}" for n in range(4)), "gpu-b/0", "gpu-b/1"}
     mine = [gpu for gpu, row in before.items() if row["JOB"] == steady]
     assert {before[gpu]["STATE"] for gpu in mine} == {"in use"}
     assert len(mine) == 2
     free = next(gpu for gpu, row in before.items() if row["STATE"] == "free")
     assert ada("gpu", "cordon", free, "--reason", "Xid 79").stdout == f"{free} cordoned\n"
-    after = {row["GPU"]: row for row in table(ada("gpu", "list").stdout)}
+    after = list_gpus()
     assert (after[free]["STATE"], after[free]["REASON"]) == ("unavailable", "Xid 79")
     assert ada("gpu", "uncordon", free).stdout == f"{free} uncordoned\n"
     assert ada("gpu", "uncordon", free).stdout == f"{free} was not cordoned\n"
