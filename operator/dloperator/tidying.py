@@ -145,8 +145,8 @@ class Tidier:
                 level = logging.WARNING if is_known else logging.ERROR
                 text = "pod %s cannot be put away yet: %s"
                 log.log(level, text, name, error, exc_info=not is_known)
-                job = self._job_of(name, pod)
-                if job is not None and isinstance(error, Rejected):
+                job = self._job_of(name, pod) if isinstance(error, Rejected) else None
+                if job is not None:
                     self._warn(job, NOT_PUT_AWAY, text % (name.name, error))
             return False
         self._stuck.settle(name)

@@ -78,6 +78,11 @@ class Reading:
             self._news.clear()
             await self._news.wait()
 
+    async def take_first_step(self) -> None:
+        """Have the helper answer, so that it is there."""
+        self.matcher.feed(b"step 1\n")
+        await self.wait_for(1)
+
     def send(self, signum: signal.Signals) -> None:
         """Send this to the helper."""
         assert self.matcher.pid is not None
@@ -154,8 +159,7 @@ def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined(
 
 def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads():
     async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\n")
-        await reading.wait_for(1)
+        await reading.take_first_step()
         reading.kill_helper()
         reading.matcher.feed(b"step 2\n")
         reading.matcher.feed(b"step 3\n")
@@ -180,8 +184,7 @@ def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line():
 
 def test_what_follows_a_line_that_takes_for_ever_is_read():
     async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\n")
-        await reading.wait_for(1)
+        await reading.take_first_step()
         reading.matcher.feed(b"a" * 40 + b"\n")
         reading.matcher.feed(b"what is left of that line\nstep 2\n")
         await reading.wait_for(2)
@@ -192,8 +195,7 @@ def test_what_follows_a_line_that_takes_for_ever_is_read():
 
 def test_who_ends_every_helper_is_left_out_and_the_others_are_read():
     async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\n")
-        await reading.wait_for(1)
+        await reading.take_first_step()
         reading.stop_next_helper()
         reading.send(signal.SIGSTOP)
         reading.matcher.feed(b"step 2\n")
@@ -212,8 +214,7 @@ def test_who_ends_every_helper_is_left_out_and_the_others_are_read():
 
 def test_a_burst_of_lines_that_take_for_ever_does_not_cost_what_comes_later():
     async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\n")
-        await reading.wait_for(1)
+        await reading.take_first_step()
         for _ in range(MOST_RESTARTS + 2):
             reading.matcher.feed(b"a" * 40 + b"\n")
         while (

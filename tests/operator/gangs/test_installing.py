@@ -87,7 +87,7 @@ def play_everything(troupe: Troupe) -> None:
     troupe.wait(lambda: any(each["count"] > 1 for each in troupe.events("GangWaiting")))
     younger = troupe.create_gang("younger", {"worker": 2})
     # Of that one which was tried when all of them were there.
-    troupe.wait_told("FailedScheduling", "gang older, goes first")
+    troupe.wait_told("FailedScheduling", "gang younger waits: an older one, gang older, goes first")
     for name in older:
         troupe.delete(name)
     troupe.wait(lambda: set(younger) <= set(troupe.bound()))
