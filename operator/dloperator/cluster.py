@@ -24,7 +24,6 @@ from dlcontrol.platforms import (
 )
 from dlcontrol.records import Status
 from dlcore.model import JobId, Node, NodeName
-from dlcore.podrules import TRAINER
 from dlcore.predicting import Span
 from dloperator import keeping, names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
@@ -43,7 +42,7 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, is_in_pool, read_machine, read_node, role_of
+from dloperator.reading import Pool, awaits_proof, is_in_pool, read_machine, read_node
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS
 from dloperator.strays import Strays
@@ -430,7 +429,7 @@ class Cluster:
             self._held_at_look = frozenset(
                 owner.get("uid", "")
                 for pod in self._mirrors.pods.objects.values()
-                if role_of(pod) == TRAINER and names.PROOF_FINALIZER in _finalizers(pod)
+                if awaits_proof(pod)
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )
         return self._held_at_look

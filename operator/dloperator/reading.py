@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dlcontrol.platforms import NODE_NOT_READY, Address, Machine, Pod, PodKey, PodPhase
 from dlcore.model import Gpu, Node, NodeName
+from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.ailing import Ailment, explain_end, explain_restart, explain_wait, trainer_of
 from dloperator.placeholders import RESOURCE, PlaceholderSettings, PoolMode, Supply
@@ -220,17 +221,23 @@ def role_of(document: Json) -> str:
     """What a pod is for in a job of ours, such as the training; empty if it is in none."""
     metadata = document["metadata"]
     labels = metadata.get("labels") or {}
+    if names.JOB_LABEL not in labels or names.ROLE_LABEL not in labels:
+        return ""
     owners = metadata.get("ownerReferences") or ()
     is_of_a_job = any(owner.get("kind") == names.KIND for owner in owners)
-    if not is_of_a_job or names.JOB_LABEL not in labels:
-        return ""
-    return str(labels.get(names.ROLE_LABEL, ""))
+    return str(labels[names.ROLE_LABEL]) if is_of_a_job else ""
 
 
 def is_of(document: Json, uid: str) -> bool:
     """Whether a pod was made for the job with this uid, and not for another one of its name."""
     owners = document["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid for owner in owners)
+
+
+def awaits_proof(document: Json) -> bool:
+    """Whether a pod of a training is kept by us, because its end is not proven yet, or was just now."""
+    finalizers = document["metadata"].get("finalizers") or ()
+    return names.PROOF_FINALIZER in finalizers and role_of(document) == TRAINER
 
 
 def has_ended(document: Json, node: Json | None) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlcontrol.patience import Patience
 from dlcore.model import Phase
@@ -21,7 +21,7 @@ from dloperator.companions import Companions, Warn
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended, is_of, role_of
+from dloperator.reading import awaits_proof, has_ended, is_of, role_of
 from dloperator.removing import Removals
 from dloperator.reserving import Reservations
 from dloperator.resources import PODS
@@ -38,6 +38,15 @@ REST_SHARE = 30.0
 NOT_PUT_AWAY = "PodNotPutAway"
 LOOK = "look"
 """What is complained of where it is no single pod."""
+
+
+class _Looked(NamedTuple):
+    """What was found out about a pod, which holds as long as neither it nor its job is another."""
+
+    pod: Json
+    job_name: Name
+    job: Json | None
+    is_at_rest: bool
 
 
 class Tidier:
@@ -63,6 +72,7 @@ class Tidier:
         self._removals = Removals(api)
         self._complaints = Complaints()
         self._stuck: Patience[Name] = Patience()
+        self._looked: dict[Name, _Looked] = {}
         self._again: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
@@ -100,10 +110,12 @@ class Tidier:
     async def tidy(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
         there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
+        for gone in self._looked.keys() - self._mirrors.pods.objects.keys():
+            del self._looked[gone]
         loose = [
             (name, pod)
             for name, pod in self._mirrors.pods.objects.items()
-            if role_of(pod) == TRAINER and not self._is_at_rest(name, pod)
+            if not self._is_at_rest(name, pod)
         ]
         turns = asyncio.Semaphore(AT_ONCE)
         is_done = all(
@@ -120,17 +132,28 @@ class Tidier:
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
         # Not what the controller saw last, but what is written: a pod is made right after that.
-        return self._mirrors.jobs.get(
-            Name(name.namespace, pod["metadata"]["labels"][names.JOB_LABEL])
-        )
+        return self._mirrors.jobs.get(_name_of_job(name, pod))
 
     def _is_at_rest(self, name: Name, pod: Json) -> bool:
-        """Whether it is booked, so that nothing is to be done."""
+        """Whether nothing is to be done; thousands are asked, of which hardly any has changed."""
+        known = self._looked.get(name)
+        if (
+            known is None
+            or known.pod is not pod
+            or known.job is not self._mirrors.jobs.get(known.job_name)
+        ):
+            known = self._looked[name] = self._look_at(name, pod)
+        return known.is_at_rest
+
+    def _look_at(self, name: Name, pod: Json) -> _Looked:
+        """Find out whether it is booked, or none of those that ever are."""
+        job_name = _name_of_job(name, pod)
+        job = self._mirrors.jobs.get(job_name)
         try:
-            job = self._job_of(name, pod)
-            return job is not None and _is_booked(job, pod)
+            is_at_rest = role_of(pod) != TRAINER or (job is not None and _is_booked(job, pod))
         except Exception:  # noqa: BLE001 - it is told when it is looked at by itself
-            return False
+            is_at_rest = False
+        return _Looked(pod, job_name, job, is_at_rest)
 
     async def _try_to_tidy_one(self, name: Name, pod: Json, turns: asyncio.Semaphore) -> bool:
         now = self._clock()
@@ -158,7 +181,7 @@ class Tidier:
             return  # While others had their turn.
         ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
         # Its job waits for that, whatever refuses that the pod is deleted.
-        if ended and names.PROOF_FINALIZER in (pod["metadata"].get("finalizers") or ()):
+        if ended and awaits_proof(pod):
             await self._let_go(name, pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
@@ -179,6 +202,11 @@ class Tidier:
             self._mirrors.pods.show_end(left)
         else:
             self._mirrors.pods.show(left, is_ours=True)
+
+
+def _name_of_job(name: Name, pod: Json) -> Name:
+    labels = pod["metadata"].get("labels") or {}
+    return Name(name.namespace, labels.get(names.JOB_LABEL, ""))
 
 
 def _is_booked(job: Json, pod: Json) -> bool:
