@@ -218,7 +218,7 @@ def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane,
         for _ in range(2):
             assert await tidier.tidy()
             await look.api.get(PODS, "job-left", namespace)
-        given_back = {"status": {"pods": []}}
+        given_back: Json = {"status": {"pods": []}}
         look.mirrors.jobs.show(
             await look.api.merge(DLJOBS, "job", given_back, namespace, sub="status")
         )
