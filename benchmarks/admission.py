@@ -267,7 +267,9 @@ def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:
     paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "sidecar"))
     operator = Server(
         [
-            *("/usr/bin/env", f"PYTHONPATH={paths}", sys.executable, "-m", "dloperator"),
+            # It is killed in the end, and then leaves its temporary files behind.
+            *("/usr/bin/env", f"TMPDIR={folder}", f"PYTHONPATH={paths}"),
+            *(sys.executable, "-m", "dloperator"),
             f"--kubeconfig={plane.kubeconfig_for_service_account(HOME, 'dljob-operator')}",
             *(f"--set={path}={value}" for path, value in settings.items()),
         ],

@@ -102,9 +102,13 @@ class Stage:
         given = {name: known[name] for name in usual} | dict(settings or {})
         log = self.folder / f"operator-{number}.log"
         options = [f"--set={path}={value}" for path, value in given.items()]
+        # Whoever is killed leaves temporary files behind.
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
         operator = Server(
             [
                 "/usr/bin/env",
+                f"TMPDIR={temporary}",
                 f"PYTHONPATH={ROOT}:{ROOT / 'operator'}:{ROOT / 'sidecar'}",
                 *program,
                 f"--kubeconfig={self.kubeconfig or self.plane.admin}",
