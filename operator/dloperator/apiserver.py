@@ -207,6 +207,16 @@ class ApiServer:
             "PATCH", path, query={"fieldManager": self._manager}, body=changes, form=MERGE
         )
 
+    async def hold_by(
+        self, resource: Resource, document: Mapping[str, Any], finalizers: Sequence[str]
+    ) -> Json:
+        """Let an object bear these finalizers and no others, unless anybody has written it since."""
+        metadata = document["metadata"]
+        change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
+        return await self.merge(
+            resource, metadata["name"], {"metadata": change}, metadata["namespace"]
+        )
+
     async def replace(
         self, resource: Resource, document: Mapping[str, Any], namespace: str = ""
     ) -> Json:

@@ -42,7 +42,14 @@ from dloperator.jobs import (
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name
 from dloperator.podmaking import PodSettings
-from dloperator.reading import Pool, awaits_proof, is_in_pool, read_machine, read_node
+from dloperator.reading import (
+    Pool,
+    awaits_proof,
+    finalizers_of,
+    is_in_pool,
+    read_machine,
+    read_node,
+)
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS
 from dloperator.strays import Strays
@@ -315,15 +322,8 @@ class Cluster:
 
     async def _hold(self, document: Json) -> None:
         """Keep the job there until its pods are proven to have ended."""
-        metadata = document["metadata"]
-        finalizers = [*_finalizers(document), names.FINALIZER]
-        change = {
-            "metadata": {
-                "resourceVersion": metadata["resourceVersion"],
-                "finalizers": finalizers,
-            }
-        }
-        held = await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
+        finalizers = [*finalizers_of(document), names.FINALIZER]
+        held = await self._api.hold_by(DLJOBS, document, finalizers)
         self._mirrors.jobs.show(held, is_ours=True)
 
     async def _write_once(self, document: Json, status: Status) -> None:
@@ -435,12 +435,9 @@ class Cluster:
         return self._held_at_look
 
     async def _let_go(self, document: Json) -> None:
-        metadata = document["metadata"]
-        version = {"resourceVersion": metadata["resourceVersion"]}
-        finalizers = [each for each in _finalizers(document) if each != names.FINALIZER]
-        if finalizers != _finalizers(document):
-            change = {"metadata": {**version, "finalizers": finalizers}}
-            await self._api.merge(DLJOBS, metadata["name"], change, metadata["namespace"])
+        finalizers = [each for each in finalizers_of(document) if each != names.FINALIZER]
+        if finalizers != finalizers_of(document):
+            await self._api.hold_by(DLJOBS, document, finalizers)
 
     def host_of(self, key: PodKey) -> str:
         """Every pod has an address of its own, by which the others reach it."""
@@ -461,13 +458,9 @@ class Cluster:
             self._teller.tell(document, reason, message, warning=warning)
 
 
-def _finalizers(document: Json) -> list[str]:
-    return list(document["metadata"].get("finalizers") or ())
-
-
 def _may_be_held(document: Json) -> bool:
     """Whether it lacks our finalizer; to one that is about to go none can be added."""
-    is_held = names.FINALIZER in _finalizers(document)
+    is_held = names.FINALIZER in finalizers_of(document)
     return not is_held and "deletionTimestamp" not in document["metadata"]
 
 

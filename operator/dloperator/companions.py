@@ -15,7 +15,7 @@ from dlcontrol.patience import Patience
 from dlcore import jobfile
 from dlcore.model import Role
 from dlcore.podrules import TRAINER
-from dloperator import names, podmaking
+from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
@@ -86,7 +86,9 @@ class Companions:
         What is wrong with the pods of one job is no reason to leave others without theirs.
         """
         there = {
-            name: pod for name, pod in self._mirrors.pods.objects.items() if _is_companion(pod)
+            name: pod
+            for name, pod in self._mirrors.pods.objects.items()
+            if role_of(pod) not in ("", TRAINER)
         }
         wanted = self._find_wanted()
         unwanted = {
@@ -177,12 +179,6 @@ class Companions:
 
 def _taken_by(whom: str) -> str:
     return f"the name is taken by a pod of {whom}; remove that one, or give the job or its role another name"
-
-
-def _is_companion(pod: Json) -> bool:
-    # Thousands of pods are trainers, which their label says at once.
-    is_labelled = (pod["metadata"].get("labels") or {}).get(names.ROLE_LABEL) != TRAINER
-    return is_labelled and bool(role_of(pod))
 
 
 def _has_pods(job: Json) -> bool:

@@ -15,14 +15,14 @@ from dlcontrol.platforms import UNSCHEDULABLE, Entry
 from dlcore.amounts import WHOLE, Amounts, NoAmount, less
 from dlcore.model import JobId, Node, NodeName
 from dlcore.needs import Needs
-from dloperator import names, podmaking
+from dloperator import podmaking
 from dloperator.asking import Asks, Fit, Reach, find_fit, find_needs, read_reach
 from dloperator.gangs.members import Machine, Wants
 from dloperator.gangs.reading import read_machine
 from dloperator.jobs import job_id, name_of
 from dloperator.mirror import Mirrors, Name
 from dloperator.occupancy import PORT, Lodger, Occupancy, read_lodger
-from dloperator.reading import is_bound, is_ready
+from dloperator.reading import is_bound, is_ready, job_of
 
 Json = Mapping[str, Any]
 
@@ -333,5 +333,5 @@ def _refusal(document: Json) -> str:
 
 
 def _job_of(name: Name, document: Json) -> JobId | None:
-    job = (document["metadata"].get("labels") or {}).get(names.JOB_LABEL)
+    job = job_of(document)
     return job_id(Name(name.namespace, job)) if job else None

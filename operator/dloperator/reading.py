@@ -217,6 +217,11 @@ def sidecar_name(uid: str) -> str:
     return uid.lower() + _JOB_SUFFIX
 
 
+def job_of(document: Json) -> str:
+    """The name of the job that a pod says it is of; empty if it says none."""
+    return str((document["metadata"].get("labels") or {}).get(names.JOB_LABEL, ""))
+
+
 def role_of(document: Json) -> str:
     """What a pod is for in a job of ours, such as the training; empty if it is in none."""
     metadata = document["metadata"]
@@ -234,10 +239,14 @@ def is_of(document: Json, uid: str) -> bool:
     return any(owner["uid"] == uid for owner in owners)
 
 
+def finalizers_of(document: Json) -> list[str]:
+    """What keeps an object there although it is deleted."""
+    return list(document["metadata"].get("finalizers") or ())
+
+
 def awaits_proof(document: Json) -> bool:
     """Whether a pod of a training is kept by us, because its end is not proven yet, or was just now."""
-    finalizers = document["metadata"].get("finalizers") or ()
-    return names.PROOF_FINALIZER in finalizers and role_of(document) == TRAINER
+    return names.PROOF_FINALIZER in finalizers_of(document) and role_of(document) == TRAINER
 
 
 def has_ended(document: Json, node: Json | None) -> bool:

@@ -14,9 +14,8 @@ from dlcontrol.platforms import Entry
 from dlcontrol.records import Status
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlcore.podrules import TRAINER
-from dloperator import names
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended, is_bound, is_of, role_of
+from dloperator.reading import has_ended, is_bound, is_of, job_of, role_of
 
 Json = Mapping[str, Any]
 
@@ -32,7 +31,7 @@ class Strays:
     def note_end(self, job: Name) -> None:
         """Remember that a job is gone; what it left behind counts for nobody else of its name."""
         for name, pod in self._mirrors.pods.objects.items():
-            if name.namespace == job.namespace and _job_of(pod) == job.name:
+            if name.namespace == job.namespace and job_of(pod) == job.name:
                 self._known.add(name)
 
     def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
@@ -64,7 +63,7 @@ class Strays:
         return found
 
     def _has_job(self, name: Name, pod: Json) -> bool:
-        job = self._mirrors.jobs.get(Name(name.namespace, _job_of(pod)))
+        job = self._mirrors.jobs.get(Name(name.namespace, job_of(pod)))
         return job is not None and is_of(pod, job["metadata"]["uid"])
 
 
@@ -72,10 +71,6 @@ def _refs_of(status: Status) -> Iterable[GpuRef]:
     """All that a job has, or has not been seen to release."""
     placed = status.placement.refs() if status.placement is not None else ()
     return (*placed, *status.leftover)
-
-
-def _job_of(pod: Json) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(names.JOB_LABEL, ""))
 
 
 def _without(node: Node, pod: str, held: Collection[int]) -> Node:

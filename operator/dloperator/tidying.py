@@ -21,7 +21,7 @@ from dloperator.companions import Companions, Warn
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import awaits_proof, has_ended, is_of, role_of
+from dloperator.reading import awaits_proof, finalizers_of, has_ended, is_of, job_of, role_of
 from dloperator.removing import Removals
 from dloperator.reserving import Reservations
 from dloperator.resources import PODS
@@ -182,17 +182,14 @@ class Tidier:
         ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
         # Its job waits for that, whatever refuses that the pod is deleted.
         if ended and awaits_proof(pod):
-            await self._let_go(name, pod)
+            await self._let_go(pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
 
-    async def _let_go(self, name: Name, pod: Json) -> None:
-        metadata = pod["metadata"]
-        finalizers = [each for each in metadata["finalizers"] if each != names.PROOF_FINALIZER]
-        version = {"resourceVersion": metadata["resourceVersion"]}
-        change = {"metadata": {**version, "finalizers": finalizers}}
+    async def _let_go(self, pod: Json) -> None:
+        finalizers = [each for each in finalizers_of(pod) if each != names.PROOF_FINALIZER]
         try:
-            left = await self._api.merge(PODS, name.name, change, name.namespace)
+            left = await self._api.hold_by(PODS, pod, finalizers)
         except NotFound:
             self._mirrors.pods.show_end(pod)
             return
@@ -205,8 +202,7 @@ class Tidier:
 
 
 def _name_of_job(name: Name, pod: Json) -> Name:
-    labels = pod["metadata"].get("labels") or {}
-    return Name(name.namespace, labels.get(names.JOB_LABEL, ""))
+    return Name(name.namespace, job_of(pod))
 
 
 def _is_booked(job: Json, pod: Json) -> bool:

@@ -72,6 +72,11 @@ class Look:
         self.mirrors.jobs.show({**made, "status": BOOKED})
         return made
 
+    def make_tidier(self) -> Tidier:
+        pool = ClusterSettings().pool
+        reservations = Reservations(self.api, self.mirrors, self.namespace, pool)
+        return Tidier(self.api, self.mirrors, Specs(), reservations, warn=self.warn)
+
     async def names(self) -> set[str]:
         listing = await self.api.list(PODS, self.namespace)
         there = (pod["metadata"] for pod in listing.items)
@@ -192,8 +197,7 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
         left = pod_of("job", TRAINER, ownerReferences=[owner(job)])
         made = await look.api.create(PODS, left, namespace)
         look.mirrors.pods.show(made)
-        reservations = Reservations(look.api, look.mirrors, namespace, ClusterSettings().pool)
-        tidier = Tidier(look.api, look.mirrors, Specs(), reservations, warn=look.warn)
+        tidier = look.make_tidier()
         for _ in range(2):
             assert not await tidier.tidy()
         with pytest.raises(NotFound):
@@ -213,8 +217,7 @@ def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane,
         booked = pod_of("job", TRAINER, ownerReferences=[owner(job)])
         booked["metadata"]["labels"][names.SERIAL_LABEL] = "1"
         look.mirrors.pods.show(await look.api.create(PODS, booked, namespace))
-        reservations = Reservations(look.api, look.mirrors, namespace, ClusterSettings().pool)
-        tidier = Tidier(look.api, look.mirrors, Specs(), reservations, warn=look.warn)
+        tidier = look.make_tidier()
         for _ in range(2):
             assert await tidier.tidy()
             await look.api.get(PODS, "job-left", namespace)
@@ -245,8 +248,7 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
         left["spec"]["nodeName"] = "nowhere"
         look.mirrors.pods.show(await look.api.create(PODS, left, namespace))
         look.api.delete = refuse  # type: ignore[method-assign]
-        reservations = Reservations(look.api, look.mirrors, namespace, ClusterSettings().pool)
-        tidier = Tidier(look.api, look.mirrors, Specs(), reservations, warn=look.warn)
+        tidier = look.make_tidier()
         assert not await tidier.tidy()
         pod = await look.api.get(PODS, "job-left", namespace)
         assert "finalizers" not in pod["metadata"]
