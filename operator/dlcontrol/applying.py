@@ -4,7 +4,9 @@ Carries out what :mod:`dlcontrol.coordinating` says, and remembers the little th
 Everything here may be done twice. What would be harmful if it were done without being recorded
 (a pod that nobody knows of) is recorded first; what is only said to a SideCar follows from what is
 recorded, and is said again by whoever looks next. What is said comes first, because it costs
-nothing and somebody waits for it; pods are asked for and ended all at once after that.
+nothing and somebody waits for it; pods are asked for and ended all at once after that. The last of
+those that are asked for may still be so when the next look begins, but not when it is recorded what
+that look has found.
 """
 
 import asyncio
@@ -30,6 +32,7 @@ from dlcontrol.patience import Patience
 from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import Begun, Contact, Scene
+from dlcontrol.trailing import Trailing
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
 
@@ -71,6 +74,8 @@ class Hands:
         """Pods that cannot be dialled, and since when."""
         self._asked: set[tuple[JobId, Booking]] = set()
         """Pods that we asked for with success."""
+        self._launches: Trailing[tuple[JobId, Booking]] = Trailing()
+        """Pods that we are asking for."""
         self._untold: set[tuple[JobId, Booking]] = set()
         """Pods that we booked and have told nothing to run."""
         self._removed: dict[tuple[JobId, Booking], float] = {}
@@ -88,8 +93,8 @@ class Hands:
         return self._begun
 
     def has_asked(self, job: JobId, booking: Booking) -> bool:
-        """Whether we have asked for this pod."""
-        return (job, booking) in self._asked
+        """Whether we have asked for this pod, or are just doing so."""
+        return (job, booking) in self._asked or (job, booking) in self._launches
 
     def is_fresh(self, job: JobId, booking: Booking) -> bool:
         """Whether we booked this pod and have told it nothing to run."""
@@ -140,8 +145,14 @@ class Hands:
                 statuses[command.job] = _after(status, command, scene.now)
         return statuses
 
-    async def carry_out(self, commands: Iterable[Command], scene: Scene, asides: Asides) -> None:
-        """Do it. ``scene`` holds the statuses as they were recorded, bookings included."""
+    async def carry_out(
+        self, commands: Iterable[Command], scene: Scene, asides: Asides, *, trailing: int = 0
+    ) -> None:
+        """
+        Do it. ``scene`` holds the statuses as they were recorded, bookings included.
+
+        So many pods may still be asked for when this returns; see :meth:`finish`.
+        """
         slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
@@ -153,11 +164,11 @@ class Hands:
                     entry = scene.entries[command.job]
                     new = [pod for pod in entry.status.pods if pod.node in command.nodes]
                     self._untold.update((command.job, pod) for pod in new)
-                    slow += [partial(self._launch, scene.now, entry, pod) for pod in new]
+                    for pod in new:
+                        self._begin_launch(scene.now, entry, pod)
                 case Launch():
                     entry = scene.entries[command.key.job]
-                    pod = _booking(entry, command.key.node)
-                    slow.append(partial(self._launch, scene.now, entry, pod))
+                    self._begin_launch(scene.now, entry, _booking(entry, command.key.node))
                 case Remove():
                     slow.append(partial(self._remove, scene, command))
                 case Forget():
@@ -165,8 +176,20 @@ class Hands:
                 case Unbook():
                     pass  # Was recorded, and there is nothing left to do.
         await asyncio.gather(*(act() for act in slow))
+        await self._launches.wait_until_few(trailing)
+
+    async def finish(self) -> None:
+        """Wait until all is done that was begun; raises :class:`Fenced` if we do not lead any more."""
+        await self._launches.wait_until_few(0)
+
+    async def end(self) -> None:
+        """Do nothing any more."""
+        await self._launches.end()
 
     # --- pods
+
+    def _begin_launch(self, now: float, entry: Entry, booking: Booking) -> None:
+        self._launches.start((entry.job.id, booking), self._launch(now, entry, booking))
 
     async def _launch(self, now: float, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)

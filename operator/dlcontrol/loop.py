@@ -154,6 +154,12 @@ class Controller:
 
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
+        try:
+            await self._go_on()
+        finally:
+            await self._hands.end()
+
+    async def _go_on(self) -> None:
         while True:
             self._effort = Effort()
             try:
@@ -424,9 +430,11 @@ class Controller:
     async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
         with self._effort.aside():
+            await self._hands.finish()
             if not await self._keep(scene):
                 return False
-            await self._hands.carry_out(commands, scene, self._asides)
+            trailing = self._options.pace.trailing_launches
+            await self._hands.carry_out(commands, scene, self._asides, trailing=trailing)
         self._bites.note(steps, self._effort.waited, effort=self._effort.seconds)
         return True
 

@@ -32,6 +32,9 @@ class Pace:
     bite_seconds: float = 2.0
     """And no more than can be taken in so long, as fast as it went last: a server may be slow. Where a look
     at everything takes long itself, up to three times as long, so that less of the time is spent on looks."""
+    trailing_launches: int = 0
+    """So many pods may still be asked for when the next look begins, so that a server has something to do
+    meanwhile."""
 
 
 LONGEST_BITE: Final = 3.0

@@ -26,7 +26,7 @@ class OperatorSettings(Settings):
     """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
-    pace: Pace = field(default_factory=lambda: Pace(most_steps=256))
+    pace: Pace = field(default_factory=lambda: Pace(most_steps=256, trailing_launches=32))
     """How often the loop looks and decides."""
     pods: PodSettings = field(default_factory=PodSettings)
     """What pods need besides what their job says."""

@@ -390,6 +390,9 @@ class PlayedPlatform:
         return wanted is not None and not set(wanted.refs()) <= set(had.refs() if had else ())
 
     async def launch(self, order: PodOrder) -> None:
+        # Others have their turn meanwhile, and the next look may come before it is done.
+        for _ in range(self._world.chance.choice((0, 1, 3, 40))):
+            await asyncio.sleep(0)
         await self._leash.stay(f"launch {order.entry.job.id}")
         self._world.witness.commands += 1
         self._world.launch(order.entry.job.id, order.booking)

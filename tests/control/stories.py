@@ -74,7 +74,11 @@ class Story:
         chance = World(f"cast/{seed}", {"n0": 1}).chance
         sizes = {f"n{n}": chance.choice((2, 2, 3, 4)) for n in range(chance.choice((1, 2, 3)))}
         self.world = World(seed, sizes, draw_temper(chance))
-        pace = replace(PACE, period_seconds=chance.choice((1.0, 4.0, 15.0)))
+        pace = replace(
+            PACE,
+            period_seconds=chance.choice((1.0, 4.0, 15.0)),
+            trailing_launches=chance.choice((0, 1, 3)),
+        )
         self.government = Government(self.world, plot.policy, plot.mechanism, pace=pace)
         self.trainings = Trainings(self.world)
         self.is_calm = False

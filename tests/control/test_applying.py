@@ -41,10 +41,13 @@ class Place:
     def __init__(self):
         self.calls = []
         self.refuses = None
+        self.holds = None
         self.port = 20000
 
     async def launch(self, order):
         self.calls.append(("launch", order.entry.job.id, order.booking))
+        if self.holds is not None:
+            await self.holds.wait()
         if self.refuses is not None:
             raise self.refuses
 
@@ -276,6 +279,42 @@ def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
         if do(hands, place, replace(scene, now=NOW + second), Launch(A0))
     ]
     assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
+
+
+def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
+    """The next look comes meanwhile, and would ask for them again; before its record they are there."""
+    scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
+    commands = [Book(A, (N0, N1))]
+    scene = scene.with_statuses(hands.bookings(commands, scene))
+
+    async def story():
+        place.holds = asyncio.Event()
+        await hands.carry_out(commands, scene, Asides(), trailing=2)
+        assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
+        finishing = asyncio.create_task(hands.finish())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(place.calls) == 2
+        assert not finishing.done()
+        place.holds.set()
+        await asyncio.wait_for(finishing, 30.0)
+        assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
+
+    asyncio.run(story())
+
+
+def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hands, place):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    commands = [Book(A, (N0,))]
+    scene = scene.with_statuses(hands.bookings(commands, scene))
+    place.refuses = Fenced("another one leads")
+
+    async def story():
+        await hands.carry_out(commands, scene, Asides(), trailing=1)
+        with pytest.raises(Fenced, match="another one leads"):
+            await hands.finish()
+
+    asyncio.run(story())
 
 
 def test_that_a_pod_is_told_to_run_is_recorded_before(hands):

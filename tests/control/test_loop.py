@@ -140,6 +140,67 @@ def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_first(
     asyncio.run(play())
 
 
+def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_for_them():
+    async def play() -> None:
+        bites = replace(PATIENT, most_steps=2, trailing_launches=2)
+        with running(pace=bites) as (controller, world, gauge):
+            platform, may_end = controller._platform, asyncio.Event()
+            launch, under_way = platform.launch, []
+            observe, looks = platform.observe, []
+
+            async def launch_when_told(order):
+                under_way.append(order)
+                await may_end.wait()
+                await launch(order)
+
+            async def count_looks():
+                looks.append(len(under_way))
+                return await observe()
+
+            platform.launch, platform.observe = launch_when_told, count_looks
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            for number in range(4):
+                world.submit(make_job(f"job-{number}", options=(1,)))
+            controller.wake()
+            await until(gauge.decided)
+            async with asyncio.timeout(60):
+                while looks[-1] < 2:
+                    await asyncio.sleep(0.01)
+            placed = [entry for entry in world.entries.values() if entry.status.placement]
+            assert (len(placed), len(under_way)) == (2, 2), "no more is recorded before they are there"
+            may_end.set()
+            await until(gauge.decided)
+            task.cancel()
+            assert all(entry.status.placement for entry in world.entries.values())
+
+    asyncio.run(play())
+
+
+def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
+    async def play() -> None:
+        with running(pace=replace(PATIENT, trailing_launches=4)) as (controller, world, gauge):
+            platform, ended = controller._platform, []
+
+            async def launch_for_ever(order):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append(order.entry.job.id)
+
+            platform.launch = launch_for_ever
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            world.submit(make_job("job", options=(1,)))
+            controller.wake()
+            await until(gauge.decided)
+            task.cancel()
+            await asyncio.wait({task}, timeout=60)
+            assert ended == [JobId("job")]
+
+    asyncio.run(play())
+
+
 def test_a_change_that_comes_alone_is_not_waited_with():
     async def play() -> None:
         slow = replace(PATIENT, settle_seconds=1000.0)

@@ -1,0 +1,52 @@
+"""Work that is done many pieces at a time, the last of which may go on while something else is begun."""
+
+import asyncio
+from collections.abc import Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Trailing(Generic[K]):
+    """Pieces of work under way, by what they are about."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._failure: BaseException | None = None
+        self._one_has_ended = asyncio.Event()
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._tasks
+
+    def start(self, key: K, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a piece; there must be none about the same under way."""
+        assert key not in self._tasks, f"it is under way for {key} already"
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._note_end(key, done))
+
+    async def wait_until_few(self, most: int = 0) -> None:
+        """Wait until no more than so many are under way; raises what one of them has failed with."""
+        try:
+            while self._failure is None and len(self._tasks) > most:
+                # Another each time, for it belongs to the event loop that it was waited for in.
+                self._one_has_ended = asyncio.Event()
+                await self._one_has_ended.wait()
+        except asyncio.CancelledError:
+            await self.end()
+            raise
+        if self._failure is not None:
+            raise self._failure
+
+    async def end(self) -> None:
+        """Let none of them go on."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _note_end(self, key: K, task: asyncio.Task[None]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+        self._one_has_ended.set()

@@ -1,0 +1,84 @@
+"""Work the last pieces of which go on while something else is begun."""
+
+import asyncio
+
+import pytest
+
+from dlcontrol.trailing import Trailing
+
+
+class Piece:
+    """A piece of work that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.ended = False
+
+    async def work(self) -> None:
+        await self.may_end.wait()
+        self.ended = True
+
+
+def begin(count):
+    trailing = Trailing()
+    pieces = [Piece() for _ in range(count)]
+    for number, piece in enumerate(pieces):
+        trailing.start(number, piece.work())
+    return trailing, pieces
+
+
+async def turns(count=10):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_it_is_waited_until_few_are_left_and_no_longer():
+    async def story() -> None:
+        trailing, pieces = begin(4)
+        waiting = asyncio.create_task(trailing.wait_until_few(2))
+        pieces[3].may_end.set()
+        await turns()
+        assert not waiting.done()
+        pieces[0].may_end.set()
+        await asyncio.wait_for(waiting, 30.0)
+        assert [number in trailing for number in range(4)] == [False, True, True, False]
+        await trailing.end()
+
+    asyncio.run(story())
+
+
+def test_what_one_fails_with_is_raised_at_once_and_ever_after():
+    async def fail() -> None:
+        raise OSError("no")
+
+    async def story() -> None:
+        trailing, _ = begin(2)
+        waiting = asyncio.create_task(trailing.wait_until_few())
+        await turns()
+        trailing.start("fails", fail())
+        for most in (0, 99):
+            with pytest.raises(OSError, match="no"):
+                await asyncio.wait_for(waiting, 30.0)
+            waiting = asyncio.create_task(trailing.wait_until_few(most))
+        with pytest.raises(OSError, match="no"):
+            await waiting
+        await trailing.end()
+
+    asyncio.run(story())
+
+
+def test_who_is_ended_while_waiting_leaves_nothing_under_way():
+    async def story() -> None:
+        trailing, pieces = begin(3)
+        waiting = asyncio.create_task(trailing.wait_until_few())
+        await turns()
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=30.0)
+        assert waiting.cancelled()
+        for piece in pieces:
+            piece.may_end.set()
+        await turns()
+        assert not any(piece.ended for piece in pieces)
+        assert not any(number in trailing for number in range(3))
+
+    asyncio.run(story())
