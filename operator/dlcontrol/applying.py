@@ -31,7 +31,7 @@ from dlcontrol.coordinating import (
 from dlcontrol.patience import Patience
 from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Begun, Contact, Scene
+from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene
 from dlcontrol.trailing import Trailing
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
@@ -62,6 +62,20 @@ class Dialer(Protocol):
         """
 
 
+class _Absence:
+    """That a pod cannot be dialled."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._known, self._shown = NO_CONTACT, replace(NO_CONTACT, since=since)
+
+    def show(self, known: Contact) -> Contact:
+        """What is known of its SideCar, as it is in its absence; the same object for the same."""
+        if known is not self._known:
+            self._known, self._shown = known, replace(known, reachable=False, since=self._since)
+        return self._shown
+
+
 class Hands:
     """Books, launches, says. One for the life of a controller."""
 
@@ -70,8 +84,8 @@ class Hands:
         self._dialer = dialer
         self._epoch = epoch
         self._followed: dict[PodKey, Address] = {}
-        self._absent: dict[PodKey, float] = {}
-        """Pods that cannot be dialled, and since when."""
+        self._absent: dict[PodKey, _Absence] = {}
+        """Pods that cannot be dialled."""
         self._asked: set[tuple[JobId, Booking]] = set()
         """Pods that we asked for with success."""
         self._launches: Trailing[tuple[JobId, Booking]] = Trailing()
@@ -107,9 +121,8 @@ class Hands:
     def contact(self, key: PodKey) -> Contact:
         """What is known of a SideCar; where it has no address, since when it has none."""
         contact = self._dialer.contact(key)
-        if key not in self._absent:
-            return contact
-        return replace(contact, reachable=False, since=self._absent[key])
+        absence = self._absent.get(key)
+        return contact if absence is None else absence.show(contact)
 
     def keep_up(
         self, entries: Mapping[JobId, Entry], addresses: Mapping[PodKey, Address], now: float
@@ -123,7 +136,7 @@ class Hands:
         self._followed = dict(addresses)
         booked = {(job, pod) for job, entry in entries.items() for pod in entry.status.pods}
         absent = {PodKey(job, pod.node) for job, pod in booked} - addresses.keys()
-        self._absent = {key: self._absent.get(key, now) for key in absent}
+        self._absent = {key: self._absent.get(key) or _Absence(now) for key in absent}
         self._asked &= booked
         self._untold &= booked
         for gone in self._removed.keys() - booked:

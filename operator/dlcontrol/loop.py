@@ -45,7 +45,7 @@ from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
 from dlcore.limits import NamespaceLimits
-from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
+from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, NodeName, Snapshot
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
 
@@ -122,6 +122,8 @@ class Controller:
         self._vanishing = Vanishing()
         self._records = Records(platform)
         self._outcomes = Outcomes(platform, memory, gauge, options.mechanism)
+        self._seats: Mapping[JobId, Mapping[NodeName, Seat]] = {}
+        """As they were seen at the last look."""
         self._woken = asyncio.Event()
         self._burst = False
         self._began_at = clock()
@@ -282,18 +284,18 @@ class Controller:
         }
         self._hands.keep_up(entries, addresses, now)
         self._asides.unkept.look(entries, now)
+        self._seats = {
+            job: {
+                booking.node: self._seat(observation, job, booking) for booking in entry.status.pods
+            }
+            for job, entry in entries.items()
+            if entry.status.pods
+        }
         return Scene(
             now=now,
             epoch=self._epoch,
             entries=entries,
-            seats={
-                job: {
-                    booking.node: self._seat(observation, job, booking)
-                    for booking in entry.status.pods
-                }
-                for job, entry in entries.items()
-                if entry.status.pods
-            },
+            seats=self._seats,
             nodes={node.name: node for node in observation.nodes},
             needs=observation.needs,
             mechanism=self._options.mechanism,
@@ -313,14 +315,13 @@ class Controller:
             pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
         if contact.state is not None and contact.state.epoch > self._epoch:
             raise Fenced(f"the SideCar of {key} obeys another controller")
-        return Seat(
-            key,
-            booking,
-            pod,
-            contact,
-            asked=self._hands.has_asked(job, booking),
-            fresh=self._hands.is_fresh(job, booking),
-        )
+        asked, fresh = self._hands.has_asked(job, booking), self._hands.is_fresh(job, booking)
+        seat = self._seats.get(job, {}).get(booking.node)
+        if seat is not None and seat.pod is pod and seat.contact is contact:
+            # Thousands are as they were, and what follows from that is known already.
+            if (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh):
+                return seat
+        return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
 
     # --- deciding
 
@@ -369,7 +370,7 @@ class Controller:
         for _ in range(len(scene.entries) + 1):
             snapshot = self.snapshot(scene)
             try:
-                plan = cycle.schedule(snapshot, self._options.policy)
+                plan = cycle.schedule(snapshot, self._options.policy, enough=self._bites.most)
             except BrokenLaw as error:
                 log.exception("a plan was refused, and its job is set aside")
                 self._gauge.broken_law(error)
@@ -390,7 +391,8 @@ class Controller:
         """Take as much of a plan as is taken at a time; the rest is decided anew right after it."""
         most = self._bites.most
         bite = plan.first(most, urgent=telling.HOPELESS_CODES) if most else plan
-        self._last.is_unfinished = bite is not plan or any(map(_displaces, bite.steps))
+        is_whole = bite is plan and not plan.is_partial
+        self._last.is_unfinished = not is_whole or any(map(_displaces, bite.steps))
         if self._last.is_unfinished:
             self._woken.set()
         return bite

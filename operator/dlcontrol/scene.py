@@ -71,9 +71,9 @@ class Contact:
 NO_CONTACT = Contact()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Seat:
-    """A pod of a job, as all three see it."""
+    """A pod of a job, as all three see it; the same object as long as all of that is the same."""
 
     key: PodKey
     booking: Booking
@@ -97,7 +97,7 @@ class Seat:
         """Whether only this controller can command it any longer."""
         return self.state is not None and self.state.epoch == epoch
 
-    @property
+    @cached_property
     def has_ended(self) -> bool:
         """Whether it is proven that no process of it is left, and none will be started."""
         if self.pod.phase is PodPhase.ENDED:
@@ -105,7 +105,7 @@ class Seat:
         state = self.state
         return self.pod.vanished and state is not None and state.leaving and state.released
 
-    @property
+    @cached_property
     def is_living(self) -> bool:
         """Whether processes of the job may live in it, as far as it is known exactly."""
         if self.has_ended:
@@ -114,7 +114,7 @@ class Seat:
             return not self.fresh
         return not self.state.released or bool(self.contact.coming)
 
-    @property
+    @cached_property
     def told(self) -> Target | None:
         """The newest that it was told, whether it has heard of it or not."""
         declared, state = self.contact.declared, self.state
@@ -129,7 +129,7 @@ class Seat:
         """Whether it has not answered yet to what it was told."""
         return self.state is not None and self.told is not self.state.target
 
-    @property
+    @cached_property
     def is_leaving(self) -> bool:
         """Whether its SideCar has been told to end, and will take no more orders."""
         told = self.told

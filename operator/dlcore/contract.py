@@ -45,6 +45,9 @@ class View:
     seed: int = 0
     state: object = None
     """What this policy returned as its state the last time; ``None`` at first."""
+    enough: int = 0
+    """So many newcomers are all that can be started for now, unless it is 0. A policy that takes them
+    one after the other may leave the rest for the next time, which is at once; see ``is_partial``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Decision:
     wake_at: float | None = None
     """When to be asked again, if nothing happens before."""
     state: object = None
+    is_partial: bool = False
+    """Whether newcomers were left for the next time: they have no share yet, and no reason to wait."""
 
 
 class Policy(Protocol):

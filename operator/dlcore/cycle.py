@@ -27,8 +27,12 @@ _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
 
 
-def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Decide what shall happen now. Raises :class:`dlcore.checking.BrokenLaw`, never returns it."""
+def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
+    """
+    Decide what shall happen now. Raises :class:`dlcore.checking.BrokenLaw`, never returns it.
+
+    Whoever takes only the first steps of a plan may say how many newcomers are ``enough`` (0: all).
+    """
     cluster = snapshot.cluster
 
     # 1. Who is runnable: the others wait or stop, and no policy has to think of them.
@@ -42,7 +46,7 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
     while True:
         # 2. How many GPUs each shall have: the only step that differs between policies.
         allotted = allotting.allot(running, pending, snapshot.limits)
-        decision = policy.allocate(show(snapshot, allotted))
+        decision = policy.allocate(show(snapshot, allotted, enough))
         decision = fit_to_spec(decision, allotted.running)
         decision = allotting.keep_within(decision, allotted, snapshot.limits)
 
@@ -52,6 +56,10 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
         placed = placing.place(decision, running, tuple(newcomers.values()), cluster)
         vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
         attempts -= 1
+        if decision.is_partial and placed.unplaced:
+            # Who is started for those that are not may be among the others.
+            enough, attempts = 0, attempts + 1
+            continue
         if not vain or not attempts:
             break
         # The policy counted on what cannot be, and others may use what it held back for them.
@@ -70,16 +78,16 @@ def schedule(snapshot: Snapshot, policy: Policy) -> Plan:
         changed=placed.changed,
         stopped=stopped,
         waits=waits,
-        wait=decision.wait,
+        wait=None if decision.is_partial else decision.wait,
     )
-    plan = Plan(steps, len(pending), decision.wake_at, decision.state)
+    plan = Plan(steps, len(pending), decision.wake_at, decision.state, decision.is_partial)
 
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, breaks=policy.breaks)
     return plan
 
 
-def show(snapshot: Snapshot, allotted: Allotted) -> View:
+def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
     """Make what a policy is shown."""
     return View(
         now=snapshot.now,
@@ -94,6 +102,7 @@ def show(snapshot: Snapshot, allotted: Allotted) -> View:
         ),
         seed=snapshot.seed,
         state=snapshot.policy_state,
+        enough=enough,
     )
 
 

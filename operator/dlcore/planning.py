@@ -90,6 +90,8 @@ class Plan:
     wake_at: float | None = None
     """When the policy wants to be asked again at the latest."""
     policy_state: object = None
+    is_partial: bool = False
+    """Whether there are pending jobs about which nothing was decided yet."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """
@@ -123,14 +125,15 @@ def diff(
     changed: Sequence[JobState],
     stopped: Mapping[JobState, Cause],
     waits: Mapping[JobId, Cause],
-    wait: Cause,
+    wait: Cause | None,
 ) -> tuple[Step, ...]:
     """
     Return the steps that turn what is decided now into ``wanted``.
 
     ``wanted`` holds what is to be different: the jobs ``changed``, and those started. Its order is
     the order in which placing gave GPUs away; it is kept, because a job may have been given what
-    an earlier one left.
+    an earlier one left. The others wait for the reason in ``waits``, or for ``wait``; where there is
+    no such reason, they are told none.
     """
     steps: list[Step] = []
     if wanted or stopped:
@@ -250,8 +253,13 @@ def _iter_waits(
     wanted: Mapping[JobId, Wanted],
     *,
     waits: Mapping[JobId, Cause],
-    wait: Cause,
+    wait: Cause | None,
 ) -> Iterator[Wait]:
+    if wait is None:
+        for state in queue.select(waits.keys()).values():
+            if state.waiting != waits[state.id] and state.id not in wanted:
+                yield Wait(state.id, waits[state.id])
+        return
     # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
     # Causes are compared by value: after a restart the one told before is not the same object.
     untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting != wait]

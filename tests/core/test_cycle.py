@@ -6,7 +6,7 @@ import pytest
 
 from dlcore import cycle, planning, policies
 from dlcore.checking import BrokenLaw, Law
-from dlcore.contract import Decision
+from dlcore.contract import Decision, Share
 from dlcore.model import Cause, CauseCode
 from tests.builders import (
     make_cluster,
@@ -141,6 +141,54 @@ def test_what_is_left_of_a_lost_jobs_gpus_can_be_given_in_the_same_plan():
     snapshot = make_snapshot(make_cluster(n2=1), old, make_state("new", options=(1,)))
     stop, start = make_steps(snapshot, {"new": 1})
     assert (stop.job, start.after) == ("old", ("old",))
+
+
+def make_crowd():
+    """Two newcomers that fit, a third for whom room is made, one that has to wait, and one that cannot run."""
+    old = make_state("old", holds={"n1": (0, 1, 2, 3)}, options=(1, 2, 4))
+    crowd = [make_state(f"new-{n}", options=(2,)) for n in range(4)]
+    return make_snapshot(make_cluster(n1=4, n2=4), old, *crowd, make_state("giant", options=(64,)))
+
+
+@pytest.mark.parametrize("enough", [1, 2])
+def test_newcomers_beyond_what_is_enough_are_left_for_the_next_time(enough):
+    """They are told no reason to wait, and those before them get what they would get anyway."""
+    whole = cycle.schedule(make_crowd(), policies.make("adaptive"))
+    part = cycle.schedule(make_crowd(), policies.make("adaptive"), enough=enough)
+    started = [step for step in whole.steps if isinstance(step, Start)]
+    assert [step for step in part.steps if isinstance(step, Start)] == started[:enough]
+    assert [step for step in part.steps if isinstance(step, Wait)] == [
+        Wait("giant", Cause(CauseCode.TOO_LARGE, gpus=64))
+    ]
+    assert (whole.is_partial, part.is_partial) == (False, True)
+
+
+@pytest.mark.parametrize("enough", [3, 4])
+def test_a_decision_about_all_newcomers_is_whole(enough):
+    whole = cycle.schedule(make_crowd(), policies.make("adaptive"))
+    assert cycle.schedule(make_crowd(), policies.make("adaptive"), enough=enough) == whole
+
+
+def test_where_one_of_the_first_finds_no_place_the_others_are_asked_about_at_once():
+    class Mistaken:
+        """A policy that gives the first newcomers too much, and stops there if it may."""
+
+        name = "mistaken"
+        paper = needs = ""
+        breaks = frozenset[Law]()
+
+        def allocate(self, view):
+            most = view.enough or len(view.pending)
+            shares = {state.id: Share(2) for state in list(view.pending)[:most]}
+            return Decision(shares, is_partial=most < len(view.pending))
+
+    holder = make_state("holder", holds={"n1": (0, 1, 2)}, options=(2, 3))
+    newcomers = [make_state(name, options=(2,)) for name in "abc"]
+    snapshot = make_snapshot(make_cluster(n1=4), holder, *newcomers)
+    policy: Any = Mistaken()
+    plan = cycle.schedule(snapshot, policy, enough=1)
+    assert {step.job for step in plan.steps} >= {"a", "b", "c"}
+    assert plan == cycle.schedule(snapshot, policy)
 
 
 def test_a_job_goes_on_with_gpus_that_may_not_be_given_away():

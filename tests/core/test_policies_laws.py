@@ -176,12 +176,14 @@ def test_no_plan_breaks_a_law_whatever_a_policy_decides(world: Snapshot, data: s
 @every_policy
 @given(world=worlds(), data=st.data())
 def test_no_plan_breaks_a_law_whatever_happens(name: str, world: Snapshot, data: st.DataObject):
-    policy = policies.make(name)
+    policy, enough = policies.make(name), data.draw(st.sampled_from([0, 1, 2]))
     for _ in range(data.draw(st.integers(1, 5))):
-        plan = cycle.schedule(world, policy)  # It raises BrokenLaw.
-        assert cycle.schedule(world, policies.make(name)) == plan, (
+        plan = cycle.schedule(world, policy, enough=enough)  # It raises BrokenLaw.
+        assert cycle.schedule(world, policies.make(name), enough=enough) == plan, (
             "the same snapshot, the same plan"
         )
+        has_begun = any(isinstance(step, Start) for step in plan.steps)
+        assert has_begun or not plan.is_partial, "who is left for the next time comes to his turn"
         world = change(apply(plan, world), data)
 
 

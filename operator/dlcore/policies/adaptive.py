@@ -68,6 +68,8 @@ class Adaptive:
       are counted after the cost of the change. A change may also move a job to a faster type or
       to one node, and may take GPUs from a job that is faster with fewer.
     - A job that is being changed already is not enlarged before that is done.
+    - Where no more newcomers can be started for now, the others are looked at next time, and the
+      running jobs after them.
     """
 
     name: ClassVar[str] = "adaptive"
@@ -78,31 +80,35 @@ class Adaptive:
     def allocate(self, view: View) -> Decision:
         """Serve the incoming jobs first, then the running ones."""
         ledger = Ledger(view)
-        if view.pending:
-            _serve_incoming(ledger, view.pending)
-        if ledger.room.total > 0:
+        are_all_served = not view.pending or _serve_incoming(ledger, view.pending)
+        if are_all_served and ledger.room.total > 0:
             _serve_running(ledger)
         shares = {job: holding.share(_KEEPS) for job, holding in ledger.holdings.items()}
-        return Decision(shares=shares, wait=_NO_ROOM)
+        return Decision(shares=shares, wait=_NO_ROOM, is_partial=not are_all_served)
 
 
 # --- Algorithm 1
 
 
-def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> None:
+def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> bool:
+    """Give newcomers what they get; tell whether all were looked at."""
     if ledger.spare_gpus == 0:
-        return  # Usual where thousands wait: nobody has more than the least he can run on.
-    offers = Offers(ledger)
+        return True  # Usual where thousands wait: nobody has more than the least he can run on.
+    offers, served, enough = Offers(ledger), 0, ledger.view.enough
     makespan = max((holding.remaining for holding in ledger.holdings.values()), default=0.0)
     for state in _iter_by_priority(pending, ledger):
+        if 0 < enough <= served:
+            return False
         choice = _choose(ledger, offers, state, makespan)
         if choice is None:
             choice = _make_room_by_many(ledger, offers, state)
         if choice is not None:
             _carry_out(ledger, offers, state, choice)
+            served += 1
             makespan = max(makespan, ledger.holdings[state.job.id].remaining)
             if choice.offer is not None:
                 makespan = max(makespan, choice.offer.remaining)
+    return True
 
 
 def _iter_by_priority(pending: Queue[JobState], ledger: Ledger) -> Iterator[JobState]:
