@@ -317,10 +317,13 @@ class Controller:
             raise Fenced(f"the SideCar of {key} obeys another controller")
         asked, fresh = self._hands.has_asked(job, booking), self._hands.is_fresh(job, booking)
         seat = self._seats.get(job, {}).get(booking.node)
-        if seat is not None and seat.pod is pod and seat.contact is contact:
+        if (
+            seat is not None
+            and (seat.pod is pod and seat.contact is contact)
+            and (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh)
+        ):
             # Thousands are as they were, and what follows from that is known already.
-            if (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh):
-                return seat
+            return seat
         return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
 
     # --- deciding

@@ -168,7 +168,9 @@ def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_f
                 while looks[-1] < 2:
                     await asyncio.sleep(0.01)
             placed = [entry for entry in world.entries.values() if entry.status.placement]
-            assert (len(placed), len(under_way)) == (2, 2), "no more is recorded before they are there"
+            assert (len(placed), len(under_way)) == (2, 2), (
+                "no more is recorded before they are there"
+            )
             may_end.set()
             await until(gauge.decided)
             task.cancel()
