@@ -169,7 +169,11 @@ class Status:
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if it was ever set."""
-        return next((each for each in self.conditions if each.type is kind), None)
+        # On the hot path of every look, where a generator costs more than what it goes through.
+        for each in self.conditions:
+            if each.type is kind:
+                return each
+        return None
 
     def decided(
         self,

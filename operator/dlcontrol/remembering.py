@@ -45,6 +45,8 @@ class Remembrance:
         self._changes: dict[JobId, HistoryEntry] = {}
         """The latest change of each job, until it is known what it has cost."""
         self._resumptions: dict[JobId, Resumption] = {}
+        self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
+        """What was shown of jobs, as they were then."""
         self._own_types: set[JobType] = set()
         """Types of one job of which something was learnt."""
 
@@ -146,7 +148,13 @@ class Remembrance:
     def _show(self, scene: Scene) -> None:
         """Let the paper's tables be what is seen."""
         self.notebook.show_gpus(gpu_rows(scene, Cluster(scene.nodes.values())))
-        self.notebook.show_jobs([_job_row(entry) for entry in scene.entries.values()])
+        rows: dict[JobId, tuple[Entry, JobRow]] = {}
+        for job, entry in scene.entries.items():
+            known = self._rows.get(job)
+            is_known = known is not None and known[0] is entry
+            rows[job] = known if known and is_known else (entry, _job_row(entry))
+        self._rows = rows
+        self.notebook.show_jobs([row for _, row in rows.values()])
 
     def close(self) -> None:
         """Let the store have what it does not have yet, within reason."""

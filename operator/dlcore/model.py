@@ -91,11 +91,14 @@ class Placement:
     slices: tuple[Slice, ...]
     gpu_type: str = ""
     shape: Shape = field(init=False, compare=False, repr=False)
+    nodes: tuple[NodeName, ...] = field(init=False, compare=False, repr=False)
+    """The nodes that it spans, in order."""
     _refs: tuple[GpuRef, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         count = sum(len(part.gpus) for part in self.slices)
         object.__setattr__(self, "shape", Shape(count, len(self.slices), self.gpu_type))
+        object.__setattr__(self, "nodes", tuple([part.node for part in self.slices]))
         object.__setattr__(self, "_refs", ())
 
     @classmethod
@@ -108,11 +111,6 @@ class Placement:
     def gpus(self) -> int:
         """How many GPUs in all."""
         return self.shape.gpus
-
-    @property
-    def nodes(self) -> tuple[NodeName, ...]:
-        """The nodes that it spans, in order."""
-        return tuple(part.node for part in self.slices)
 
     def refs(self) -> tuple[GpuRef, ...]:
         """Every GPU of it, node by node. Named once only, for every check of every plan asks."""

@@ -18,7 +18,10 @@ Json = Mapping[str, Any]
 class _Read(NamedTuple):
     document: Json | None
     node: Json | None
-    name: str
+    booking: Booking
+    uid: str
+    """Of the job."""
+    name: Name
     pod: Pod
 
 
@@ -36,7 +39,7 @@ class BookedPods:
         for job, entry in entries.items():
             for booking in entry.status.pods:
                 key = PodKey(job, booking.node)
-                pods[key] = self._read(entry, key, booking.serial)
+                pods[key] = self._read(entry, key, booking)
         for key in self._known.keys() - pods.keys():
             del self._known[key]
         self._absences.keep(pods)
@@ -54,21 +57,26 @@ class BookedPods:
         self._absences.note_missing(key, pod_name, node, was_used=was_used)
         self._known.pop(key, None)
 
-    def _read(self, entry: Entry, key: PodKey, serial: int) -> Pod:
-        job = name_of(key.job)
-        name = podmaking.trainer_name(job.name, serial)
+    def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         uid = entry.document["metadata"]["uid"]
-        document = self._mirrors.pods.get(Name(job.namespace, name))
+        known = self._known.get(key)
+        if known is not None and (known.booking.serial, known.uid) != (booking.serial, uid):
+            known = None
+        name = known.name if known is not None else _name_of_pod(key.job, booking)
+        document = self._mirrors.pods.get(name)
+        node = self._mirrors.nodes.get(Name("", key.node))
+        if known is not None and known.document is document and known.node is node:
+            return known.pod
         if document is not None and not is_of(document, uid):
             document = None  # That of a former job of this name; what becomes of it is not ours.
-        node = self._mirrors.nodes.get(Name("", key.node))
-        known = self._known.get(key)
-        is_known = known is not None and known.name == name
-        if known and is_known and known.document is document and known.node is node:
-            return known.pod
-        if document is None and known and is_known and known.document is not None:
-            self._absences.note(key, name, known.pod, node)
-        absent = self._absences.read(key, name, node) if document is None else None
+        if document is None and known is not None and known.document is not None:
+            self._absences.note(key, name.name, known.pod, node)
+        absent = self._absences.read(key, name.name, node) if document is None else None
         pod = absent or read_pod(key, document, node, uid)
-        self._known[key] = _Read(document, node, name, pod)
+        self._known[key] = _Read(document, node, booking, uid, name, pod)
         return pod
+
+
+def _name_of_pod(job: JobId, booking: Booking) -> Name:
+    namespace, name = name_of(job)
+    return Name(namespace, podmaking.trainer_name(name, booking.serial))

@@ -20,7 +20,7 @@ class Piece:
 
 
 def begin(count):
-    trailing = Trailing()
+    trailing: Trailing[int | str] = Trailing()
     pieces = [Piece() for _ in range(count)]
     for number, piece in enumerate(pieces):
         trailing.start(number, piece.work())
