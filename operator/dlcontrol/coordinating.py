@@ -25,6 +25,7 @@ from functools import cached_property
 from itertools import chain
 
 from dlcontrol.asides import Asides
+from dlcontrol.coming import is_coming_up
 from dlcontrol.platforms import Entry, PodKey, PodPhase
 from dlcontrol.scene import Scene, Seat
 from dlcontrol.vanishing import cannot_prove
@@ -147,7 +148,8 @@ class _Board:
         return self._cases[job]
 
     def commands(self, job: JobId) -> list[Command]:
-        if _is_at_rest(self.scene.entries[job]):
+        entry = self.scene.entries[job]
+        if _is_at_rest(entry) or is_coming_up(self.scene, entry):
             return []
         return list(self.case(job).commands())
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dlcontrol.asides import Asides
+from dlcontrol.coming import NODES_REFUSE, Coming, patience_with, quiet_seconds
 from dlcontrol.consequences import Case
 from dlcontrol.endings import code_of, describe_failure, ended_well
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
-from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, Entry, PodPhase
+from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
     count_every,
@@ -39,29 +40,36 @@ from dlcore.lifecycle import Event
 from dlcore.model import JobId, Mechanism, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 
-_NODES_REFUSE = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
-"""Why a pod does not come up where it is, so that it is tried elsewhere soon."""
-
 
 def judge(
     scene: Scene,
     rules: Rules = USUAL_RULES,
     asides: Asides | None = None,
+    *,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
+    coming: Coming | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job for which something has changed."""
     asides = asides if asides is not None else Asides()
+    coming = coming if coming is not None else Coming()
+    coming.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
         if job in asides.unkept.jobs:
             continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None
+        if coming.is_as_it_was(scene, entry, rules, iterations):
+            continue
         learnt = Learnt(iterations, (resumptions or {}).get(job))
         judged = asides.attempt(job, _judge_one, scene, entry, rules, learnt)
-        if judged is not None and (judged.status != entry.status or judged.news):
+        if judged is None:
+            continue
+        if judged.status != entry.status or judged.news:
             verdicts[job] = judged
+        else:
+            coming.note(scene, entry, rules, iterations)
     return verdicts
 
 
@@ -304,7 +312,7 @@ class _Judge(Case):
         reason, times = pod.reason or "NotInitialized", self.status.setbacks
         if pod.fault:
             self.fail(message, reason=reason, keeps=False)
-        elif reason in _NODES_REFUSE:
+        elif reason in NODES_REFUSE:
             # The platform leaves that node out for some time, so it is another one or none.
             self.step_back(reason, message, 0.0)
         elif pod.stuck and times >= self.rules.most_setbacks:
@@ -322,11 +330,7 @@ class _Judge(Case):
         if seat.has_ended or seat.contact.reachable or seat.pod.phase is PodPhase.LOST:
             return False
         since = self.status.booked_at if seat.fresh else seat.contact.since
-        rules = self.rules
-        limit = rules.stuck_seconds if seat.pod.stuck else rules.initialize_seconds
-        if seat.pod.reason in _NODES_REFUSE:
-            limit = rules.unscheduled_seconds
-        return self.now - since > limit
+        return self.now - since > patience_with(seat.pod, self.rules)
 
     def _falls_apart(self) -> bool:
         """Some of its processes or containers are gone, and the others would wait for ever."""
@@ -371,7 +375,7 @@ class _Judge(Case):
 
     def _note_pods(self) -> None:
         before = self.status.condition(ConditionType.INITIALIZED)
-        quiet = self.rules.quiet_seconds * max(1.0, self.scene.starting / 100)
+        quiet = quiet_seconds(self.scene, self.rules)
         self.status = tell_of_pods(self.status, self.all_seats, self.now, quiet)
         told = self.status.condition(ConditionType.INITIALIZED)
         if told is not None and told.status and told is not before:

@@ -21,6 +21,7 @@ from dlcontrol import coordinating, judging, observing, telling
 from dlcontrol.applying import Dialer, Hands
 from dlcontrol.asides import Asides
 from dlcontrol.audience import Gauge, Memory
+from dlcontrol.coming import Coming
 from dlcontrol.coordinating import Command, Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
@@ -116,6 +117,7 @@ class Controller:
         self._clock = clock
         self._hands = Hands(platform, dialer, epoch)
         self._asides = Asides()
+        self._coming = Coming()
         self.health = Health()
         """Which GPUs are broken; for whoever hands it on to the next controller."""
         self._identities = Identities()
@@ -220,7 +222,12 @@ class Controller:
         remember(self._memory.look, before)
         memory = self._memory
         verdicts = judging.judge(
-            before, self._options.rules, self._asides, memory.forecasts(), memory.resumptions()
+            before,
+            self._options.rules,
+            self._asides,
+            forecasts=memory.forecasts(),
+            resumptions=memory.resumptions(),
+            coming=self._coming,
         )
         scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
 

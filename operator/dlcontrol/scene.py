@@ -88,6 +88,12 @@ class Seat:
     def state(self) -> State | None:
         return self.contact.state
 
+    @cached_property
+    def is_coming_up(self) -> bool:
+        """Whether this controller has asked for it, and can tell it nothing yet."""
+        is_pending = self.pod.phase is PodPhase.PENDING and not self.contact.reachable
+        return is_pending and self.asked and self.fresh and self.state is None
+
     @property
     def is_known(self) -> bool:
         """Whether it was heard of since it can be reached, or nobody has told it anything yet."""

@@ -1,0 +1,177 @@
+"""Jobs whose pods are coming up are not looked at again, and nothing is missed by that."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol import judging
+from dlcontrol.asides import Asides
+from dlcontrol.coming import LONGEST_S, Coming, is_coming_up
+from dlcontrol.coordinating import _Board
+from dlcontrol.judging import judge
+from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
+from dlcontrol.records import ConditionType
+from dlcontrol.troubles import NOT_STARTED
+from dlcontrol.verdicts import Rules
+from dlcore.model import JobId, Limits, Mechanism, Phase
+from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready
+
+A = JobId("a")
+RULES = Rules(
+    initialize_seconds=25.0, stuck_seconds=9.0, unscheduled_seconds=4.0, quiet_seconds=3.0
+)
+
+
+def coming_up(name="a", pods=("n0",), pod=None, **rest):
+    sat = replace(PENDING, pod=pod or {})
+    status = {
+        "phase": Phase.INITIALIZED,
+        "booked_at": NOW,
+        "decided_at": NOW,
+        "started_at": NOW,
+        "iterations_total": 1000.0,
+    }
+    holds = dict.fromkeys(pods, (0,))
+    return cast(name, holds, seats=dict.fromkeys(pods, sat), **(status | rest))
+
+
+def settle(scene, coming=None):
+    """Judge it until there is nothing more to be said; returns it as it is then."""
+    for _ in range(5):
+        verdicts = judge(scene, RULES, coming=coming)
+        if not verdicts:
+            return scene
+        scene = scene.with_statuses({job: each.status for job, each in verdicts.items()})
+    raise AssertionError("there is always something new to be said")
+
+
+def count_looks(monkeypatch, scene, coming, **rest):
+    """How many jobs are looked at."""
+    looked = []
+
+    class Counted(judging._Judge):
+        def verdict(self, learnt):
+            looked.append(self.job.id)
+            return super().verdict(learnt)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(judging, "_Judge", Counted)
+        judge(scene, RULES, coming=coming, **rest)
+    return len(looked)
+
+
+def test_it_is_looked_at_once_and_again_when_something_of_it_changes(monkeypatch):
+    coming = Coming()
+    scene = settle(make_scene(coming_up(), coming_up("b")), coming)
+    later = replace(scene, now=NOW + 1)
+    assert count_looks(monkeypatch, later, coming) == 0
+    entries = {**later.entries, A: replace(later.entries[A], spec_generation=2)}
+    later = replace(later, entries=entries)
+    assert [count_looks(monkeypatch, later, coming) for _ in range(2)] == [1, 0]
+    seats = {**later.seats, A: {"n0": Sat(ready(), fresh=True).seat(A, "n0")}}
+    assert count_looks(monkeypatch, replace(later, seats=seats), coming) == 1
+
+
+def test_one_that_trains_is_looked_at_each_time(monkeypatch):
+    coming = Coming()
+    up = cast("a", {"n0": (0,)}, seats={"n0": ready()}, iterations_total=1000.0)
+    scene = settle(make_scene(up), coming)
+    assert count_looks(monkeypatch, scene, coming) == 1
+
+
+def test_it_is_looked_at_after_some_seconds_in_any_case(monkeypatch):
+    coming = Coming()
+    told = {"reason": "ImagePullBackOff", "message": "no such image"}
+    scene = settle(make_scene(coming_up(pod=told)), coming)
+    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S - 1), coming) == 0
+    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S), coming) == 1
+
+
+def test_who_is_gone_is_remembered_no_longer():
+    coming = Coming()
+    scene = settle(make_scene(coming_up()), coming)
+    judge(replace(scene, entries={}, seats={}), RULES, coming=coming)
+    assert not coming._known
+
+
+pods = st.sampled_from(
+    [
+        {},
+        {"message": "the image is pulled"},
+        {"reason": "ImagePullBackOff", "stuck": True},
+        {"reason": UNSCHEDULABLE, "message": "no room"},
+        {"reason": NODE_NOT_READY},
+        {"reason": "NotTaken", "message": "the quota is used up", "stuck": True},
+    ]
+)
+
+
+@given(
+    pod=pods,
+    others=st.sampled_from([0, 150, 400]),
+    deadline=st.sampled_from([None, 6, 14]),
+    retry_in=st.sampled_from([0.0, 5.0]),
+    phase=st.sampled_from([Phase.INITIALIZED, Phase.ADJUSTING]),
+    pods_of_it=st.sampled_from([("n0",), ("n0", "n1")]),
+    steps=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=1, max_size=25),
+)
+def test_nothing_is_missed(pod, others, deadline, retry_in, phase, pods_of_it, steps):
+    """Whatever is to be said is said as soon as it is by whoever looks at it each time."""
+    job = coming_up(
+        pod=pod,
+        pods=pods_of_it,
+        phase=phase,
+        retry_at=NOW + retry_in if retry_in else 0.0,
+        limits=Limits(active_deadline_seconds=deadline),
+    )
+    crowd = [coming_up(f"other-{n}") for n in range(others)]
+    scene, coming = make_scene(job, *crowd), Coming()
+    for step in steps:
+        plain, remembering = judge(scene, RULES), judge(scene, RULES, coming=coming)
+        assert remembering.get(A) == plain.get(A)
+        if A in plain:
+            scene = scene.with_statuses({A: plain[A].status})
+        if scene.now > NOW + 6:
+            # They come up, and it is told sooner that nobody says why this one does not.
+            scene = replace(scene, seats={A: scene.seats_of(A)})
+        scene = replace(scene, now=scene.now + step)
+
+
+def test_that_nobody_says_why_it_does_not_come_up_is_told_once():
+    coming = Coming()
+    scene = settle(make_scene(coming_up()), coming)
+    for second in range(1, 20):
+        verdicts = judge(replace(scene, now=NOW + second), RULES, coming=coming)
+        if verdicts:
+            break
+    told = verdicts[A].status.condition(ConditionType.INITIALIZED)
+    assert (second, told.reason) == (3, NOT_STARTED)
+
+
+SATS = [
+    Sat(state, phase, asked=asked, fresh=fresh)
+    for state, phase, asked, fresh in itertools.product(
+        (None, ready()), PodPhase, (True, False), (True, False)
+    )
+]
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("other", [None, PENDING, Sat(ready())])
+def test_nothing_is_to_be_done_for_it(mechanism, other):
+    """What is left out for those that come up is nothing."""
+    count = 0
+    for sat in SATS:
+        seats = {"n0": sat} | ({"n1": other} if other is not None else {})
+        for holds in ({"n0": (0,)}, {"n0": (0,), "n1": (0,)}, {"n1": (0,)}, None):
+            job = cast("a", holds, seats=seats, phase=Phase.INITIALIZED)
+            scene = make_scene(job, mechanism=mechanism)
+            if is_coming_up(scene, scene.entries[A]):
+                count += 1
+                board = _Board(scene, Asides())
+                assert list(board.case(A).commands()) == []
+    is_possible = mechanism is Mechanism.IN_PLACE and (other is None or other is PENDING)
+    assert (count > 0) == is_possible
