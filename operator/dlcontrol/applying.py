@@ -191,6 +191,10 @@ class Hands:
         await asyncio.gather(*(act() for act in slow))
         await self._launches.wait_until_few(trailing)
 
+    def check(self) -> None:
+        """Raise :class:`Fenced` if it is known by now that we do not lead any more."""
+        self._launches.check()
+
     async def finish(self) -> None:
         """Wait until all is done that was begun; raises :class:`Fenced` if we do not lead any more."""
         await self._launches.wait_until_few(0)

@@ -2,7 +2,8 @@
 Jobs whose pods are coming up, of which there may be thousands at once.
 
 Until something of such a job changes there is nothing to be said of it, and nothing to be done for it,
-unless it takes too long. So it is looked at again only then, and every few seconds in any case.
+unless it takes too long. So it is looked at again only then, and every few seconds in any case: what depends
+on how many others there are (how often GPU time is counted) may come so much later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,9 +12,7 @@ from typing import Final, NamedTuple
 
 from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, Entry, Pod
 from dlcontrol.progressing import count_every
-from dlcontrol.records import ConditionType
 from dlcontrol.scene import Scene, Seat
-from dlcontrol.troubles import NOT_STARTED
 from dlcontrol.verdicts import Rules
 from dlcore.model import JobId, Mechanism
 
@@ -51,8 +50,8 @@ class _Known(NamedTuple):
     seats: tuple[Seat, ...]
     forecast: float | None
     until: float
-    quiet_until: float | None
-    """When it may have to be told that nobody says why, if that lasts for no time at all."""
+    quiet_since: float | None
+    """Since when nobody says why it is not up, if that is still to be told."""
 
 
 class Coming:
@@ -69,8 +68,8 @@ class Coming:
         if known is None:
             return False
         is_early = scene.now < known.until
-        if known.quiet_until is not None:
-            is_early = is_early and scene.now < known.quiet_until + quiet_seconds(scene, rules)
+        if known.quiet_since is not None:
+            is_early = is_early and scene.now < known.quiet_since + quiet_seconds(scene, rules)
         seats = scene.seats_of(entry.job.id)
         if (
             is_early
@@ -88,16 +87,13 @@ class Coming:
         if not is_coming_up(scene, entry):
             return
         seats = tuple(scene.seats_of(entry.job.id).values())
-        told = entry.status.condition(ConditionType.INITIALIZED)
-        is_told = told is not None and not told.status and told.reason == NOT_STARTED
-        is_known = is_told or all(seat.pod.reason for seat in seats)
-        self._known[entry.job.id] = _Known(
-            entry,
-            seats,
-            forecast,
-            min(_dates(scene, entry, rules, seats)),
-            None if is_known else entry.status.booked_at,
-        )
+        since: float | None = entry.status.booked_at
+        if scene.now >= entry.status.booked_at + quiet_seconds(scene, rules) or all(
+            seat.pod.reason for seat in seats
+        ):
+            since = None  # All that can be said is.
+        dates = _dates(scene, entry, rules, seats)
+        self._known[entry.job.id] = _Known(entry, seats, forecast, min(dates), since)
 
     def keep(self, entries: Mapping[JobId, Entry]) -> None:
         """Forget all but these."""

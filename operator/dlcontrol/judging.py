@@ -60,16 +60,10 @@ def judge(
             continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None
-        if coming.is_as_it_was(scene, entry, rules, iterations):
-            continue
         learnt = Learnt(iterations, (resumptions or {}).get(job))
-        judged = asides.attempt(job, _judge_one, scene, entry, rules, learnt)
-        if judged is None:
-            continue
-        if judged.status != entry.status or judged.news:
+        judged = asides.attempt(job, _judge_one, scene, entry, rules, learnt, coming)
+        if judged is not None:
             verdicts[job] = judged
-        else:
-            coming.note(scene, entry, rules, iterations)
     return verdicts
 
 
@@ -86,10 +80,19 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
     return status.phase is not Phase.SUSPENDED and status.iterations_total == total
 
 
-def _judge_one(scene: Scene, entry: Entry, rules: Rules, learnt: Learnt) -> Verdict | None:
+def _judge_one(
+    scene: Scene, entry: Entry, rules: Rules, learnt: Learnt, coming: Coming
+) -> Verdict | None:
+    """What became of it; none if nothing did."""
     if _is_at_rest(entry, learnt.forecast):
         return None
-    return _Judge(scene, entry, rules).verdict(learnt)
+    if coming.is_as_it_was(scene, entry, rules, learnt.forecast):
+        return None
+    verdict = _Judge(scene, entry, rules).verdict(learnt)
+    if verdict.status != entry.status or verdict.news:
+        return verdict
+    coming.note(scene, entry, rules, learnt.forecast)
+    return None
 
 
 class _Judge(Case):

@@ -214,6 +214,7 @@ class Controller:
         """Look at everything once, and do what is to be done."""
         began = time.perf_counter()
         self._woken.clear()
+        self._hands.check()
 
         # 1. What is, and what has happened.
         before = self._see(await self._platform.observe())
@@ -442,12 +443,16 @@ class Controller:
     async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
         with self._effort.aside():
+            began = time.perf_counter()
             await self._hands.finish()
+            rest_of_last = time.perf_counter() - began
+            self._bites.note_rest(rest_of_last)
             if not await self._keep(scene):
                 return False
             trailing = self._options.pace.trailing_launches
             await self._hands.carry_out(commands, scene, self._asides, trailing=trailing)
-        self._bites.note(steps, self._effort.waited, effort=self._effort.seconds)
+        seconds = self._effort.waited - rest_of_last
+        self._bites.note(steps, seconds, effort=self._effort.seconds)
         return True
 
     async def _keep(self, scene: Scene) -> bool:

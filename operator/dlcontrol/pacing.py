@@ -50,14 +50,22 @@ class Bites:
         self._pace = pace
         self.most = pace.most_steps
         """So many next; 0 sets no limit."""
+        self._latest = (0, 0.0, 0.0)
 
     def note(self, steps: int, seconds: float, *, effort: float = 0.0) -> None:
         """Learn that so many have taken so long, after a look of so much effort."""
+        self._latest = (steps, seconds, effort)
         if steps and seconds > 0.0 and self._pace.most_steps:
             usual = self._pace.bite_seconds
             time_for_it = min(max(usual, self._pace.rest_share * effort), LONGEST_BITE * usual)
             in_time = max(LEAST_STEPS, int(steps * time_for_it / seconds))
             self.most = min(self._pace.most_steps, in_time)
+
+    def note_rest(self, seconds: float) -> None:
+        """Learn that the latest ones have taken so much longer: the next look had begun meanwhile."""
+        steps, until_then, effort = self._latest
+        self.note(steps, until_then + seconds, effort=effort)
+        self._latest = (0, 0.0, 0.0)
 
 
 class Effort:

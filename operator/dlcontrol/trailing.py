@@ -25,6 +25,11 @@ class Trailing(Generic[K]):
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._note_end(key, done))
 
+    def check(self) -> None:
+        """Raise what one of them has failed with, if any has."""
+        if self._failure is not None:
+            raise self._failure
+
     async def wait_until_few(self, most: int = 0) -> None:
         """Wait until no more than so many are under way; raises what one of them has failed with."""
         try:
@@ -35,8 +40,7 @@ class Trailing(Generic[K]):
         except asyncio.CancelledError:
             await self.end()
             raise
-        if self._failure is not None:
-            raise self._failure
+        self.check()
 
     async def end(self) -> None:
         """Let none of them go on."""
@@ -47,6 +51,7 @@ class Trailing(Generic[K]):
 
     def _note_end(self, key: K, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
-        if not task.cancelled() and self._failure is None:
-            self._failure = task.exception()
+        # Also of those after the first, or asyncio complains that nobody has asked.
+        failure = None if task.cancelled() else task.exception()
+        self._failure = self._failure or failure
         self._one_has_ended.set()

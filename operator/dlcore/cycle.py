@@ -56,7 +56,8 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         placed = placing.place(decision, running, tuple(newcomers.values()), cluster)
         vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
         attempts -= 1
-        if decision.is_partial and placed.unplaced:
+        is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
+        if enough and decision.is_partial and (placed.unplaced or not is_partial):
             # Who is started for those that are not may be among the others.
             enough, attempts = 0, attempts + 1
             continue
@@ -78,9 +79,9 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         changed=placed.changed,
         stopped=stopped,
         waits=waits,
-        wait=None if decision.is_partial else decision.wait,
+        wait=None if is_partial else decision.wait,
     )
-    plan = Plan(steps, len(pending), decision.wake_at, decision.state, decision.is_partial)
+    plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial)
 
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, breaks=policy.breaks)

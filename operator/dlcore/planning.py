@@ -86,7 +86,7 @@ class Plan:
 
     steps: tuple[Step, ...] = ()
     considered: int = 0
-    """How many pending jobs the policy looked at."""
+    """How many pending jobs the policy could look at."""
     wake_at: float | None = None
     """When the policy wants to be asked again at the latest."""
     policy_state: object = None

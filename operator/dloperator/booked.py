@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 class _Read(NamedTuple):
     document: Json | None
     node: Json | None
-    booking: Booking
+    serial: int
     uid: str
     """Of the job."""
     name: Name
@@ -60,7 +60,7 @@ class BookedPods:
     def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         uid = entry.document["metadata"]["uid"]
         known = self._known.get(key)
-        if known is not None and (known.booking.serial, known.uid) != (booking.serial, uid):
+        if known is not None and (known.serial, known.uid) != (booking.serial, uid):
             known = None
         name = known.name if known is not None else _name_of_pod(key.job, booking)
         document = self._mirrors.pods.get(name)
@@ -73,7 +73,7 @@ class BookedPods:
             self._absences.note(key, name.name, known.pod, node)
         absent = self._absences.read(key, name.name, node) if document is None else None
         pod = absent or read_pod(key, document, node, uid)
-        self._known[key] = _Read(document, node, booking, uid, name, pod)
+        self._known[key] = _Read(document, node, booking.serial, uid, name, pod)
         return pod
 
 

@@ -281,6 +281,15 @@ def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
     assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
+def test_a_pod_that_cannot_be_dialled_is_shown_alike_each_time(hands):
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    hands.keep_up(scene.entries, {}, NOW)
+    first = hands.contact(A0)
+    hands.keep_up(scene.entries, {}, NOW + 1)
+    assert (first.reachable, first.since) == (False, NOW)
+    assert hands.contact(A0) is first
+
+
 def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
     """The next look comes meanwhile, and would ask for them again; before its record they are there."""
     scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
@@ -310,9 +319,12 @@ def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hand
     place.refuses = Fenced("another one leads")
 
     async def story():
+        hands.check()
         await hands.carry_out(commands, scene, Asides(), trailing=1)
         with pytest.raises(Fenced, match="another one leads"):
             await hands.finish()
+        with pytest.raises(Fenced, match="another one leads"):
+            hands.check()
 
     asyncio.run(story())
 

@@ -14,7 +14,7 @@ from dlcontrol.coming import LONGEST_S, Coming, is_coming_up
 from dlcontrol.coordinating import _Board
 from dlcontrol.judging import judge
 from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
-from dlcontrol.records import ConditionType
+from dlcontrol.records import Condition, ConditionType
 from dlcontrol.troubles import NOT_STARTED
 from dlcontrol.verdicts import Rules
 from dlcore.model import JobId, Limits, Mechanism, NodeName, Phase
@@ -98,6 +98,14 @@ def test_who_is_gone_is_remembered_no_longer():
     assert not coming._known
 
 
+TOLD_BEFORE = Condition(
+    ConditionType.INITIALIZED,
+    status=False,
+    reason=NOT_STARTED,
+    message="its pod on n9 is not up, and nobody says why",
+    since=NOW - 50,
+)
+
 pods = st.sampled_from(
     [
         {},
@@ -117,15 +125,20 @@ pods = st.sampled_from(
     retry_in=st.sampled_from([0.0, 5.0]),
     phase=st.sampled_from([Phase.INITIALIZED, Phase.ADJUSTING]),
     pods_of_it=st.sampled_from([("n0",), ("n0", "n1")]),
+    was_told=st.booleans(),
+    leave_at=st.sampled_from([4.0, 6.0]),
     steps=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=1, max_size=25),
 )
-def test_nothing_is_missed(pod, others, deadline, retry_in, phase, pods_of_it, steps):
+def test_nothing_is_missed(
+    pod, others, deadline, retry_in, phase, pods_of_it, was_told, leave_at, steps
+):
     """Whatever is to be said is said as soon as it is by whoever looks at it each time."""
     job = coming_up(
         pod=pod,
         pods=pods_of_it,
         phase=phase,
         retry_at=NOW + retry_in if retry_in else 0.0,
+        conditions=(TOLD_BEFORE,) if was_told else (),
         limits=Limits(active_deadline_seconds=deadline),
     )
     crowd = [coming_up(f"other-{n}") for n in range(others)]
@@ -135,7 +148,7 @@ def test_nothing_is_missed(pod, others, deadline, retry_in, phase, pods_of_it, s
         assert remembering.get(A) == plain.get(A)
         if A in plain:
             scene = scene.with_statuses({A: plain[A].status})
-        if scene.now > NOW + 6:
+        if scene.now > NOW + leave_at:
             # They come up, and it is told sooner that nobody says why this one does not.
             scene = replace(scene, seats={A: scene.seats_of(A)})
         scene = replace(scene, now=scene.now + step)

@@ -258,6 +258,38 @@ def test_the_loop_rests_longer_than_it_works():
     asyncio.run(play())
 
 
+def test_what_is_only_done_when_the_next_look_has_begun_counts_too():
+    bites = Bites(Pace(most_steps=256, bite_seconds=2.0))
+    bites.note(40, 1.0)
+    assert bites.most == 80
+    bites.note_rest(3.0)
+    assert bites.most == 20
+    bites.note(0, 1.0)
+    bites.note_rest(5.0)
+    assert bites.most == 20, "where nothing was to be taken nothing is learnt"
+
+
+def test_what_is_as_it_was_is_the_same_seat():
+    with governed() as government:
+        submit(government, "job")
+        government.begin()
+        government.world.run(1.0, until=lambda: bool(government.world.pods))
+        controller = government.leader.controller
+        observation = asyncio.run(controller._platform.observe())
+        (first,), (second,) = (
+            [
+                seat
+                for seats in controller._see(observation).seats.values()
+                for seat in seats.values()
+            ]
+            for _ in range(2)
+        )
+        assert first is second
+        (key,) = observation.pods
+        other = replace(observation, pods={key: replace(observation.pods[key], message="else")})
+        assert controller._see(other).seats[key.job][key.node].pod.message == "else"
+
+
 def test_a_bite_is_what_can_be_taken_in_time():
     bites = Bites(Pace(most_steps=64, bite_seconds=2.0))
     bites.note(64, 4.0)

@@ -1,6 +1,7 @@
 """Work the last pieces of which go on while something else is begun."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -63,6 +64,27 @@ def test_what_one_fails_with_is_raised_at_once_and_ever_after():
         with pytest.raises(OSError, match="no"):
             await waiting
         await trailing.end()
+
+    asyncio.run(story())
+
+
+def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
+    async def fail() -> None:
+        raise OSError("no")
+
+    async def story() -> None:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+        trailing: Trailing[int] = Trailing()
+        for number in range(3):
+            trailing.start(number, fail())
+        await turns()
+        with pytest.raises(OSError, match="no"):
+            trailing.check()
+        del trailing
+        gc.collect()
+        await turns()
+        assert complaints == []
 
     asyncio.run(story())
 

@@ -163,6 +163,15 @@ def test_newcomers_beyond_what_is_enough_are_left_for_the_next_time(enough):
     assert (whole.is_partial, part.is_partial) == (False, True)
 
 
+def test_newcomers_of_whom_others_may_be_given_something_are_decided_with_those():
+    """Each starts once, with what is left to it, and is not changed as soon as the next one comes."""
+    crowd = [make_state(f"new-{n}", options=(1, 2, 4)) for n in range(6)]
+    snapshot = make_snapshot(make_cluster(n1=4, n2=4), *crowd)
+    whole = cycle.schedule(snapshot, policies.make("adaptive"))
+    assert {step.job for step in whole.steps if isinstance(step, Start)} == {s.id for s in crowd}
+    assert cycle.schedule(snapshot, policies.make("adaptive"), enough=1) == whole
+
+
 @pytest.mark.parametrize("enough", [3, 4])
 def test_a_decision_about_all_newcomers_is_whole(enough):
     whole = cycle.schedule(make_crowd(), policies.make("adaptive"))
@@ -190,6 +199,28 @@ def test_where_one_of_the_first_finds_no_place_the_others_are_asked_about_at_onc
     plan = cycle.schedule(snapshot, policy, enough=1)
     assert {step.job for step in plan.steps} == {"a", "b", "c"}
     assert plan == cycle.schedule(snapshot, policy)
+
+
+def test_a_policy_that_leaves_newcomers_out_unasked_is_not_asked_for_ever():
+    class Lazy:
+        """A policy that says that it has not looked at all, whatever it is asked."""
+
+        name = "lazy"
+        paper = needs = ""
+        breaks = frozenset[Law]()
+
+        def __init__(self, *shares):
+            self.shares = dict(shares)
+
+        def allocate(self, view):
+            return Decision(self.shares, is_partial=True)
+
+    snapshot = make_snapshot(make_cluster(n1=1), make_state("a"), make_state("b", options=(2,)))
+    for enough in (0, 1):
+        idle: Any = Lazy()
+        assert not cycle.schedule(snapshot, idle, enough=enough).is_partial
+        wrong: Any = Lazy(("b", Share(2)))
+        assert not cycle.schedule(snapshot, wrong, enough=enough).is_partial
 
 
 def test_a_job_goes_on_with_gpus_that_may_not_be_given_away():

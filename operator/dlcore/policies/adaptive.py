@@ -69,7 +69,7 @@ class Adaptive:
       to one node, and may take GPUs from a job that is faster with fewer.
     - A job that is being changed already is not enlarged before that is done.
     - Where no more newcomers can be started for now, the others are looked at next time, and the
-      running jobs after them.
+      running jobs after them; but only if what the first are given stands whoever comes after them.
     """
 
     name: ClassVar[str] = "adaptive"
@@ -95,13 +95,16 @@ def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> bool:
     if ledger.spare_gpus == 0:
         return True  # Usual where thousands wait: nobody has more than the least he can run on.
     offers, served, enough = Offers(ledger), 0, ledger.view.enough
+    stands = True  # Nobody who comes later can be given any of it.
     makespan = max((holding.remaining for holding in ledger.holdings.values()), default=0.0)
     for state in _iter_by_priority(pending, ledger):
-        if 0 < enough <= served:
+        if stands and 0 < enough <= served:
             return False
         choice = _choose(ledger, offers, state, makespan)
+        stands = stands and (choice is None or choice[2:4] == (0, state.least))
         if choice is None:
             choice = _make_room_by_many(ledger, offers, state)
+            stands = stands and choice is None
         if choice is not None:
             _carry_out(ledger, offers, state, choice)
             served += 1
