@@ -41,7 +41,7 @@ from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType
 from dlcontrol.scene import SILENT_S, Scene, Seat
 from dlcontrol.vanishing import Vanishing
-from dlcontrol.verdicts import News, Rules
+from dlcontrol.verdicts import News, Rules, Verdict
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
@@ -221,15 +221,7 @@ class Controller:
         await self._outcomes.catch_up(before)
         before, broken = self._know_gpus(before)
         remember(self._memory.look, before)
-        memory = self._memory
-        verdicts = judging.judge(
-            before,
-            self._options.rules,
-            self._asides,
-            forecasts=memory.forecasts(),
-            resumptions=memory.resumptions(),
-            coming=self._coming,
-        )
+        verdicts = self._judge(before)
         scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
 
         # 2. What shall be.
@@ -333,6 +325,16 @@ class Controller:
             # Thousands are as they were, and what follows from that is known already.
             return seat
         return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
+
+    def _judge(self, scene: Scene) -> Mapping[JobId, Verdict]:
+        return judging.judge(
+            scene,
+            self._options.rules,
+            self._asides,
+            forecasts=self._memory.forecasts(),
+            resumptions=self._memory.resumptions(),
+            coming=self._coming,
+        )
 
     # --- deciding
 
