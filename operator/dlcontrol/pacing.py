@@ -51,6 +51,7 @@ class Bites:
         self.most = pace.most_steps
         """So many next; 0 sets no limit."""
         self._latest = (0, 0.0, 0.0)
+        """What was noted last, of which some may not have been done yet."""
 
     def note(self, steps: int, seconds: float, *, effort: float = 0.0) -> None:
         """Learn that so many have taken so long, after a look of so much effort."""

@@ -51,10 +51,9 @@ class BookedPods:
 
     def note_missing(self, job: JobId, booking: Booking, *, was_used: bool) -> None:
         """Remember that there is no pod of this booking, and that none will be asked for any more."""
-        key, name = PodKey(job, booking.node), name_of(job)
+        key, name = PodKey(job, booking.node), name_of_trainer(job, booking)
         node = self._mirrors.nodes.get(Name("", booking.node))
-        pod_name = podmaking.trainer_name(name.name, booking.serial)
-        self._absences.note_missing(key, pod_name, node, was_used=was_used)
+        self._absences.note_missing(key, name.name, node, was_used=was_used)
         self._known.pop(key, None)
 
     def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
@@ -62,7 +61,7 @@ class BookedPods:
         known = self._known.get(key)
         if known is not None and (known.serial, known.uid) != (booking.serial, uid):
             known = None
-        name = known.name if known is not None else _name_of_pod(key.job, booking)
+        name = known.name if known is not None else name_of_trainer(key.job, booking)
         document = self._mirrors.pods.get(name)
         node = self._mirrors.nodes.get(Name("", key.node))
         if known is not None and known.document is document and known.node is node:
@@ -77,6 +76,7 @@ class BookedPods:
         return pod
 
 
-def _name_of_pod(job: JobId, booking: Booking) -> Name:
+def name_of_trainer(job: JobId, booking: Booking) -> Name:
+    """What the pod is called that was booked."""
     namespace, name = name_of(job)
     return Name(namespace, podmaking.trainer_name(name, booking.serial))

@@ -9,10 +9,9 @@ from dlcontrol.platforms import Entry, PodOrder
 from dlcontrol.records import Booking
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected
-from dloperator.booked import BookedPods
+from dloperator.booked import BookedPods, name_of_trainer
 from dloperator.certificates import Certificates
-from dloperator.jobs import name_of
-from dloperator.mirror import Mirrors, Name
+from dloperator.mirror import Mirrors
 from dloperator.podmaking import PodSettings
 from dloperator.reading import is_of
 from dloperator.remedies import find_remedy
@@ -77,8 +76,7 @@ class Trainers:
 
         If it is not there, whoever booked it may have died before making it.
         """
-        job = name_of(entry.job.id)
-        name = Name(job.namespace, podmaking.trainer_name(job.name, booking.serial))
+        name = name_of_trainer(entry.job.id, booking)
         pod = self._mirrors.pods.get(name)
         if pod is None:
             with contextlib.suppress(NotFound):

@@ -48,10 +48,11 @@ def test_it_is_waited_until_few_are_left_and_no_longer():
     asyncio.run(story())
 
 
-def test_what_one_fails_with_is_raised_at_once_and_ever_after():
-    async def fail() -> None:
-        raise OSError("no")
+async def fail() -> None:
+    raise OSError("no")
 
+
+def test_what_one_fails_with_is_raised_at_once_and_ever_after():
     async def story() -> None:
         trailing, _ = begin(2)
         waiting = asyncio.create_task(trailing.wait_until_few())
@@ -69,9 +70,6 @@ def test_what_one_fails_with_is_raised_at_once_and_ever_after():
 
 
 def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
-    async def fail() -> None:
-        raise OSError("no")
-
     async def story() -> None:
         complaints: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
