@@ -32,7 +32,7 @@ from dlcontrol.patience import Patience
 from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene
-from dlcontrol.trailing import Trailing
+from dlcontrol.trailing import Trailing, Turns
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
 
@@ -90,6 +90,8 @@ class Hands:
         """Pods that we asked for with success."""
         self._launches: Trailing[tuple[JobId, Booking]] = Trailing()
         """Pods that we are asking for."""
+        self.left = 0
+        """How many were not asked for when it was cut short."""
         self._untold: set[tuple[JobId, Booking]] = set()
         """Pods that we booked and have told nothing to run."""
         self._removed: dict[tuple[JobId, Booking], float] = {}
@@ -159,13 +161,22 @@ class Hands:
         return statuses
 
     async def carry_out(
-        self, commands: Iterable[Command], scene: Scene, asides: Asides, *, trailing: int = 0
+        self,
+        commands: Iterable[Command],
+        scene: Scene,
+        asides: Asides,
+        *,
+        turns: Turns,
+        trailing: int = 0,
     ) -> None:
         """
         Do it. ``scene`` holds the statuses as they were recorded, bookings included.
 
-        So many pods may still be asked for when this returns; see :meth:`finish`.
+        Pods are asked for in ``turns``; those that are given none are left for the next look. So many may
+        still be asked for when this returns; see :meth:`finish`.
         """
+        launch = partial(self._begin_launch, scene.now, turns)
+        self.left = 0
         slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
@@ -178,10 +189,10 @@ class Hands:
                     new = [pod for pod in entry.status.pods if pod.node in command.nodes]
                     self._untold.update((command.job, pod) for pod in new)
                     for pod in new:
-                        self._begin_launch(scene.now, entry, pod)
+                        launch(entry, pod)
                 case Launch():
                     entry = scene.entries[command.key.job]
-                    self._begin_launch(scene.now, entry, _booking(entry, command.key.node))
+                    launch(entry, _booking(entry, command.key.node))
                 case Remove():
                     slow.append(partial(self._remove, scene, command))
                 case Forget():
@@ -205,13 +216,22 @@ class Hands:
 
     # --- pods
 
-    def _begin_launch(self, now: float, entry: Entry, booking: Booking) -> None:
-        self._launches.start((entry.job.id, booking), self._launch(now, entry, booking))
+    def _begin_launch(self, now: float, turns: Turns, entry: Entry, booking: Booking) -> None:
+        pod = (entry.job.id, booking)
+        if self._unlaunched.may_ask(pod, now):
+            self._launches.start(pod, self._wait_and_launch(now, turns, entry, booking))
+
+    async def _wait_and_launch(
+        self, now: float, turns: Turns, entry: Entry, booking: Booking
+    ) -> None:
+        async with turns.one() as is_mine:
+            if is_mine:
+                await self._launch(now, entry, booking)
+            else:
+                self.left += 1
 
     async def _launch(self, now: float, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)
-        if not self._unlaunched.may_ask(pod, now):
-            return
         try:
             await self._platform.launch(PodOrder(entry, booking))
         except Fenced:

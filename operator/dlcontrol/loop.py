@@ -26,7 +26,7 @@ from dlcontrol.coordinating import Command, Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
-from dlcontrol.pacing import Bites, Effort, Pace
+from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.platforms import (
     Fenced,
     NotKept,
@@ -40,6 +40,7 @@ from dlcontrol.platforms import (
 from dlcontrol.recording import Records
 from dlcontrol.records import Booking, Condition, ConditionType
 from dlcontrol.scene import SILENT_S, Scene, Seat
+from dlcontrol.trailing import Turns
 from dlcontrol.vanishing import Vanishing
 from dlcontrol.verdicts import News, Rules, Verdict
 from dlcore import cycle
@@ -128,6 +129,7 @@ class Controller:
         """As they were seen at the last look."""
         self._woken = asyncio.Event()
         self._burst = False
+        self._is_urgent = False
         self._began_at = clock()
         self._has_met_all = False
         self._last = _Decided()
@@ -141,9 +143,15 @@ class Controller:
         self.scene: Scene | None = None
         """What was seen and decided last, for whoever shows it."""
 
-    def wake(self, *, burst: bool = False) -> None:
-        """Look at once; with ``burst`` others are expected to follow, and are waited for."""
+    def wake(self, *, burst: bool = False, urgent: bool = False) -> None:
+        """
+        Look at once; with ``burst`` others are expected to follow, and are waited for.
+
+        It is ``urgent`` where somebody waits for what comes of it, as users do, and those who get the GPUs
+        that a job has given up; then less is done before the next look.
+        """
         self._burst = self._burst or burst
+        self._is_urgent = self._is_urgent or urgent
         self._woken.set()
 
     def forgive(self, gpu: GpuRef) -> bool:
@@ -214,6 +222,7 @@ class Controller:
         """Look at everything once, and do what is to be done."""
         began = time.perf_counter()
         self._woken.clear()
+        self._is_urgent = False
         self._hands.check()
 
         # 1. What is, and what has happened.
@@ -230,7 +239,8 @@ class Controller:
         if decision is not None:
             news += telling.news_of_decision(scene, decision.statuses, decision.plan)
             scene = scene.with_statuses(decision.statuses)
-            self._last.basis = self._basis(scene)
+            # What is unfinished is decided about anew whatever is the same then.
+            self._last.basis = None if self._last.is_unfinished else self._basis(scene)
 
         # 3. What can be done for it now; first it is recorded.
         commands = coordinating.next_commands(scene, self._asides)
@@ -444,18 +454,44 @@ class Controller:
 
     async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
+        pace = self._options.pace
         with self._effort.aside():
             began = time.perf_counter()
             await self._hands.finish()
-            rest_of_last = time.perf_counter() - began
+            begun = time.perf_counter()
+            rest_of_last = begun - began
             self._bites.note_rest(rest_of_last)
             if not await self._keep(scene):
                 return False
-            trailing = self._options.pace.trailing_launches
-            await self._hands.carry_out(commands, scene, self._asides, trailing=trailing)
-        seconds = self._effort.waited - rest_of_last
-        self._bites.note(steps, seconds, effort=self._effort.seconds)
+            await self._hands.carry_out(
+                commands,
+                scene,
+                self._asides,
+                turns=Turns(pace.launches_at_once, self._cut_after(begun)),
+                # Who still waits for a turn may be left by then.
+                trailing=min(pace.trailing_launches, pace.launches_at_once),
+            )
+        self._bites.note(
+            Taken(
+                steps=steps,
+                seconds=self._effort.waited - rest_of_last,
+                effort=self._effort.seconds,
+                is_hurried=self._is_urgent,
+                left=self._hands.left,
+            )
+        )
         return True
+
+    def _cut_after(self, begun: float) -> Callable[[], bool]:
+        """
+        Tell whether to leave the rest: more was taken than if somebody had waited, and now somebody does.
+
+        It never happens twice in a row, so that what was left is not left again.
+        """
+        if not self._bites.is_long:
+            return lambda: False
+        enough = begun + self._bites.hurried_seconds(self._effort.seconds)
+        return lambda: self._is_urgent and time.perf_counter() >= enough
 
     async def _keep(self, scene: Scene) -> bool:
         """Record it. If that is refused of some jobs, all is looked at anew, and they are left alone."""

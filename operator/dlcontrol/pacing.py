@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -31,7 +31,10 @@ class Pace:
     each step costs a write to a server, a newcomer so need not wait for thousands of others."""
     bite_seconds: float = 2.0
     """And no more than can be taken in so long, as fast as it went last: a server may be slow. Where a look
-    at everything takes long itself, up to three times as long, so that less of the time is spent on looks."""
+    at everything takes long itself, up to three times as long, so that less of the time is spent on looks;
+    all the sooner if nobody has news meanwhile. If somebody has after all, pods are left for the next time."""
+    launches_at_once: int = 32
+    """So many pods are made ready and asked for at the same time, one at least."""
     trailing_launches: int = 0
     """So many pods may still be asked for when the next look begins, so that a server has something to do
     meanwhile."""
@@ -39,8 +42,26 @@ class Pace:
 
 LONGEST_BITE: Final = 3.0
 """So many times as long as usual at most, because newcomers wait until it is taken."""
+UNHURRIED: Final = 4.0
+"""For so many times as long after a look of the same effort, where nobody waits for the next decision."""
 LEAST_STEPS: Final = 8
 """So many are taken at a time however slow it is, for each look costs something too."""
+LAUNCH_SHARE: Final = 0.5
+"""So much of what a step takes is asking for its pod; the rest is its record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What was done of a decision."""
+
+    steps: int
+    seconds: float
+    effort: float = 0.0
+    """Of the look before it."""
+    is_hurried: bool = True
+    """Whether somebody waited for the next decision meanwhile, as others will."""
+    left: int = 0
+    """So many pods were left for the next time, because it was cut short."""
 
 
 class Bites:
@@ -50,23 +71,49 @@ class Bites:
         self._pace = pace
         self.most = pace.most_steps
         """So many next; 0 sets no limit."""
-        self._latest = (0, 0.0, 0.0)
-        """What was noted last, of which some may not have been done yet."""
+        self.is_long = False
+        """Whether that is for who has time, and so may be cut short."""
+        self._per_second: float | None = None
+        """So fast it went last."""
+        self._latest: Taken | None = None
+        """Of which some may not have been done yet."""
+        self._owes = False
+        """Whether pods were left by the one before."""
 
-    def note(self, steps: int, seconds: float, *, effort: float = 0.0) -> None:
-        """Learn that so many have taken so long, after a look of so much effort."""
-        self._latest = (steps, seconds, effort)
-        if steps and seconds > 0.0 and self._pace.most_steps:
-            usual = self._pace.bite_seconds
-            time_for_it = min(max(usual, self._pace.rest_share * effort), LONGEST_BITE * usual)
-            in_time = max(LEAST_STEPS, int(steps * time_for_it / seconds))
-            self.most = min(self._pace.most_steps, in_time)
+    def hurried_seconds(self, effort: float) -> float:
+        """How long one is to take after a look of so much effort, where somebody waits."""
+        return self._in_bounds(self._pace.rest_share * effort)
+
+    def note(self, taken: Taken) -> None:
+        """Learn how fast it goes."""
+        self._learn(taken)
+        self._latest, self._owes = taken, bool(taken.left)
 
     def note_rest(self, seconds: float) -> None:
-        """Learn that the latest ones have taken so much longer: the next look had begun meanwhile."""
-        steps, until_then, effort = self._latest
-        self.note(steps, until_then + seconds, effort=effort)
-        self._latest = (0, 0.0, 0.0)
+        """Learn that the latest one has taken so much longer: the next look had begun meanwhile."""
+        taken, self._latest = self._latest, None
+        if taken is not None:
+            self._learn(replace(taken, seconds=taken.seconds + seconds))
+
+    def _learn(self, taken: Taken) -> None:
+        if not self._pace.most_steps:
+            return
+        is_whole = not taken.left and not self._owes
+        if taken.steps and taken.seconds > 0.0 and is_whole:
+            self._per_second = taken.steps / taken.seconds
+        self.is_long = not taken.is_hurried
+        if self._per_second is None:
+            return
+        time_for_it = self.hurried_seconds(taken.effort)
+        if self.is_long:
+            time_for_it = self._in_bounds(UNHURRIED * self._pace.rest_share * taken.effort)
+        # What was left is done first of all.
+        steps = int(self._per_second * time_for_it - LAUNCH_SHARE * taken.left)
+        self.most = min(self._pace.most_steps, max(LEAST_STEPS, steps))
+
+    def _in_bounds(self, seconds: float) -> float:
+        usual = self._pace.bite_seconds
+        return min(max(usual, seconds), LONGEST_BITE * usual)
 
 
 class Effort:

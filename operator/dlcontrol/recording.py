@@ -29,6 +29,30 @@ class _Mark(NamedTuple):
         return cls(status.generation, status.booked)
 
 
+class _Farther:
+    """How far a job is that is farther than recorded."""
+
+    def __init__(self, written: Status, status: Status) -> None:
+        self._written = written
+        self._status = status
+        self._shown: tuple[Entry, Entry] | None = None
+        """It as the platform shows it, and as it is."""
+
+    def holds_of(self, recorded: Status) -> bool:
+        """Whether what is recorded is what it was found to be farther than."""
+        return recorded is self._written or recorded == self._written
+
+    def says(self, written: Status, status: Status) -> bool:
+        """Whether it is the one of the other."""
+        return self._written is written and self._status is status
+
+    def show(self, entry: Entry) -> Entry:
+        """Show a job as far as it is; the same object for the same."""
+        if self._shown is None or self._shown[0] is not entry:
+            self._shown = (entry, replace(entry, status=self._status))
+        return self._shown[1]
+
+
 class Records:
     """One for the life of a controller."""
 
@@ -38,8 +62,8 @@ class Records:
         """What may be recorded, as far as we are concerned."""
         self._recorded: dict[JobId, Status] | None = None
         """What was recorded at the latest look; unknown before the first."""
-        self._unwritten: dict[JobId, tuple[Status, Status]] = {}
-        """Of jobs that are farther than recorded: the record, and what is true."""
+        self._unwritten: dict[JobId, _Farther] = {}
+        """Jobs that are farther than recorded."""
 
     def recall(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Entry]:
         """Show the jobs as far as they are known to be; raises :class:`Fenced` if it is not we who lead."""
@@ -52,9 +76,9 @@ class Records:
         for job in before.keys() - entries.keys():
             del self._ours[job]
         recalled = dict(entries)
-        for job, (written, farther) in self._unwritten.items():
-            if job in entries and entries[job].status == written:
-                recalled[job] = replace(entries[job], status=farther)
+        for job, farther in self._unwritten.items():
+            if job in entries and farther.holds_of(entries[job].status):
+                recalled[job] = farther.show(entries[job])
         return recalled
 
     def _insist_on_leading(self, job: JobId, status: Status, *, begins: bool) -> None:
@@ -67,17 +91,22 @@ class Records:
         """Record what differs from what is recorded, as far as it matters; ``offered`` in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
-        self._unwritten = {}
+        before, self._unwritten = self._unwritten, {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status
             if job in offered:
                 lasting[job] = status
-            elif status is recorded or status == recorded:
+            elif status is recorded:
+                continue
+            elif job in before and before[job].says(recorded, status):
+                # Thousands are as they were at the last look.
+                self._unwritten[job] = before[job]
+            elif status == recorded:
                 continue
             elif _matters(recorded, status):
                 lasting[job] = status
             else:
-                self._unwritten[job] = (recorded, status)
+                self._unwritten[job] = _Farther(recorded, status)
         if not lasting:
             return
         for job, status in lasting.items():

@@ -1,10 +1,27 @@
 """Work that is done many pieces at a time, the last of which may go on while something else is begun."""
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+class Turns:
+    """Lets so many be at work at a time; once it is cut short, nobody any more who has had to wait."""
+
+    def __init__(self, most: int, is_cut: Callable[[], bool]) -> None:
+        self._free = asyncio.Semaphore(max(1, most))
+        self._is_cut = is_cut
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[bool]:
+        """Wait for a turn, and tell whether it is given."""
+        # Those that come first are let in whatever is the matter, so that it always goes on.
+        has_to_wait = self._free.locked()
+        async with self._free:
+            yield not (has_to_wait and self._is_cut())
 
 
 class Trailing(Generic[K]):

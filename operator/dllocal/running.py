@@ -203,7 +203,7 @@ class Running:
             policy=self.setup.options.policy,
             scene=lambda: self.controller.scene,
             snapshot=self.controller.snapshot,
-            wake=lambda: self.controller.wake(burst=True),
+            wake=lambda: self.controller.wake(burst=True, urgent=True),
             forgive=self.controller.forgive,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
             settings=lambda: self.setup.settings,
@@ -235,7 +235,7 @@ class Running:
             if self.setup.listener is not None:
                 self.setup.listener(key, state, now)
         if material:
-            self.controller.wake()
+            self.controller.wake(urgent=True)
 
     def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
         if not self._fenced.done():

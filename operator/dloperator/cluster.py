@@ -169,6 +169,10 @@ class Cluster:
         if not self._term.holds():
             raise Fenced("the Lease could not be renewed in time, so another operator may lead")
 
+    def _insist_on_ours(self, name: Name, document: Json) -> None:
+        if epoch_of(document) > self._epoch:
+            raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
+
     def _read_jobs(self) -> set[Name]:
         """Take in what became of jobs, and return of which ones anything did."""
         changed = set(self._mirrors.changed_jobs) | self._templates.news()
@@ -193,8 +197,7 @@ class Cluster:
                 self._mirrors.changed_jobs.add(name)
                 self._mirrors.wake(True)  # noqa: FBT003 - one news follows the other
                 continue
-            if epoch_of(document) > self._epoch:
-                raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
+            self._insist_on_ours(name, document)
             verdict = self._templates.verdict(document)
             # One that was decided about before is never out of sight: it may hold GPUs.
             was_seen = job_id(name) in entries or bool(document.get("status"))
@@ -265,6 +268,7 @@ class Cluster:
         recorded = self._jobs.status(name_of(job))
         if document is None or recorded is None or not status.says_the_same_as(recorded):
             return
+        self._insist_on_ours(name_of(job), document)
         self._remaining[job] = remaining
         try:
             await self._write_once(document, status)
@@ -305,6 +309,7 @@ class Cluster:
         document = self._mirrors.jobs.get(name)
         if document is None:
             return True  # It was deleted, and had nothing.
+        self._insist_on_ours(name, document)
         status = wanted if wanted is not None else self._jobs.read(document).status
         try:
             if status.pods and _may_be_held(document):
@@ -374,8 +379,7 @@ class Cluster:
             return
         except (Rejected, Unreachable) as error:
             raise keeping.not_kept(job_id(name), error) from error
-        if epoch_of(newer) > self._epoch:
-            raise Fenced(f"job {name} was decided about in epoch {epoch_of(newer)}")
+        self._insist_on_ours(name, newer)
         self._mirrors.jobs.show(newer)
 
     # --- pods

@@ -28,7 +28,7 @@ from dloperator.certificates import Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
 from dloperator.jobs import Specs, name_of
-from dloperator.mirror import Mirrors
+from dloperator.mirror import Mirrors, Name
 from dloperator.ownpod import tell_of_store
 from dloperator.publishing import Publisher, Publishing
 from dloperator.reserving import Reservations
@@ -154,7 +154,7 @@ class Leading:
             await show_settings(self._api, self._notice)
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
         self._mirrors.stir = self._tidier.wake
-        self._mirrors.meet = self._cluster.meet
+        self._mirrors.meet = self._meet
         await together(
             self._controller.run(),
             self._teller.run(),
@@ -176,8 +176,12 @@ class Leading:
         await self._sidecars.close()
         self._memory.close()
 
+    def _meet(self, name: Name) -> None:
+        self._cluster.meet(name)
+        self._controller.wake(burst=True, urgent=True)
+
     def _wake_soon(self) -> None:
-        self._controller.wake(burst=True)
+        self._controller.wake(burst=True, urgent=True)
 
     async def _renew(self) -> None:
         for number in itertools.count(1):
@@ -213,7 +217,7 @@ class Leading:
         if entry is not None and state is not None:
             self._memory.hear(entry, key, state, time.time())
         if material:
-            self._controller.wake()
+            self._controller.wake(urgent=True)
 
     def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
         if not self._fenced.done():

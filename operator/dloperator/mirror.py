@@ -8,11 +8,13 @@ so an answer to a write and an event of the watch can come in any order.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from dloperator import names
 from dloperator.neighbourhood import Neighbourhood
 
 Json = Mapping[str, Any]
 
 BOOKS = "managedFields"
+_OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
 """Events of what was deleted longer ago than this do not come any more."""
 
@@ -38,6 +40,33 @@ def _lean(document: Json) -> Json:
     return {**document, "metadata": metadata}
 
 
+def _is_more_than_ours(known: Json, shown: Json) -> bool:
+    """
+    Whether anything of a job is new but what we ourselves write: a status in one epoch, and our finalizer.
+
+    What we have just written the watch often shows before it is answered. Whatever a user writes changes
+    the metadata: a spec counts its generation up.
+    """
+    if _written_by_users(known) != _written_by_users(shown):
+        return True
+    before = _epoch_of(known)
+    return before is not None and _epoch_of(shown) != before
+
+
+def _written_by_users(job: Json) -> tuple[Json, list[str]]:
+    metadata = job["metadata"]
+    finalizers = metadata.get("finalizers") or ()
+    return (
+        {name: each for name, each in metadata.items() if name not in _OUR_OWN},
+        [each for each in finalizers if each != names.FINALIZER],
+    )
+
+
+def _epoch_of(job: Json) -> int | None:
+    epoch: int | None = (job.get("status") or {}).get("epoch")
+    return epoch
+
+
 def version_of(document: Json) -> int:
     """Which write made it what it is."""
     return int(document["metadata"]["resourceVersion"])
@@ -46,9 +75,16 @@ def version_of(document: Json) -> int:
 class Mirror:
     """The objects of one kind, as far as is known here."""
 
-    def __init__(self, changed: Callable[[Name, bool], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Name, bool], None],
+        *,
+        is_news: Callable[[Json, Json], bool] = lambda _known, _shown: True,
+    ) -> None:
         self._changed = changed
         """Told what has changed, and whether that is news: our own writes are not."""
+        self._is_news = is_news
+        """Whether what others wrote is, by the object as it was and as it is."""
         self._objects: dict[Name, Json] = {}
         self._gone: dict[Name, int] = {}
         """Of objects that were deleted lately: with which write."""
@@ -71,8 +107,8 @@ class Mirror:
         if known is None and self._is_past(name, version):
             return
         self._gone.pop(name, None)
-        self._objects[name] = _lean(document)
-        self._changed(name, not is_ours)
+        shown = self._objects[name] = _lean(document)
+        self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
 
     def show_end(self, document: Json) -> None:
         """Take in that an object is deleted; the document is the last there was of it."""
@@ -125,7 +161,7 @@ class Mirrors:
         """Since they were looked at last."""
         self.changed_pods: set[Name] = set()
         """Since they were counted last."""
-        self.jobs = Mirror(self._job_changed)
+        self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
         self.pods = Mirror(self._pod_changed)
         self.nodes = Mirror(self._changed)
         self.neighbourhood = Neighbourhood()

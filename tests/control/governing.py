@@ -5,6 +5,7 @@ Controllers in a played world: begun, woken, killed, held back, and followed by 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dlcontrol.learning import Resumption
 from dlcontrol.loop import Controller, Options
@@ -114,8 +115,11 @@ class Government:
         *,
         rules: Rules = RULES,
         pace: Pace = PACE,
+        impatience: float = 0.0,
     ) -> None:
         self.world = world
+        self.impatience = impatience
+        """How often somebody waits for the next decision while one is carried out."""
         self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
         self.memory = PlayedMemory()
         self.gauge = PlayedGauge()
@@ -225,6 +229,9 @@ class Government:
         if reign.is_over or reign.task is not None:
             return
         reign.task = self._loop.create_task(reign.controller.cycle())
+        if self.impatience and self.world.chance.random() < self.impatience:
+            # Once it has begun to look: then it leaves the rest of what it does for the next time.
+            self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 
     def _pump(self, reign: Reign) -> None:

@@ -78,8 +78,17 @@ class Story:
             PACE,
             period_seconds=chance.choice((1.0, 4.0, 15.0)),
             trailing_launches=chance.choice((0, 1, 3)),
+            launches_at_once=chance.choice((1, 2, 32)),
+            most_steps=chance.choice((0, 1, 3)),
+            bite_seconds=0.0,
         )
-        self.government = Government(self.world, plot.policy, plot.mechanism, pace=pace)
+        self.government = Government(
+            self.world,
+            plot.policy,
+            plot.mechanism,
+            pace=pace,
+            impatience=chance.choice((0.0, 0.3, 0.9)),
+        )
         self.trainings = Trainings(self.world)
         self.is_calm = False
         self._names = 0

@@ -13,6 +13,7 @@ from dlcontrol.patience import FIRST_PAUSE_S
 from dlcontrol.platforms import Address, Fenced, PodKey
 from dlcontrol.records import Booking
 from dlcontrol.scene import NO_CONTACT
+from dlcontrol.trailing import Turns
 from dlcore.model import JobId, NodeName, Training
 from dlwire.messages import Peer, Run, Stop
 from tests.control.scenes import (
@@ -95,11 +96,15 @@ def hands(place):
     return Hands(place, place, EPOCH)
 
 
+def turns(most=8, *, is_cut=lambda: False):
+    return Turns(most, is_cut)
+
+
 def do(hands, place, scene, *commands):
     """Carry them out; returns what was said and asked for."""
     place.calls.clear()
     scene = scene.with_statuses(hands.bookings(commands, scene))
-    asyncio.run(hands.carry_out(commands, scene, Asides()))
+    asyncio.run(hands.carry_out(commands, scene, Asides(), turns=turns()))
     return place.calls
 
 
@@ -206,7 +211,7 @@ def test_what_cannot_be_said_to_one_job_is_said_to_the_others(hands, place):
     )
     asides = Asides()
     commands = [Begin(A, (NodeName("n9"),)), Begin(JobId("b"), (N0,))]
-    asyncio.run(hands.carry_out(commands, scene, asides))
+    asyncio.run(hands.carry_out(commands, scene, asides, turns=turns()))
     assert [key for key, _ in place.calls] == [PodKey(JobId("b"), N0)]
     assert asides.jobs == {A}
 
@@ -298,7 +303,7 @@ def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
 
     async def story():
         place.holds = asyncio.Event()
-        await hands.carry_out(commands, scene, Asides(), trailing=2)
+        await hands.carry_out(commands, scene, Asides(), turns=turns(), trailing=2)
         assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
         finishing = asyncio.create_task(hands.finish())
         for _ in range(10):
@@ -312,6 +317,33 @@ def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
     asyncio.run(story())
 
 
+def test_what_has_no_turn_when_it_is_cut_short_is_left_and_asked_for_when_it_is_said_again(
+    hands, place
+):
+    nodes = tuple(NodeName(f"n{number}") for number in range(4))
+    scene = make_scene(cast("a", dict.fromkeys(nodes, (0,))))
+    commands = [Book(A, nodes)]
+    scene = scene.with_statuses(hands.bookings(commands, scene))
+
+    async def story():
+        place.holds, one = asyncio.Event(), turns(1, is_cut=lambda: bool(place.calls))
+        doing = asyncio.create_task(hands.carry_out(commands, scene, Asides(), turns=one))
+        while not place.calls:
+            await asyncio.sleep(0)
+        place.holds.set()
+        await asyncio.wait_for(doing, 30.0)
+
+    asyncio.run(story())
+    asked = [booking for _, _, booking in place.calls]
+    booked = list(scene.entries[A].status.pods)
+    assert asked == booked[:1], "who comes first is let in"
+    assert [hands.has_asked(A, pod) for pod in booked] == [True, False, False, False]
+    assert hands.left == 3
+    others = [Launch(PodKey(A, pod.node)) for pod in booked[1:]]
+    assert do(hands, place, scene, *others) == [("launch", A, pod) for pod in booked[1:]]
+    assert hands.left == 0
+
+
 def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hands, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     commands = [Book(A, (N0,))]
@@ -320,7 +352,7 @@ def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hand
 
     async def story():
         hands.check()
-        await hands.carry_out(commands, scene, Asides(), trailing=1)
+        await hands.carry_out(commands, scene, Asides(), turns=turns(), trailing=1)
         with pytest.raises(Fenced, match="another one leads"):
             await hands.finish()
         with pytest.raises(Fenced, match="another one leads"):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dlcontrol.loop import Controller, Options
-from dlcontrol.pacing import Bites, Effort, Pace
+from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.platforms import Fenced
 from dlcontrol.records import ConditionType
 from dlcore import policies
@@ -179,6 +179,43 @@ def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_f
     asyncio.run(play())
 
 
+def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
+    async def play() -> None:
+        pace = replace(PATIENT, most_steps=4, bite_seconds=0.0, launches_at_once=1)
+        with running(pace=pace) as (controller, world, gauge):
+            platform, may_end, asked = controller._platform, asyncio.Event(), []
+            launch = platform.launch
+
+            async def launch_when_told(order):
+                asked.append(order.entry.job.id)
+                await may_end.wait()
+                await launch(order)
+
+            platform.launch = launch_when_told
+            task = asyncio.create_task(controller.run())
+            await until(gauge.decided)
+            for number in range(3):
+                world.submit(make_job(f"job-{number}", options=(1,)))
+            controller.wake()
+            async with asyncio.timeout(60):
+                while not asked:
+                    await asyncio.sleep(0.01)
+            world.submit(make_job("newcomer", options=(1,)))
+            controller.wake(urgent=True)
+            may_end.set()
+            await until(gauge.decided)
+            assert len(asked) == 1, "the others are left"
+            await until(gauge.decided)
+            async with asyncio.timeout(60):
+                while len(asked) < 4:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            assert sorted(asked) == ["job-0", "job-1", "job-2", "newcomer"], "each was once"
+            assert all(entry.status.placement for entry in world.entries.values())
+
+    asyncio.run(play())
+
+
 def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
     async def play() -> None:
         with running(pace=replace(PATIENT, trailing_launches=4)) as (controller, world, gauge):
@@ -260,13 +297,28 @@ def test_the_loop_rests_longer_than_it_works():
 
 def test_what_is_only_done_when_the_next_look_has_begun_counts_too():
     bites = Bites(Pace(most_steps=256, bite_seconds=2.0))
-    bites.note(40, 1.0)
+    bites.note(Taken(steps=40, seconds=1.0))
     assert bites.most == 80
     bites.note_rest(3.0)
     assert bites.most == 20
-    bites.note(0, 1.0)
+    bites.note(Taken(steps=0, seconds=1.0))
     bites.note_rest(5.0)
     assert bites.most == 20, "where nothing was to be taken nothing is learnt"
+
+
+def test_what_was_left_is_done_first_and_is_not_left_again():
+    bites = Bites(Pace(most_steps=256, bite_seconds=2.0))
+    bites.note(Taken(steps=100, seconds=2.0, effort=0.5, is_hurried=False))
+    assert (bites.most, bites.is_long) == (256, True)
+    bites.note(Taken(steps=256, seconds=2.5, effort=0.5, left=120))
+    assert not bites.is_long, "so that it is not cut short again"
+    assert bites.most == 40, "as many as a hundred less those that are left, of which half is done"
+    bites.note(Taken(steps=40, seconds=2.5, effort=0.5))
+    assert bites.most == 100, "how fast it went with those that were left says nothing"
+    bites.note(Taken(steps=100, seconds=4.0, effort=0.5))
+    assert bites.most == 50
+    bites.note(Taken(steps=50, seconds=2.0, left=1000))
+    assert bites.most == 8, "it always goes on"
 
 
 def test_what_is_as_it_was_is_the_same_seat():
@@ -292,20 +344,26 @@ def test_what_is_as_it_was_is_the_same_seat():
 
 def test_a_bite_is_what_can_be_taken_in_time():
     bites = Bites(Pace(most_steps=64, bite_seconds=2.0))
-    bites.note(64, 4.0)
+    bites.note(Taken(steps=64, seconds=4.0))
     assert bites.most == 32
-    bites.note(0, 9.0)
+    bites.note(Taken(steps=0, seconds=9.0))
     assert bites.most == 32, "who decides nothing learns nothing"
-    bites.note(32, 60.0)
+    bites.note(Taken(steps=32, seconds=60.0))
     assert bites.most == 8, "each look costs something too"
-    bites.note(8, 0.01)
+    bites.note(Taken(steps=8, seconds=0.01))
     assert bites.most == 64
-    bites.note(8, 2.0, effort=1.0)
+    bites.note(Taken(steps=8, seconds=2.0, effort=1.0))
     assert bites.most == 12, "where a look takes a second, looks take no more than a quarter of all"
-    bites.note(12, 2.0, effort=60.0)
+    bites.note(Taken(steps=12, seconds=2.0, effort=60.0))
     assert bites.most == 36, "whoever comes does not wait for minutes"
+    bites.note(Taken(steps=36, seconds=6.0, effort=0.1, is_hurried=False))
+    assert bites.most == 12, "what is cheap to look at is looked at often"
+    bites.note(Taken(steps=12, seconds=2.0, effort=0.25, is_hurried=False))
+    assert bites.most == 18, "more is taken where nobody waits for the next decision"
+    bites.note(Taken(steps=18, seconds=3.0, effort=9.0, is_hurried=False))
+    assert bites.most == 36
     unlimited = Bites(Pace())
-    unlimited.note(1000, 60.0)
+    unlimited.note(Taken(steps=1000, seconds=60.0))
     assert unlimited.most == 0
 
 

@@ -71,6 +71,18 @@ def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
     assert book.writes == [(A, replace(status, iteration=5, failures=1))]
 
 
+def test_a_job_that_is_farther_than_recorded_is_the_same_object_at_each_look(book):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    records = Records(book)
+    farther = replace(scene.entries[A].status, iteration=5)
+    look(records, book, scene, a=farther)
+    first, second = (look(records, book, scene)[A] for _ in range(2))
+    assert first.status is farther
+    assert first is second
+    other = replace(scene, entries={A: replace(scene.entries[A], spec_generation=9)})
+    assert look(records, book, other)[A].spec_generation == 9
+
+
 def test_how_far_a_job_is_is_written_when_its_seconds_are_counted(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     counted = replace(scene.entries[A].status, iteration=5, service=9.0, counted_at=30.0)

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from dlcontrol.trailing import Trailing
+from dlcontrol.trailing import Trailing, Turns
 
 
 class Piece:
@@ -100,5 +100,30 @@ def test_who_is_ended_while_waiting_leaves_nothing_under_way():
         await turns()
         assert not any(piece.ended for piece in pieces)
         assert not any(number in trailing for number in range(3))
+
+    asyncio.run(story())
+
+
+def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_cut_short():
+    async def story() -> None:
+        is_cut, at_work, given = False, [], []
+        may_end = asyncio.Event()
+        turns = Turns(2, lambda: is_cut)
+
+        async def work(number) -> None:
+            async with turns.one() as is_mine:
+                given.append((number, is_mine))
+                at_work.append(number)
+                await may_end.wait()
+
+        tasks = [asyncio.create_task(work(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        assert at_work == [0, 1]
+        is_cut = True
+        may_end.set()
+        await asyncio.gather(*tasks)
+        assert given == [(0, True), (1, True), (2, False), (3, False), (4, False)]
+        await work(5)
+        assert given[-1] == (5, True), "who finds a turn free goes on"
 
     asyncio.run(story())

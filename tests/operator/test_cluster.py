@@ -127,6 +127,29 @@ def test_a_former_leader_writes_nothing_over_what_the_new_one_has_stamped(stage)
     asyncio.run(story())
 
 
+def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it(stage):
+    """Not even of what it has looked at before: the precondition alone would let it."""
+
+    async def story():
+        async with Side(stage, 1) as old, Side(stage, 2) as new:
+            entry = (await old.see()).entries[old.job]
+            status = given(entry.status, [0])
+            await old.cluster.record({old.job: status})
+            await new.see()
+            await new.cluster.stamp()
+            old.mirrors.jobs.show(stage.job("job"))
+            for write in (
+                old.cluster.record({old.job: given(entry.status, [0, 1, 2])}),
+                old.cluster.publish(old.job, status, None),
+            ):
+                with pytest.raises(Fenced, match="epoch 2"):
+                    await write
+            assert stage.status("job")["epoch"] == 2
+            await old.api.close()
+
+    asyncio.run(story())
+
+
 def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
     async def story():
         async with Side(stage, 1) as side:

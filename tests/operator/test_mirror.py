@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from dloperator import names
 from dloperator.mirror import Mirror, Mirrors, Name, version_of
 
 JOB = Name("lab", "job")
@@ -45,6 +46,55 @@ def test_a_job_is_met_when_it_comes_and_not_when_we_write():
     mirrors.jobs.show(document(4), is_ours=True)
     mirrors.pods.show(document(5))
     assert met == [JOB]
+
+
+def written(version, **changes):
+    """A job as it is after a write; what is named stands in its metadata, an epoch in its status."""
+    job = document(version)
+    epoch = changes.pop("epoch", 7)
+    job["metadata"] |= {"generation": 1, "uid": "a"} | changes
+    return job | {"status": {"phase": f"at {version}", "epoch": epoch}}
+
+
+@pytest.fixture
+def heard():
+    """What is told of a job that is known, with a status in the epoch 7."""
+    mirrors = Mirrors()
+    heard: list[str] = []
+    mirrors.jobs.show(written(3))
+    mirrors.attend()
+    mirrors.changed_jobs.clear()
+    mirrors.meet = lambda _: heard.append("met")
+    mirrors.wake = lambda _: heard.append("woken")
+    return mirrors, heard
+
+
+@pytest.mark.parametrize(
+    "ours", [written(4), written(4, finalizers=[names.FINALIZER]), written(9, managedFields=[{}])]
+)
+def test_what_only_we_write_is_no_news_whoever_tells_of_it_first(heard, ours):
+    """The watch may show what we have written before we are answered."""
+    mirrors, told = heard
+    mirrors.jobs.show(ours)
+    assert told == []
+    assert mirrors.changed_jobs == {JOB}, "it is looked at all the same"
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        written(4, generation=2),
+        written(4, deletionTimestamp="2026-01-01T00:00:00Z"),
+        written(4, finalizers=["example.org/mine"]),
+        written(4, annotations={"who": "me"}),
+        written(4, uid="b"),
+        written(4, epoch=8),
+    ],
+)
+def test_what_anybody_else_may_have_written_is_news(heard, theirs):
+    mirrors, told = heard
+    mirrors.jobs.show(theirs)
+    assert told == ["woken", "met"]
 
 
 def test_versions_are_numbers(mirror):
