@@ -454,7 +454,7 @@ class Controller:
 
     async def _bring_about(self, commands: Sequence[Command], scene: Scene, steps: int) -> bool:
         """Record it, and then do it; tell whether it could be recorded."""
-        pace = self._options.pace
+        pace, effort = self._options.pace, self._effort.seconds
         with self._effort.aside():
             began = time.perf_counter()
             await self._hands.finish()
@@ -467,7 +467,7 @@ class Controller:
                 commands,
                 scene,
                 self._asides,
-                turns=Turns(pace.launches_at_once, self._cut_after(begun)),
+                turns=Turns(pace.launches_at_once, self._cut_after(begun, effort)),
                 # Who still waits for a turn may be left by then.
                 trailing=min(pace.trailing_launches, pace.launches_at_once),
             )
@@ -475,14 +475,14 @@ class Controller:
             Taken(
                 steps=steps,
                 seconds=self._effort.waited - rest_of_last,
-                effort=self._effort.seconds,
+                effort=effort,
                 is_hurried=self._is_urgent,
                 left=self._hands.left,
             )
         )
         return True
 
-    def _cut_after(self, begun: float) -> Callable[[], bool]:
+    def _cut_after(self, begun: float, effort: float) -> Callable[[], bool]:
         """
         Tell whether to leave the rest: more was taken than if somebody had waited, and now somebody does.
 
@@ -490,7 +490,7 @@ class Controller:
         """
         if not self._bites.is_long:
             return lambda: False
-        enough = begun + self._bites.hurried_seconds(self._effort.seconds)
+        enough = begun + self._bites.hurried_seconds(effort)
         return lambda: self._is_urgent and time.perf_counter() >= enough
 
     async def _keep(self, scene: Scene) -> bool:

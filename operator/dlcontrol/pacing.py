@@ -86,21 +86,30 @@ class Bites:
 
     def note(self, taken: Taken) -> None:
         """Learn how fast it goes."""
-        self._learn(taken)
-        self._latest, self._owes = taken, bool(taken.left)
+        if taken.left or self._owes:
+            # How fast it goes with what was left says nothing.
+            self._latest = None
+        else:
+            self._learn_speed(taken)
+            self._latest = taken
+        self._owes = bool(taken.left)
+        self._size_next(taken)
 
     def note_rest(self, seconds: float) -> None:
         """Learn that the latest one has taken so much longer: the next look had begun meanwhile."""
         taken, self._latest = self._latest, None
         if taken is not None:
-            self._learn(replace(taken, seconds=taken.seconds + seconds))
+            taken = replace(taken, seconds=taken.seconds + seconds)
+            self._learn_speed(taken)
+            self._size_next(taken)
 
-    def _learn(self, taken: Taken) -> None:
+    def _learn_speed(self, taken: Taken) -> None:
+        if taken.steps and taken.seconds > 0.0:
+            self._per_second = taken.steps / taken.seconds
+
+    def _size_next(self, taken: Taken) -> None:
         if not self._pace.most_steps:
             return
-        is_whole = not taken.left and not self._owes
-        if taken.steps and taken.seconds > 0.0 and is_whole:
-            self._per_second = taken.steps / taken.seconds
         self.is_long = not taken.is_hurried
         if self._per_second is None:
             return

@@ -230,7 +230,9 @@ class Government:
             return
         reign.task = self._loop.create_task(reign.controller.cycle())
         if self.impatience and self.world.chance.random() < self.impatience:
-            # Once it has begun to look: then it leaves the rest of what it does for the next time.
+            # Once it has begun to look: then it leaves the rest of what it does for the next time, here even
+            # where it has just done so.
+            reign.controller._bites.is_long = True
             self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 

@@ -78,7 +78,7 @@ class Story:
             PACE,
             period_seconds=chance.choice((1.0, 4.0, 15.0)),
             trailing_launches=chance.choice((0, 1, 3)),
-            launches_at_once=chance.choice((1, 2, 32)),
+            launches_at_once=chance.choice((1, 1, 32)),
             most_steps=chance.choice((0, 1, 3)),
             bite_seconds=0.0,
         )
@@ -87,7 +87,7 @@ class Story:
             plot.policy,
             plot.mechanism,
             pace=pace,
-            impatience=chance.choice((0.0, 0.3, 0.9)),
+            impatience=chance.choice((0.0, 0.5, 0.9)),
         )
         self.trainings = Trainings(self.world)
         self.is_calm = False

@@ -314,6 +314,7 @@ def test_what_was_left_is_done_first_and_is_not_left_again():
     assert not bites.is_long, "so that it is not cut short again"
     assert bites.most == 40, "as many as a hundred less those that are left, of which half is done"
     bites.note(Taken(steps=40, seconds=2.5, effort=0.5))
+    bites.note_rest(1.0)
     assert bites.most == 100, "how fast it went with those that were left says nothing"
     bites.note(Taken(steps=100, seconds=4.0, effort=0.5))
     assert bites.most == 50
