@@ -93,6 +93,14 @@ def given(status, gpus):
     )
 
 
+async def record_given(side, gpus):
+    """Decide these GPUs for its job; returns what was recorded."""
+    entry = (await side.see()).entries[side.job]
+    status = given(entry.status, gpus)
+    await side.cluster.record({side.job: status})
+    return status
+
+
 def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
     async def story():
         async with Side(stage, 1) as side, Side(stage, 1) as other:
@@ -132,14 +140,12 @@ def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it
 
     async def story():
         async with Side(stage, 1) as old, Side(stage, 2) as new:
-            entry = (await old.see()).entries[old.job]
-            status = given(entry.status, [0])
-            await old.cluster.record({old.job: status})
+            status = await record_given(old, [0])
             await new.see()
             await new.cluster.stamp()
             old.mirrors.jobs.show(stage.job("job"))
             for write in (
-                old.cluster.record({old.job: given(entry.status, [0, 1, 2])}),
+                old.cluster.record({old.job: given(status, [0, 1, 2])}),
                 old.cluster.publish(old.job, status, None),
             ):
                 with pytest.raises(Fenced, match="epoch 2"):
@@ -360,9 +366,7 @@ def test_a_pod_that_may_have_been_used_has_not_ended_because_it_is_not_there(sta
 def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
     async def story():
         async with Side(stage, 1) as old, Side(stage, 2) as new:
-            entry = (await old.see()).entries[old.job]
-            status = given(entry.status, [0])
-            await old.cluster.record({old.job: status})
+            status = await record_given(old, [0])
             await new.see()
             # After the other one has seen everything, and before it has stamped anything.
             await old.cluster.observe()
