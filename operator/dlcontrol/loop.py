@@ -33,13 +33,11 @@ from dlcontrol.platforms import (
     NotKeptAlone,
     Observation,
     Platform,
-    Pod,
-    PodKey,
-    PodPhase,
 )
 from dlcontrol.recording import Records
-from dlcontrol.records import Booking, Condition, ConditionType
-from dlcontrol.scene import SILENT_S, Scene, Seat
+from dlcontrol.records import Condition, ConditionType
+from dlcontrol.scene import SILENT_S, Scene
+from dlcontrol.seating import Seating
 from dlcontrol.trailing import Turns
 from dlcontrol.vanishing import Vanishing
 from dlcontrol.verdicts import News, Rules, Verdict
@@ -47,7 +45,7 @@ from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
 from dlcore.limits import NamespaceLimits
-from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, NodeName, Snapshot
+from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
 
@@ -125,8 +123,7 @@ class Controller:
         self._vanishing = Vanishing()
         self._records = Records(platform)
         self._outcomes = Outcomes(platform, memory, gauge, options.mechanism)
-        self._seats: Mapping[JobId, Mapping[NodeName, Seat]] = {}
-        """As they were seen at the last look."""
+        self._seating = Seating(self._hands, epoch)
         self._woken = asyncio.Event()
         self._burst = False
         self._is_urgent = False
@@ -294,18 +291,11 @@ class Controller:
         }
         self._hands.keep_up(entries, addresses, now)
         self._asides.unkept.look(entries, now)
-        self._seats = {
-            job: {
-                booking.node: self._seat(observation, job, booking) for booking in entry.status.pods
-            }
-            for job, entry in entries.items()
-            if entry.status.pods
-        }
         return Scene(
             now=now,
             epoch=self._epoch,
             entries=entries,
-            seats=self._seats,
+            seats=self._seating.look(entries, observation.pods),
             nodes={node.name: node for node in observation.nodes},
             needs=observation.needs,
             mechanism=self._options.mechanism,
@@ -314,27 +304,6 @@ class Controller:
             begun=self._hands.begun,
             machines=observation.machines,
         )
-
-    def _seat(self, observation: Observation, job: JobId, booking: Booking) -> Seat:
-        key = PodKey(job, booking.node)
-        pod = observation.pods.get(key) or Pod(key, PodPhase.LOST, reason="NotObserved")
-        contact = self._hands.contact(key)
-        refusal = self._hands.refusal(job, booking)
-        if refusal and pod.phase is PodPhase.PENDING:
-            # What a quota or an admission rule does not let through waits for somebody to act.
-            pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
-        if contact.state is not None and contact.state.epoch > self._epoch:
-            raise Fenced(f"the SideCar of {key} obeys another controller")
-        asked, fresh = self._hands.has_asked(job, booking), self._hands.is_fresh(job, booking)
-        seat = self._seats.get(job, {}).get(booking.node)
-        if (
-            seat is not None
-            and (seat.pod is pod and seat.contact is contact)
-            and (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh)
-        ):
-            # Thousands are as they were, and what follows from that is known already.
-            return seat
-        return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
 
     def _judge(self, scene: Scene) -> Mapping[JobId, Verdict]:
         return judging.judge(

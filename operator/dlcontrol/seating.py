@@ -1,0 +1,59 @@
+"""
+The pods of jobs as the platform, their SideCars and we ourselves know them, put together at each look.
+
+A seat is the same object as long as all of it is the same: thousands are as they were, and what follows
+from that is known already.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dlcontrol.applying import Hands
+from dlcontrol.platforms import Entry, Fenced, Pod, PodKey, PodPhase
+from dlcontrol.records import Booking
+from dlcontrol.scene import Seat
+from dlcore.model import JobId, NodeName
+
+Pods = Mapping[PodKey, Pod]
+Seats = Mapping[JobId, Mapping[NodeName, Seat]]
+
+
+class Seating:
+    """Remembers the seats of the last look; one for the life of a controller."""
+
+    def __init__(self, hands: Hands, epoch: int) -> None:
+        self._hands = hands
+        self._epoch = epoch
+        self._seats: Seats = {}
+
+    def look(self, entries: Mapping[JobId, Entry], pods: Pods) -> Seats:
+        """Say of each booking what is known; raises :class:`Fenced` if a SideCar obeys a later leader."""
+        self._seats = {
+            job: {
+                booking.node: self._seat(PodKey(job, booking.node), booking, pods)
+                for booking in entry.status.pods
+            }
+            for job, entry in entries.items()
+            if entry.status.pods
+        }
+        return self._seats
+
+    def _seat(self, key: PodKey, booking: Booking, pods: Pods) -> Seat:
+        pod = pods.get(key) or Pod(key, PodPhase.LOST, reason="NotObserved")
+        contact = self._hands.contact(key)
+        refusal = self._hands.refusal(key.job, booking)
+        if refusal and pod.phase is PodPhase.PENDING:
+            # What a quota or an admission rule does not let through waits for somebody to act.
+            pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
+        if contact.state is not None and contact.state.epoch > self._epoch:
+            raise Fenced(f"the SideCar of {key} obeys another controller")
+        asked = self._hands.has_asked(key.job, booking)
+        fresh = self._hands.is_fresh(key.job, booking)
+        seat = self._seats.get(key.job, {}).get(key.node)
+        if (
+            seat is not None
+            and (seat.pod is pod and seat.contact is contact)
+            and (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh)
+        ):
+            return seat
+        return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
