@@ -90,8 +90,6 @@ class Hands:
         """Pods that we asked for with success."""
         self._launches: Trailing[tuple[JobId, Booking]] = Trailing()
         """Pods that we are asking for."""
-        self.left = 0
-        """How many were not asked for when it was cut short."""
         self._untold: set[tuple[JobId, Booking]] = set()
         """Pods that we booked and have told nothing to run."""
         self._removed: dict[tuple[JobId, Booking], float] = {}
@@ -176,7 +174,6 @@ class Hands:
         still be asked for when this returns; see :meth:`finish`.
         """
         launch = partial(self._begin_launch, scene.now, turns)
-        self.left = 0
         slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
@@ -227,8 +224,6 @@ class Hands:
         async with turns.one() as is_mine:
             if is_mine:
                 await self._launch(now, entry, booking)
-            else:
-                self.left += 1
 
     async def _launch(self, now: float, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)

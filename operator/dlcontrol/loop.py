@@ -27,13 +27,7 @@ from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
-from dlcontrol.platforms import (
-    Fenced,
-    NotKept,
-    NotKeptAlone,
-    Observation,
-    Platform,
-)
+from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, Observation, Platform
 from dlcontrol.recording import Records
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.scene import SILENT_S, Scene
@@ -427,31 +421,31 @@ class Controller:
         with self._effort.aside():
             began = time.perf_counter()
             await self._hands.finish()
-            begun = time.perf_counter()
-            rest_of_last = begun - began
-            self._bites.note_rest(rest_of_last)
+            since = time.perf_counter()
+            self._bites.note_rest(since - began)
             if not await self._keep(scene):
                 return False
+            turns = Turns(pace.launches_at_once, self._cut_after(since, effort))
             await self._hands.carry_out(
                 commands,
                 scene,
                 self._asides,
-                turns=Turns(pace.launches_at_once, self._cut_after(begun, effort)),
+                turns=turns,
                 # Who still waits for a turn may be left by then.
                 trailing=min(pace.trailing_launches, pace.launches_at_once),
             )
         self._bites.note(
             Taken(
                 steps=steps,
-                seconds=self._effort.waited - rest_of_last,
+                seconds=time.perf_counter() - since,
                 effort=effort,
                 is_hurried=self._is_urgent,
-                left=self._hands.left,
+                left=turns.left,
             )
         )
         return True
 
-    def _cut_after(self, begun: float, effort: float) -> Callable[[], bool]:
+    def _cut_after(self, since: float, effort: float) -> Callable[[], bool]:
         """
         Tell whether to leave the rest: more was taken than if somebody had waited, and now somebody does.
 
@@ -459,7 +453,7 @@ class Controller:
         """
         if not self._bites.is_long:
             return lambda: False
-        enough = begun + self._bites.hurried_seconds(effort)
+        enough = since + self._bites.hurried_seconds(effort)
         return lambda: self._is_urgent and time.perf_counter() >= enough
 
     async def _keep(self, scene: Scene) -> bool:

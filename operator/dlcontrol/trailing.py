@@ -14,6 +14,8 @@ class Turns:
     def __init__(self, most: int, is_cut: Callable[[], bool]) -> None:
         self._free = asyncio.Semaphore(max(1, most))
         self._is_cut = is_cut
+        self.left = 0
+        """How many were given none."""
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[bool]:
@@ -21,7 +23,9 @@ class Turns:
         # Those that come first are let in whatever is the matter, so that it always goes on.
         has_to_wait = self._free.locked()
         async with self._free:
-            yield not (has_to_wait and self._is_cut())
+            is_given = not (has_to_wait and self._is_cut())
+            self.left += not is_given
+            yield is_given
 
 
 class Trailing(Generic[K]):

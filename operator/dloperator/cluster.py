@@ -33,14 +33,13 @@ from dloperator.installed import REMEDY
 from dloperator.jobs import (
     Circumstances,
     Jobs,
-    epoch_of,
     job_id,
     name_of,
     status_document,
     template_condition,
 )
 from dloperator.lodging import Lodging
-from dloperator.mirror import Mirrors, Name
+from dloperator.mirror import Mirrors, Name, epoch_of
 from dloperator.podmaking import PodSettings
 from dloperator.reading import (
     Pool,

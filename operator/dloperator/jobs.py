@@ -38,12 +38,6 @@ def name_of(job: JobId) -> Name:
     return Name(namespace, name)
 
 
-def epoch_of(document: Json) -> int:
-    """Which leader wrote the status."""
-    epoch: int = (document.get("status") or {}).get("epoch", 0)
-    return epoch
-
-
 def is_over(document: Json) -> bool:
     """Whether no pod of a job will be made any more."""
     phase = (document.get("status") or {}).get("phase")

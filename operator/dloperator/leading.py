@@ -178,7 +178,7 @@ class Leading:
 
     def _meet(self, name: Name) -> None:
         self._cluster.meet(name)
-        self._controller.wake(burst=True, urgent=True)
+        self._wake_soon()
 
     def _wake_soon(self) -> None:
         self._controller.wake(burst=True, urgent=True)

@@ -49,8 +49,8 @@ def _is_more_than_ours(known: Json, shown: Json) -> bool:
     """
     if _written_by_users(known) != _written_by_users(shown):
         return True
-    before = _epoch_of(known)
-    return before is not None and _epoch_of(shown) != before
+    before = epoch_of(known)
+    return before > 0 and epoch_of(shown) != before
 
 
 def _written_by_users(job: Json) -> tuple[Json, list[str]]:
@@ -62,14 +62,15 @@ def _written_by_users(job: Json) -> tuple[Json, list[str]]:
     )
 
 
-def _epoch_of(job: Json) -> int | None:
-    epoch: int | None = (job.get("status") or {}).get("epoch")
-    return epoch
-
-
 def version_of(document: Json) -> int:
     """Which write made it what it is."""
     return int(document["metadata"]["resourceVersion"])
+
+
+def epoch_of(document: Json) -> int:
+    """Which leader wrote the status; 0 if none did."""
+    epoch: int = (document.get("status") or {}).get("epoch", 0)
+    return epoch
 
 
 class Mirror:
