@@ -13,6 +13,7 @@ from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
+from dlcore.policies.foresight import Foresight
 from dlcore.policies.gang_fifo import GangFifo
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
@@ -33,6 +34,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         GangFifo,
         Optimus,
         Adaptive,
+        Foresight,
         MaxMin,
         Srtf,
         Srsf,
