@@ -11,6 +11,7 @@ from typing import Any
 
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
+from dlcore.policies.afs_l import AfsL
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.gang_fifo import GangFifo
@@ -37,6 +38,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srtf,
         Srsf,
         Tiresias,
+        AfsL,
     )
 }
 
