@@ -11,6 +11,7 @@ from typing import Any
 
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
+from dlcore.policies.afs_l import AfsL
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.foresight import Foresight
@@ -39,6 +40,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srtf,
         Srsf,
         Tiresias,
+        AfsL,
     )
 }
 

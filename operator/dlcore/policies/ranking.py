@@ -1,6 +1,8 @@
 """
 In which order jobs come that are known to end: by the time they still need, or by that x GPUs.
 
+:mod:`dlcore.policies.srtf` and its relatives order with it, and :mod:`dlcore.policies.elastic_sharing`.
+
 What is concluded about a job is kept for as long as it stays true, because thousands may wait and
 an event changes three of them.
 """
@@ -17,21 +19,26 @@ from dlcore.policies.ordering import Left, Line, count_requested, fewest_needed,
 from dlcore.queues import Block
 
 
-def rank(view: View, *, by_service: bool) -> Line:
+def rank(view: View, *, by_service: bool = False, at_least: bool = False) -> Line:
     """
     Order all jobs by the time that they still need, or by that time x GPUs, ties by arrival.
 
     The time is what is predicted for the GPUs that a job requests, of the type that suits it best,
     for waiting and running jobs alike: were those that run ranked by what they really got, a job
     that got a slower type would be overtaken, and overtake again as soon as it waits.
+
+    With ``at_least`` the time is that on the fewest GPUs that a job can run on. Jobs of a higher
+    priority then come before all others, and a job of unknown length is supposed to have one.
     """
-    paces = _find_paces(view, by_service=by_service)
+    paces = _find_paces(view, _Rule(by_service=by_service, at_least=at_least))
     running = sorted([paces.entry(state, view.now, view) for state in view.running])
-    last = running[-1].key if running else -math.inf
     blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
-    # Only the first of a block is looked at in most: whoever waits mostly ranks behind all who run.
-    ahead = [e for block in blocks if block[0].key <= last for e in block if e.key <= last]
-    front = sorted(running + ahead) if ahead else running
+    front: list[_Entry] = running
+    if running:
+        last = running[-1]
+        # Only the first of a block is looked at in most: waiting jobs mostly rank behind all that run.
+        ahead = [e for block in blocks if block[0] <= last for e in block if e <= last]
+        front = sorted(running + ahead) if ahead else running
 
     def line(left: Left) -> Iterator[JobState]:
         yield from (entry.state for entry in front)
@@ -39,14 +46,27 @@ def rank(view: View, *, by_service: bool) -> Line:
         waiting = zip(view.pending.blocks, blocks, strict=True)
         fitting = [ranked for block, ranked in waiting if block.ask(fewest_needed) <= left.most]
         behind = heapq.merge(*fitting)
-        yield from (e.state for e in behind if e.key > last and e.state.least <= left.most)
+        yield from (
+            e.state
+            for e in behind
+            if e.state.least <= left.most and not (running and e <= running[-1])
+        )
 
     return line
+
+
+class _Rule(NamedTuple):
+    """What jobs are ordered by."""
+
+    by_service: bool
+    at_least: bool
 
 
 class _Entry(NamedTuple):
     """A job and what it is ordered by."""
 
+    behind: int
+    """Its priority with the sign turned, where that is heeded."""
     key: float
     order: int
     state: JobState
@@ -55,22 +75,22 @@ class _Entry(NamedTuple):
 class _Paces:
     """How fast jobs come nearer to their end, for as long as the profiles and cluster are the same."""
 
-    def __init__(self, view: View, *, by_service: bool) -> None:
+    def __init__(self, view: View, rule: _Rule) -> None:
         self.profiles = view.predictor.profiles
         self.cluster = view.cluster
-        self.by_service = by_service
+        self.rule = rule
         self.paces: dict[JobState, float] = {}
         """Seconds, or GPU-seconds, an iteration."""
         self.waiting: dict[JobState, _Entry] = {}
         self.blocks: WeakKeyDictionary[Block[JobState], list[_Entry]] = WeakKeyDictionary()
         """Waiting jobs by what they need yet; it stays true for as long as they wait."""
 
-    def suits(self, view: View, *, by_service: bool) -> bool:
+    def suits(self, view: View, rule: _Rule) -> bool:
         """Whether this is about the same things."""
         return (
             self.profiles is view.predictor.profiles
             and self.cluster is view.cluster
-            and self.by_service is by_service
+            and self.rule == rule
         )
 
     def rank_block(self, block: Block[JobState], view: View) -> list[_Entry]:
@@ -89,11 +109,16 @@ class _Paces:
 
     def entry(self, state: JobState, now: float, view: View) -> _Entry:
         """What the job needs yet at that time."""
+        if self.rule.at_least:
+            kind = rank_types(state, state.least, view)[0]
+            shape = view.predictor.shape(state.least, kind)
+            length = view.predictor.training_time(state, shape, now)
+            return _Entry(-state.job.priority, length, state.order, state)
         pace = self.paces.get(state)
         if pace is None:
             pace = self.paces[state] = self._find_pace(state, view)
         left = state.remaining_at(now)
-        return _Entry(left * pace if left > 0.0 else 0.0, state.order, state)
+        return _Entry(0, left * pace if left > 0.0 else 0.0, state.order, state)
 
     def _find_pace(self, state: JobState, view: View) -> float:
         held = state.placement
@@ -102,7 +127,7 @@ class _Paces:
         speed = view.predictor.speed(state.job, shape)
         if speed <= 0.0:
             return math.inf
-        return (gpus if self.by_service else 1) / speed
+        return (gpus if self.rule.by_service else 1) / speed
 
     def prune(self, most: int) -> None:
         """Forget everything rather than hold too much."""
@@ -116,11 +141,11 @@ class _Paces:
 _latest: list[_Paces] = []
 
 
-def _find_paces(view: View, *, by_service: bool) -> _Paces:
+def _find_paces(view: View, rule: _Rule) -> _Paces:
     for paces in _latest:
-        if paces.suits(view, by_service=by_service):
+        if paces.suits(view, rule):
             paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
             return paces
-    paces = _Paces(view, by_service=by_service)
+    paces = _Paces(view, rule)
     _latest[:] = [paces, *_latest[:7]]
     return paces
