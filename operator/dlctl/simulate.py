@@ -21,10 +21,12 @@ from dlctl import arguments, printing, writing
 from dlctl.bars import progress_bar
 from dlctl.messages import say
 from dlsim import failures, shipped, workloads
+from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.errors import BadInput
 from dlsim.records import Record, Series
+from dlsim.sampling import Sample, sample
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
@@ -53,6 +55,11 @@ class Options:
     max_gpus: dict[str, int] | None
     max_priority: dict[str, int] | None
     seed: int
+    window: int | None
+    load: float | None
+    speed_error: float
+    size_error: float
+    sizes: str
     output: str
     jobs_out: Path | None
     plot: Path | None
@@ -150,6 +157,40 @@ class Options:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="For all that is drawn.")
 @click.option(
+    "--window",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Play N consecutive jobs of the trace, from a place that --seed draws.  [default: all]",
+)
+@click.option(
+    "--load",
+    type=arguments.read_load,
+    metavar="X",
+    help="Stretch or squeeze the times of submission until the requested GPU time is X times what "
+    "the cluster has in that time.  [default: as they are]",
+)
+@click.option(
+    "--speed-error",
+    type=arguments.read_error,
+    default=0.0,
+    metavar="SIGMA",
+    help="Let policies believe speeds that are wrong by lognormal factors: 0.2 for some 20 %.",
+)
+@click.option(
+    "--size-error",
+    type=arguments.read_error,
+    default=0.0,
+    metavar="SIGMA",
+    help="The same for the number of iterations of each job.",
+)
+@click.option(
+    "--sizes",
+    type=click.Choice(["known", "unknown"]),
+    default="known",
+    show_default=True,
+    help="unknown: policies are not given how many iterations a job needs.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Choice(printing.FORMATS),
@@ -237,7 +278,7 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         measured |= shipped.load_speeds(options.speeds, gpus_per_node=width)
     if options.profiles is not None:
         measured |= shipped.load_profiles(options.profiles)
-    return workloads.read(
+    workload = workloads.read(
         options.trace,
         rigid=options.rigid,
         speeds=measured,
@@ -246,6 +287,19 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
+    )
+    seed = options.seed
+    workload = sample(
+        workload, cluster, Sample(window=options.window, load=options.load, seed=seed)
+    )
+    return believe(
+        workload,
+        Beliefs(
+            speed_error=options.speed_error,
+            size_error=options.size_error,
+            sizes_known=options.sizes == "known",
+            seed=seed,
+        ),
     )
 
 
