@@ -137,6 +137,8 @@ def _choose_columns(unit: Unit) -> tuple[Column, ...]:
         Column("queue", lambda score: _show(score.avg_queue, 1)),
         Column("blocking", lambda score: _show(score.blocking_index, 2)),
         Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
+        Column("slowdown", lambda score: _show(score.mean_slowdown, 2)),
+        Column("unfair", lambda score: _show(100 * score.unfair_local_share, 1, "%")),
         Column("decisions", lambda score: f"{score.decisions:,}"),
         Column("ms each", lambda score: _show(score.decision_ms.p50, 2)),
     )

@@ -249,7 +249,8 @@ class World:
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
         job = traced.job
-        record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
+        isolated_s = self._time_isolated(traced)
+        record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
         now = self._kernel.now
         state = JobState(
             job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
@@ -444,6 +445,12 @@ class World:
         left = run.traced.iterations - run.state.iterations_done
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
+
+    def _time_isolated(self, traced: TracedJob) -> float:
+        """How long the whole job trains on its requested GPUs if it is alone there."""
+        job, gpus = traced.job, traced.job.gpus.requested
+        speed = self._truth.speed(job, self._truth.shape(gpus, self._truth.best_type(job, gpus)))
+        return traced.iterations / speed if speed > 0 else 0.0
 
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
