@@ -15,6 +15,7 @@ import click
 from dlcontrol.settings import read_numbers
 from dlcore import policies
 from dlsim.clusters import Machines, fill_nodes, parse_cluster
+from dlsim.comparing.summing import GROUPS
 from dlsim.simulating import Contestant
 
 Value = TypeVar("Value")
@@ -100,6 +101,38 @@ def read_error(text: str) -> float:
     if not 0.0 <= error <= MOST_ERROR:
         raise ValueError(f"{text!r} is not an error from 0 to {MOST_ERROR:g}; write such as 0.2")
     return error
+
+
+@_option_type
+def read_loads(text: str) -> tuple[float, ...]:
+    """Read several offered loads."""
+    return _read_several(text, read_load)
+
+
+@_option_type
+def read_costs(text: str) -> tuple[float, ...]:
+    """Read several durations."""
+    return _read_several(text, read_seconds)
+
+
+@_option_type
+def read_errors(text: str) -> tuple[float, ...]:
+    """Read several errors."""
+    return _read_several(text, read_error)
+
+
+@_option_type
+def read_groups(text: str) -> tuple[str, ...]:
+    """Read by what the lines of a comparison are told apart."""
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    for name in names:
+        if name not in GROUPS:
+            raise ValueError(f"{name!r} is none of {', '.join(GROUPS)}")
+    return names
+
+
+def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(read(part) for part in text.split(",")))
 
 
 def _to_number(text: str) -> float:

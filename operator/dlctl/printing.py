@@ -71,11 +71,12 @@ def show_scores(scores: Sequence[Score], form: str) -> str:
     if form == "json":
         return to_json([asdict(score) for score in scores])
     if form == "csv":
-        return to_csv([_flatten(asdict(score)) for score in scores])
+        return to_csv([flatten(asdict(score)) for score in scores])
     return _tabulate(scores)
 
 
-def _flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Make columns of the parts of fields that have parts."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):

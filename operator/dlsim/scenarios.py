@@ -7,7 +7,7 @@ into what :mod:`dlsim.simulating` plays.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlcore.limits import NamespaceLimits
@@ -35,7 +35,7 @@ class Scenario:
     """What each start and change costs; ``None``: :data:`~dlsim.costs.DEFAULT_COSTS`."""
     period_s: float = math.inf
     failures: Path | None = None
-    limits: NamespaceLimits = NamespaceLimits()
+    limits: NamespaceLimits = field(default=NamespaceLimits(), hash=False)
     rigid: bool = False
     speeds: Path | None = None
     profiles: Path | None = None
