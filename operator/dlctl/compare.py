@@ -7,16 +7,17 @@ becomes tasks, and results become text and a picture.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dlcore import policies
-from dlctl import arguments, comparisons, printing, writing
+from dlctl import arguments, comparisons, leaderboard, printing, writing
 from dlctl.bars import Bar, progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import say
@@ -24,12 +25,21 @@ from dlctl.scenarios import CLUSTER, OUTPUT, PART, SPEEDS, take_scenario, takes
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, Result, run_tasks
+from dlsim.comparing.suite import PARTS, load_suite, plan_suite
 from dlsim.comparing.summing import FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
 
 INTERRUPTED = 130
 JOURNAL = "compare.jsonl"
 """How a journal is called whose user names only a folder."""
+
+WITH_SUITE = frozenset(
+    {
+        *("suite", "policies", "all_policies", "parts", "window", "references", "by"),
+        *("processes", "resume", "output", "plot", "write"),
+    }
+)
+"""The options that leave the suite what it is; a smaller window is for trying it."""
 
 NEWS_S = 30.0
 """How often a line says how far it is where no person watches a bar."""
@@ -43,6 +53,9 @@ class Display:
     references: tuple[str, ...]
     output: str
     plot: Path | None
+    page: Callable[[Sequence[Values]], str] | None = None
+    """What writes the page of the suite."""
+    write: Path | None = None
 
 
 @click.command("compare")
@@ -131,6 +144,25 @@ class Display:
     help="Keep results in FILE, or in compare.jsonl in a folder, and take those that are there "
     "already instead of playing them again.",
 )
+@click.option(
+    "--suite",
+    is_flag=True,
+    help="Play the benchmark that is shipped with DLJob instead of a TRACE; it says itself what is "
+    "played.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(PARTS),
+    multiple=True,
+    help="Of the suite, only the traces for tuning, or those for judging.",
+)
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the page of the suite, as docs/leaderboard.md.",
+)
 @takes(OUTPUT)
 @click.option(
     "--plot",
@@ -149,18 +181,12 @@ def command(**given: Any) -> int:
     on all cores. The table holds geometric means of ratios; -o json and csv print every single
     result. Interrupted, it prints what has come so far; with --resume it goes on there later.
     """
-    tasks = make_tasks(given)
     processes, resume = given["processes"] or os.cpu_count() or 1, given["resume"]
-    references = given["references"] or (tasks[0].policy or "",)
-    unknown = set(references) - {task.policy for task in tasks}
-    if unknown:
-        name = min(unknown)
-        raise click.UsageError(f"--reference {name} is not compared; add --policy {name}")
-    display = Display(
-        by=given["by"], references=references, output=given["output"], plot=given["plot"]
-    )
-    if display.plot is not None:
-        writing.check_writable(display.plot / "picture.png")
+    names = list_policies(given)
+    tasks, display = (prepare_suite if given["suite"] else prepare)(given, names)
+    for path in (display.plot and display.plot / "picture.png", display.write):
+        if path is not None:
+            writing.check_writable(path)
     journal = Journal.open(place_journal(resume)) if resume is not None else None
     with closing(journal) if journal is not None else nullcontext():
         work = Work(tasks, journal)
@@ -168,27 +194,73 @@ def command(**given: Any) -> int:
     return conclude(work, display, complete=complete, resumable=journal is not None)
 
 
-def make_tasks(given: dict[str, Any]) -> list[Task]:
-    """Make the tasks of a command line, those of one scenario beside each other."""
-    traces, chosen = given.pop("traces"), given.pop("policies")
-    names = [contestant.label for contestant in chosen]
-    if given.pop("all_policies"):
+def list_policies(given: dict[str, Any]) -> list[str]:
+    """List the policies of a command line, as they were typed."""
+    names = [contestant.label for contestant in given["policies"]]
+    if given["all_policies"]:
         names += [name for name in policies.NAMES if name not in names]
-    if not traces:
-        raise click.UsageError("no TRACE is given; name one or more")
     if not names:
         raise click.UsageError("no policy is given; add --policy NAME or --all-policies")
-    sizes = given.pop("sizes")
+    return list(dict.fromkeys(names))
+
+
+def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Display]:
+    """Make the tasks of traces that are named, and say what becomes of their results."""
+    traces, sizes = given["traces"], given["sizes"]
+    if not traces:
+        raise click.UsageError("no TRACE is given; name one or more, or add --suite")
+    if given["parts"] or given["write"]:
+        raise click.UsageError("--part and --write are for --suite alone")
     axes = Axes(
-        loads=given.pop("loads") or (None,),
-        restart_costs=given.pop("restart_costs") or (None,),
-        speed_errors=given.pop("speed_errors"),
-        size_errors=given.pop("size_errors"),
+        loads=given["loads"] or (None,),
+        restart_costs=given["restart_costs"] or (None,),
+        speed_errors=given["speed_errors"],
+        size_errors=given["size_errors"],
         sizes_known=(True, False) if sizes == "both" else (sizes == "known",),
-        seeds=tuple(range(given.pop("seeds"))),
+        seeds=tuple(range(given["seeds"])),
     )
-    base = take_scenario({**given, "trace": traces[0]})
-    return plan(base, traces, axes, policies=names, bound=given["bound"])
+    shown = Display(
+        by=given["by"],
+        references=find_references(given, names, names[0]),
+        output=given["output"],
+        plot=given["plot"],
+    )
+    # Each axis takes the place of the option of one scenario.
+    one = {name: value for name, value in given.items() if name != "sizes"}
+    base = take_scenario({**one, "trace": traces[0]})
+    return plan(base, traces, axes, policies=names, bound=given["bound"]), shown
+
+
+def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Display]:
+    """Make the tasks of the suite, which says itself in what policies are compared."""
+    context = click.get_current_context()
+    for name in given:
+        source = context.get_parameter_source(name)
+        if name not in WITH_SUITE and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--suite says itself what is played; leave {name} out")
+    suite = load_suite()
+    if suite.reference not in names:
+        names = [*names, suite.reference]
+    tasks = plan_suite(suite, names, parts=given["parts"] or PARTS, window=given["window"])
+    made = leaderboard.Made(given["window"], tuple(names))
+    shown = Display(
+        by=given["by"] or ("part", "placement"),
+        references=find_references(given, names, suite.reference),
+        output=given["output"],
+        plot=given["plot"],
+        page=lambda rows: leaderboard.write_page(suite, rows, made),
+        write=given["write"],
+    )
+    return tasks, shown
+
+
+def find_references(given: dict[str, Any], names: Sequence[str], usual: str) -> tuple[str, ...]:
+    """Find out with what policies are compared."""
+    references: tuple[str, ...] = given["references"] or (usual,)
+    for name in references:
+        if name not in names:
+            raise click.UsageError(f"--reference {name} is not compared; add --policy {name}")
+    return references
 
 
 def place_journal(path: Path) -> Path:
@@ -266,6 +338,9 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
     """Print and draw what came out, and return the exit status."""
     rows = make_rows(work.results)
     show(rows, display)
+    if display.page is not None and display.write is not None and complete and rows:
+        writing.write_text(display.write, display.page(rows))
+        say(f"{display.write} is written")
     for task, message in work.failures.items():
         say(f"{task.policy or 'bound'} on {task.trace} (seed {task.scenario.seed}): {message}")
     if not complete:
