@@ -1,0 +1,301 @@
+"""
+``dljob compare``: policies in many scenarios at once, as one table.
+
+What a simulation is and how it is kept is :mod:`dlsim.comparing`'s business; here the command line
+becomes tasks, and results become text and a picture.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlcore import policies
+from dlctl import arguments, comparisons, printing, writing
+from dlctl.bars import Bar, progress_bar
+from dlctl.forms import to_json
+from dlctl.messages import say
+from dlctl.scenarios import CLUSTER, OUTPUT, PART, SPEEDS, take_scenario, takes
+from dlsim.comparing.journal import Journal
+from dlsim.comparing.planning import Axes, make_rows, plan
+from dlsim.comparing.running import Failure, Result, run_tasks
+from dlsim.comparing.summing import FIGURES, GROUPS, ratios_of, sum_up
+from dlsim.comparing.tasks import Task, Values
+
+INTERRUPTED = 130
+JOURNAL = "compare.jsonl"
+"""How a journal is called whose user names only a folder."""
+
+NEWS_S = 30.0
+"""How often a line says how far it is where no person watches a bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """What becomes of results."""
+
+    by: tuple[str, ...]
+    references: tuple[str, ...]
+    output: str
+    plot: Path | None
+
+
+@click.command("compare")
+@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="TRACE…")
+@click.option(
+    "--policy",
+    "policies",
+    type=arguments.read_contestant,
+    multiple=True,
+    metavar="NAME",
+    help="A policy, with options as for `dljob simulate`; may be given several times.",
+)
+@click.option("--all-policies", is_flag=True, help="Every policy of `dljob policies`.")
+@takes(CLUSTER, SPEEDS, PART)
+@click.option(
+    "--loads",
+    type=arguments.read_loads,
+    default=None,
+    metavar="X[,…]",
+    help="Play each trace at each of these offered loads.  [default: as it comes]",
+)
+@click.option(
+    "--restart-costs",
+    type=arguments.read_costs,
+    metavar="SECONDS[,…]",
+    help="Play with each of these costs of a start or change.  [default: as `dljob simulate`]",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Play with the seeds 0 to N-1.",
+)
+@click.option(
+    "--speed-error",
+    "speed_errors",
+    type=arguments.read_errors,
+    default="0",
+    metavar="SIGMA[,…]",
+    help="Let policies believe wrong speeds, as for `dljob simulate`.",
+)
+@click.option(
+    "--size-error",
+    "size_errors",
+    type=arguments.read_errors,
+    default="0",
+    metavar="SIGMA[,…]",
+    help="Let policies believe wrong numbers of iterations.",
+)
+@click.option(
+    "--sizes",
+    type=click.Choice(["known", "unknown", "both"]),
+    default="known",
+    show_default=True,
+    help="Whether policies are given numbers of iterations.",
+)
+@click.option("--bound", is_flag=True, help="Compare with the lower bound as well.")
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="NAME",
+    help="Compare with this policy; of several, with the best in each case.  [default: the first "
+    "policy]",
+)
+@click.option(
+    "--by",
+    type=arguments.read_groups,
+    default="",
+    metavar="NAME[,…]",
+    help=f"Tell lines apart by one or more of {', '.join(GROUPS)}.",
+)
+@click.option(
+    "--jobs",
+    "processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many simulations run at once.  [default: one on each core]",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Keep results in FILE, or in compare.jsonl in a folder, and take those that are there "
+    "already instead of playing them again.",
+)
+@takes(OUTPUT)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, file_okay=False),
+    is_flag=False,
+    flag_value="plots",
+    metavar="[DIR]",
+    help="Also draw the comparison, as PNG and SVG into DIR, or into plots/. The word behind it is "
+    "taken for DIR, so without DIR put it last.",
+)
+def command(**given: Any) -> int:
+    """
+    Play every TRACE under every policy, and sum up how they compare.
+
+    Each policy is played in each combination of the loads, costs, errors and seeds that are given,
+    on all cores. The table holds geometric means of ratios; -o json and csv print every single
+    result. Interrupted, it prints what has come so far; with --resume it goes on there later.
+    """
+    tasks = make_tasks(given)
+    processes, resume = given["processes"] or os.cpu_count() or 1, given["resume"]
+    references = given["references"] or (tasks[0].policy or "",)
+    unknown = set(references) - {task.policy for task in tasks}
+    if unknown:
+        name = min(unknown)
+        raise click.UsageError(f"--reference {name} is not compared; add --policy {name}")
+    display = Display(
+        by=given["by"], references=references, output=given["output"], plot=given["plot"]
+    )
+    if display.plot is not None:
+        writing.check_writable(display.plot / "picture.png")
+    journal = Journal.open(place_journal(resume)) if resume is not None else None
+    with closing(journal) if journal is not None else nullcontext():
+        work = Work(tasks, journal)
+        complete = work.run(processes)
+    return conclude(work, display, complete=complete, resumable=journal is not None)
+
+
+def make_tasks(given: dict[str, Any]) -> list[Task]:
+    """Make the tasks of a command line, those of one scenario beside each other."""
+    traces, chosen = given.pop("traces"), given.pop("policies")
+    names = [contestant.label for contestant in chosen]
+    if given.pop("all_policies"):
+        names += [name for name in policies.NAMES if name not in names]
+    if not traces:
+        raise click.UsageError("no TRACE is given; name one or more")
+    if not names:
+        raise click.UsageError("no policy is given; add --policy NAME or --all-policies")
+    sizes = given.pop("sizes")
+    axes = Axes(
+        loads=given.pop("loads") or (None,),
+        restart_costs=given.pop("restart_costs") or (None,),
+        speed_errors=given.pop("speed_errors"),
+        size_errors=given.pop("size_errors"),
+        sizes_known=(True, False) if sizes == "both" else (sizes == "known",),
+        seeds=tuple(range(given.pop("seeds"))),
+    )
+    base = take_scenario({**given, "trace": traces[0]})
+    return plan(base, traces, axes, policies=names, bound=given["bound"])
+
+
+def place_journal(path: Path) -> Path:
+    """Name the journal in a folder, or the file itself."""
+    return path / JOURNAL if path.is_dir() else path
+
+
+class Work:
+    """The tasks of a comparison, and what has become of them so far."""
+
+    def __init__(self, tasks: Sequence[Task], journal: Journal | None) -> None:
+        self.tasks = tasks
+        self.failures: dict[Task, str] = {}
+        self._journal = journal
+        self._keys = [task.key() if journal is not None else "" for task in tasks]
+        self._found: dict[Task, Values] = {}
+        for task, key in zip(tasks, self._keys, strict=True):
+            values = journal.find(key) if journal is not None else None
+            if values is not None:
+                self._found[task] = values
+
+    @property
+    def results(self) -> dict[Task, Values]:
+        """The results so far, in the order of the tasks, whichever came first."""
+        return {task: self._found[task] for task in self.tasks if task in self._found}
+
+    def run(self, processes: int) -> bool:
+        """Perform what is missing; tell whether all of it was done before an interruption."""
+        missing = [(i, task) for i, task in enumerate(self.tasks) if task not in self._found]
+        if self._found:
+            say(f"{len(self._found):,} of {len(self.tasks):,} results are there already")
+        with progress_bar() as bar:
+            news = News(len(missing), bar)
+            try:
+                for number, result in run_tasks(missing, processes=processes):
+                    self._take(number, result)
+                    news.count()
+            except KeyboardInterrupt:
+                return False
+        return True
+
+    def _take(self, number: int, result: Result) -> None:
+        task = self.tasks[number]
+        if isinstance(result, Failure):
+            self.failures[task] = result.message
+            return
+        self._found[task] = result
+        if self._journal is not None:
+            self._journal.add(self._keys[number], result)
+
+
+class News:
+    """How far a comparison is: a bar for a person, a line now and then for a log."""
+
+    def __init__(self, total: int, bar: Bar | None) -> None:
+        self._total, self._done, self._bar = total, 0, bar
+        self._began = self._told = time.monotonic()
+        if bar is not None:
+            bar.watch("simulations", 0, total)
+
+    def count(self) -> None:
+        """Count one more task."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.watch("simulations", self._done, self._total)
+            return
+        now = time.monotonic()
+        if now - self._told >= NEWS_S and self._done < self._total:
+            self._told = now
+            left_s = (now - self._began) / self._done * (self._total - self._done)
+            say(f"{self._done:,} of {self._total:,} simulations, about {left_s / 60:.0f} min left")
+
+
+def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -> int:
+    """Print and draw what came out, and return the exit status."""
+    rows = make_rows(work.results)
+    show(rows, display)
+    for task, message in work.failures.items():
+        say(f"{task.policy or 'bound'} on {task.trace} (seed {task.scenario.seed}): {message}")
+    if not complete:
+        missing = len(work.tasks) - len(work.results)
+        hint = "the same command goes on there" if resumable else "--resume FILE would keep them"
+        say(f"interrupted: {missing:,} of {len(work.tasks):,} simulations are missing; {hint}")
+        return INTERRUPTED
+    return 1 if work.failures else 0
+
+
+def show(rows: Sequence[Values], display: Display) -> None:
+    """Print the rows, or the table that sums them up, and draw them."""
+    if not rows:
+        return
+    if display.plot is not None:
+        # Not at the top, because it takes longer to load than a small comparison to play.
+        from dlctl.pictures import write_pictures  # noqa: PLC0415
+        from dlsim import plots  # noqa: PLC0415
+
+        panels = {
+            comparisons.TITLES[figure]: ratios_of(rows, figure, display.references)
+            for figure in FIGURES
+        }
+        figure = plots.draw_ratios(panels, reference=" / ".join(display.references))
+        write_pictures(display.plot, {"comparison": figure})
+    if display.output == "json":
+        text = to_json(rows)
+    elif display.output == "csv":
+        text = printing.to_csv([printing.flatten(row) for row in rows])
+    else:
+        lines = sum_up(rows, by=display.by, references=display.references)
+        text = comparisons.tabulate(lines, by=display.by, references=display.references)
+    click.echo(text, nl=False)
