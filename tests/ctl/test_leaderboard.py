@@ -50,7 +50,8 @@ def bones(page: str) -> list[str]:
     return [
         line
         for line in page.splitlines()
-        if not line.startswith("**Made")
+        if line
+        and not line.startswith("**Made")
         and not line.startswith("By DLJob")
         and not line.startswith(f"{len(SUITE.entries)} traces")
         and not (line.startswith("|") and line.split("|")[1].strip().partition(":")[0] in NAMES)
