@@ -71,11 +71,12 @@ def show_scores(scores: Sequence[Score], form: str) -> str:
     if form == "json":
         return to_json([asdict(score) for score in scores])
     if form == "csv":
-        return to_csv([_flatten(asdict(score)) for score in scores])
+        return to_csv([flatten(asdict(score)) for score in scores])
     return _tabulate(scores)
 
 
-def _flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Make columns of the parts of fields that have parts."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -137,6 +138,8 @@ def _choose_columns(unit: Unit) -> tuple[Column, ...]:
         Column("queue", lambda score: _show(score.avg_queue, 1)),
         Column("blocking", lambda score: _show(score.blocking_index, 2)),
         Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
+        Column("slowdown", lambda score: _show(score.mean_slowdown, 2)),
+        Column("unfair", lambda score: _show(100 * score.unfair_local_share, 1, "%")),
         Column("decisions", lambda score: f"{score.decisions:,}"),
         Column("ms each", lambda score: _show(score.decision_ms.p50, 2)),
     )

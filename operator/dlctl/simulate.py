@@ -5,7 +5,6 @@ What it takes stands in ``dljob simulate --help``; what the figures mean, in
 :mod:`dlsim.scoring`.
 """
 
-import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +13,28 @@ from typing import Any
 
 import click
 
-from dlcore.limits import NamespaceLimits
-from dlcore.model import Cluster, JobId, Mechanism
-from dlcore.profiles import JobType, Profile
+from dlcore.model import JobId
 from dlctl import arguments, printing, writing
 from dlctl.bars import progress_bar
 from dlctl.messages import say
-from dlsim import failures, shipped, workloads
-from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
-from dlsim.costs import DEFAULT_COSTS, costs_of_change
+from dlctl.scenarios import (
+    CASE,
+    CLUSTER,
+    KNOWLEDGE,
+    OUTPUT,
+    PART,
+    SPEEDS,
+    TROUBLE,
+    take_scenario,
+    takes,
+)
 from dlsim.errors import BadInput
 from dlsim.records import Record, Series
+from dlsim.scenarios import Scenario, build_setting, read_workload
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
 
-DEFAULT_GPUS = 64
 MOST_NAMED = 10
 """How many of the jobs that were dropped or never ended are named; all are counted."""
 
@@ -38,21 +43,8 @@ MOST_NAMED = 10
 class Options:
     """The command line."""
 
-    trace: Path
-    gpus: tuple[Machines, ...] | None
-    cluster: tuple[Machines, ...] | None
+    scenario: Scenario
     policies: tuple[Contestant, ...]
-    speeds: Path | None
-    profiles: Path | None
-    rigid: bool
-    placement: str
-    mechanism: str
-    restart_cost: float | None
-    period: float | None
-    failures: Path | None
-    max_gpus: dict[str, int] | None
-    max_priority: dict[str, int] | None
-    seed: int
     output: str
     jobs_out: Path | None
     plot: Path | None
@@ -60,18 +52,6 @@ class Options:
 
 @click.command("simulate")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option(
-    "--gpus",
-    type=arguments.read_gpus,
-    metavar="N",
-    help=f"A cluster of N GPUs in nodes of eight; the last may be smaller.  [default: {DEFAULT_GPUS}]",
-)
-@click.option(
-    "--cluster",
-    type=arguments.read_cluster,
-    metavar="NODESxGPUS[:TYPE][,…]",
-    help="A cluster of such nodes, for example 2x8:V100,1x4:K80.",
-)
 @click.option(
     "--policy",
     "policies",
@@ -83,80 +63,7 @@ class Options:
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
 )
-@click.option(
-    "--speeds",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measured speeds: CSV with the columns gpu_type, model, global_batch_size, num_gpus, "
-    "iterations_per_s, and if you like nodes and dataset. They take the place of the shipped ones.",
-)
-@click.option(
-    "--profiles",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measured speeds and costs, as `dljob profiles measure` and `export` write them. They take "
-    "the place of the shipped ones, and of the default costs.",
-)
-@click.option("--rigid", is_flag=True, help="Every job runs on exactly the GPUs it requested.")
-@click.option(
-    "--placement",
-    type=click.Choice(["packed", "counted"]),
-    default="packed",
-    show_default=True,
-    help="packed: GPUs are on nodes, and jobs on as few as possible. counted: only numbers matter.",
-)
-@click.option(
-    "--mechanism",
-    type=click.Choice([each.value for each in Mechanism]),
-    default=Mechanism.IN_PLACE.value,
-    show_default=True,
-    help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
-)
-@click.option(
-    "--restart-cost",
-    type=arguments.read_seconds,
-    metavar="SECONDS",
-    help="What each start of a job and each change of its GPUs costs. Default: "
-    f"{DEFAULT_COSTS.pod_start(1) + DEFAULT_COSTS.process_start(1):g} s a start; "
-    f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
-    f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
-)
-@click.option(
-    "--period",
-    type=click.FloatRange(min=0.1),
-    metavar="SECONDS",
-    help="Decide at least so often though nothing has happened, as `dljob up` does every 15 s.  "
-    "[default: only when something has]",
-)
-@click.option(
-    "--failures",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Nodes that fail: CSV with the columns time_s, node, event (lost or back). "
-    "Nodes are called node-0, node-1 and so on; node-00, node-01 where there are more than ten.",
-)
-@click.option(
-    "--max-gpus",
-    type=arguments.read_limits,
-    metavar="NAMESPACE=N[,…]",
-    help="How many GPUs the jobs of a namespace may have together, as the setting limits.maxGpus of "
-    "a controller; * stands for those not named. A job NAMESPACE/NAME is in that namespace.",
-)
-@click.option(
-    "--max-priority",
-    type=arguments.read_limits,
-    metavar="NAMESPACE=N[,…]",
-    help="The highest priority that jobs of a namespace may have, as limits.maxPriority.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="For all that is drawn.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(printing.FORMATS),
-    default="table",
-    show_default=True,
-    help="How the figures are printed.",
-)
+@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE, OUTPUT)
 @click.option(
     "--jobs-out",
     type=click.Path(path_type=Path),
@@ -180,13 +87,14 @@ def command(**given: Any) -> None:
     `docs/simulator.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
-    run(Options(**given))
+    scenario = take_scenario(given)
+    run(Options(scenario=scenario, **given))
 
 
 def run(options: Options) -> None:
     """Do what the command line says."""
-    setting = build_setting(options)
-    workload = read_workload(options, setting)
+    setting = build_setting(options.scenario)
+    workload = read_workload(options.scenario, setting)
     check_outputs(options)
     outcomes = play(options, workload, setting)
     for note in workload.notes:
@@ -198,55 +106,6 @@ def run(options: Options) -> None:
         draw(options.plot, outcomes)
     scores = [outcome.score for outcome in outcomes]
     click.echo(printing.show_scores(scores, options.output), nl=False)
-
-
-def build_setting(options: Options) -> Setting:
-    """Build the world that the options describe."""
-    if options.gpus is not None and options.cluster is not None:
-        raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
-    machines = options.cluster or options.gpus or fill_nodes(DEFAULT_GPUS)
-    counted = options.placement == "counted"
-    if counted and options.failures is not None:
-        raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
-    try:
-        limits = NamespaceLimits(
-            max_gpus=options.max_gpus or {}, max_priority=options.max_priority or {}
-        )
-    except ValueError as error:
-        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
-    nodes = build_counted(machines) if counted else build_packed(machines)
-    names = {node.name for node in nodes}
-    cost = options.restart_cost
-    return Setting(
-        nodes=nodes,
-        mechanism=Mechanism(options.mechanism),
-        costs=DEFAULT_COSTS if cost is None else costs_of_change(cost),
-        seed=options.seed,
-        period_s=math.inf if options.period is None else options.period,
-        outages=failures.read_failures(options.failures, names) if options.failures else (),
-        limits=limits,
-    )
-
-
-def read_workload(options: Options, setting: Setting) -> Workload:
-    """Read the trace, and measured speeds if there are any."""
-    cluster = Cluster(setting.nodes)
-    width = max(len(node.gpus) for node in setting.nodes)
-    measured: dict[JobType, Profile] = {}
-    if options.speeds is not None:
-        measured |= shipped.load_speeds(options.speeds, gpus_per_node=width)
-    if options.profiles is not None:
-        measured |= shipped.load_profiles(options.profiles)
-    return workloads.read(
-        options.trace,
-        rigid=options.rigid,
-        speeds=measured,
-        seed=options.seed,
-        # The first one named is the one that durations are told for.
-        gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
-        largest=max(cluster.totals.values()),
-        node_gpus=width,
-    )
 
 
 def check_outputs(options: Options) -> None:
@@ -272,7 +131,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome
 
 def _nothing_fits(options: Options, record: Record) -> BadInput:
     return BadInput(
-        options.trace,
+        options.scenario.trace,
         f"has no job that fits into {record.gpus} GPUs",
         remedy="give a larger cluster, or the types of GPU that its jobs ask for",
     )

@@ -25,7 +25,7 @@ from dlsim.errors import BadInput
 from dlsim.workloads import Workload
 from dlsim.world import Setting, World
 
-ROUNDS = 120
+ROUNDS = 80
 """How often prices are improved; further rounds gain less than 0.1 % on the shared traces."""
 
 BINS_PER_JOB = 2.0

@@ -38,6 +38,11 @@ class TracedJob:
     """The true number that it needs."""
     learning: Learning | None = None
     """How its metric rises, for a job that is done when a target is reached."""
+    believed: float | None = None
+    """
+    How many iterations policies believe that it needs (:mod:`dlsim.beliefs`); infinite: they know
+    nothing of it; ``None``: they know the truth, or what its metric forecasts.
+    """
 
 
 @dataclass(frozen=True, slots=True)

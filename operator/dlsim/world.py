@@ -27,6 +27,7 @@ from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.predicting import Predictor
 from dlcore.profiles import AccuracyPoint, Costs
 from dlcore.queues import Queue
+from dlsim import beliefs
 from dlsim.coordinator import Coordinator
 from dlsim.errors import BadInput
 from dlsim.kernel import RESOLUTION, Kernel, Order
@@ -106,6 +107,7 @@ class World:
             seed=setting.seed,
             gpus=self._cluster.total,
         )
+        self._misled = any(traced.believed is not None for traced in workload.jobs)
         self._truth = self._make_predictor()
 
     def play(self) -> Record:
@@ -143,6 +145,7 @@ class World:
 
     def _decide(self) -> None:
         self._observe_metrics()
+        self._revise_beliefs()
         snapshot = self._take_snapshot()
         began = time.perf_counter()
         plan = cycle.schedule(snapshot, self._policy)
@@ -246,7 +249,8 @@ class World:
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
         job = traced.job
-        record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
+        isolated_s = self._time_isolated(traced)
+        record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
         now = self._kernel.now
         state = JobState(
             job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
@@ -394,6 +398,9 @@ class World:
             "service": old.service_at(now),
             "observed_at": now,
         }
+        if run.traced.believed is not None:
+            done = old.iterations_at(now)
+            known["iterations_total"] = beliefs.revise(old.iterations_total, done)
         if old.placement is not None:
             run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
         run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
@@ -439,6 +446,12 @@ class World:
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
+    def _time_isolated(self, traced: TracedJob) -> float:
+        """How long the whole job trains on its requested GPUs if it is alone there."""
+        job, gpus = traced.job, traced.job.gpus.requested
+        speed = self._truth.speed(job, self._truth.shape(gpus, self._truth.best_type(job, gpus)))
+        return traced.iterations / speed if speed > 0 else 0.0
+
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
         job = run.state.job
@@ -460,10 +473,23 @@ class World:
             cluster=Cluster(self._setting.nodes),
         )
 
-    # Jobs that end at a target: what the controller believes of them.
+    # What the controller believes of the length of jobs.
 
     def _first_guess(self, traced: TracedJob) -> float:
+        if traced.believed is not None:
+            return traced.believed
         return traced.iterations if traced.learning is None else self._forecast(traced, ())
+
+    def _revise_beliefs(self) -> None:
+        """Let no policy believe that a job is done which trains on."""
+        if not self._misled:
+            return
+        now = self._kernel.now
+        for state in self._running.states():
+            if state.iterations_at(now) >= state.iterations_total:
+                run = self._runs[state.job.id]
+                if run.traced.believed is not None:
+                    self._note(run)
 
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
         """How many iterations the job will need, by what it has shown so far."""
@@ -483,7 +509,8 @@ class World:
         for state in self._running.states():
             run = self._runs[state.job.id]
             learning = run.traced.learning
-            if learning is None or not self._report(run, learning):
+            unknown = run.traced.believed is not None
+            if learning is None or unknown or not self._report(run, learning):
                 continue
             total = self._forecast(run.traced, run.points)
             done = state.iterations_at(self._kernel.now) / run.traced.iterations

@@ -25,13 +25,13 @@ Watch = Callable[[int, int], None]
 SCALES = tuple(0.05 * 1.5**step for step in range(9))
 """The multiples of n / M that are tried first, from 0.05 to 1.28."""
 
-STEP = 0.3
+STEP = 0.6
 """By what share of a price the first rounds change it for each time that demand exceeds supply."""
 
-SETTLING_ROUNDS = 40
+SETTLING_ROUNDS = 15
 """After so many rounds the step is half as large."""
 
-MOMENTUM = 0.5
+MOMENTUM = 0.8
 """How much of the last round's direction is kept, because demand jumps back and forth."""
 
 LEAST_SHARE = 0.02

@@ -43,10 +43,6 @@ class Demand:
     options: tuple[Option, ...]
     starting_gpu_s: float
     """GPU seconds that it holds before its first step, while its process starts."""
-    ending_gpu_s: float
-    """GPU seconds that it holds after its last step, until its process is gone."""
-    ending_s: float
-    """For how long it holds them after its last step."""
 
     @property
     def alone_s(self) -> float:
@@ -110,10 +106,6 @@ class _Reader:
         recreates = self._setting.mechanism is Mechanism.RECREATE
         # A gang may be granted GPU by GPU, and its first pod is created for the first of them.
         pods_s, process_s = costs.pod_start(1), costs.process_start(least)
-        ending_s = costs.end if recreates else costs.process_stop
-        if self._setting.outages:
-            # A node that fails takes its GPUs from a process that is still stopping.
-            ending_s = 0.0
         return Demand(
             job=job.id,
             submitted_at=job.submitted_at,
@@ -123,8 +115,6 @@ class _Reader:
             # Pods that are created again hold their GPUs while they start; in place, the victims
             # still train on them.
             starting_gpu_s=least * process_s + (pods_s if recreates else 0.0),
-            ending_gpu_s=least * ending_s,
-            ending_s=ending_s,
         )
 
     def _options(self, job: Job) -> tuple[Option, ...]:
