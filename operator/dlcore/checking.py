@@ -61,6 +61,11 @@ class BrokenLaw(Exception):
         super().__init__(f"{law}: {job}: {message}")
         self.law = law
         self.job = job
+        self.message = message
+
+    def __reduce__(self) -> tuple[type["BrokenLaw"], tuple[Law, JobId, str]]:
+        # Without it the error of a worker process could not reach the process that waits for it.
+        return type(self), (self.law, self.job, self.message)
 
 
 def check(plan: Plan, snapshot: Snapshot, *, breaks: frozenset[Law] = frozenset()) -> None:

@@ -185,13 +185,13 @@ class Room:
         largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
         chosen: dict[NodeName, int] = {}
         left = gpus
-        for node, count in self._iter_gaps(state, kinds, range(largest, 0, -1), beside):
+        for node, count in self.iter_gaps(state, kinds, range(largest, 0, -1), beside):
             if left <= count:
                 break
             chosen[node] = count
             left -= count
         beyond = {**beside, **chosen}
-        last = next(self._iter_gaps(state, kinds, range(left, largest + 1), beyond), None)
+        last = next(self.iter_gaps(state, kinds, range(left, largest + 1), beyond), None)
         if last is None:
             return None
         chosen[last[0]] = left
@@ -200,12 +200,12 @@ class Room:
             return None
         return chosen
 
-    def _iter_gaps(
+    def iter_gaps(
         self,
         state: JobState,
         kinds: tuple[str, ...],
         counts: Iterable[int],
-        but: Mapping[NodeName, int],
+        but: Mapping[NodeName, int] = MappingProxyType({}),
     ) -> Iterator[tuple[NodeName, int]]:
         """The nodes that take the job with so many free GPUs, in the order of these counts."""
         takers = self.vacancies.takers(state)

@@ -1,0 +1,220 @@
+"""
+What each job needs yet and how it scales: the bids between which GPUs are divided.
+
+:mod:`.policy` collects them at the beginning of each decision. What does not change while a job
+waits is kept from one decision to the next, because thousands may wait and an event changes a few.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from dlcore.contract import View
+from dlcore.model import Cluster, GpuDemand, Job, JobState
+from dlcore.policies.foresight.curves import Curve, make_curve
+from dlcore.policies.foresight.lengths import Experience
+from dlcore.profiles import JobType
+from dlcore.relating import usual_growth
+from dlcore.rooms import acceptable_types, count_usable, largest_possible
+from dlwire.messages import Shape
+
+OVERDUE_SHARE = 0.1
+"""What is supposed to be left of a job that has done all it needed by its own count: so much of that."""
+
+LEAST_LEFT = 1e-9
+"""Less work than that is taken for so much, because prices are divided by it."""
+
+
+class Bid:
+    """One job in one decision."""
+
+    __slots__ = (
+        "change_costs",
+        "curve",
+        "curves",
+        "held",
+        "left",
+        "price",
+        "state",
+        "usable",
+        "weight",
+    )
+
+    def __init__(self, state: JobState, curves: tuple[Curve, ...], left: float) -> None:
+        self.state = state
+        self.curves = curves
+        """One for each type of GPU that the job can be given."""
+        self.curve = curves[0]
+        """That of the type on which the job shall be."""
+        self.left = left
+        """The work that is left, in iterations at the speeds of the curves."""
+        self.weight = 1.0
+        """How much an hour of this job counts beside an hour of others."""
+        self.price = 0.0
+        """What an iteration of it is worth, in hours of others."""
+        held = state.placement
+        self.held = held.shape.gpus if held is not None else 0
+        self.usable = self.held
+        """How many of the GPUs that it holds others could be given."""
+        self.change_costs: Mapping[int, float] = {}
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it never had GPUs, so that the cost of its start cannot be avoided."""
+        return self.state.placement is None and self.state.started_at is None
+
+    def worth(self, speed: float, *, cost: float, horizon: float) -> float:
+        """
+        What a second at this speed is worth, if the job first loses ``cost`` seconds to a change.
+
+        The loss is spread over the time for which the change is expected to last: to the end of
+        the job, and at most ``horizon`` seconds.
+        """
+        if speed <= 0.0:
+            return 0.0
+        worth = self.price * speed
+        if cost > 0.0:
+            lasts = min(horizon, self.left / speed + cost)
+            worth *= 1.0 - min(1.0, cost / lasts)
+        return worth
+
+    def cost_of(self, gpus: int) -> float:
+        """How long a change to so many GPUs keeps the job from training; a first start is free."""
+        if self.is_new:
+            return 0.0
+        cost = self.change_costs[gpus]
+        # A job that waits pays it whenever it resumes; only an interruption too many costs more.
+        return cost if self.held else 0.5 * cost
+
+
+class Bidders:
+    """Makes bids, for as long as the profiles and the cluster stay what they are."""
+
+    def __init__(self, view: View) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self._curves: dict[tuple[object, ...], tuple[Curve, ...]] = {}
+        self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
+        self._waiting: dict[JobState, tuple[tuple[Curve, ...], float]] = {}
+
+    def suits(self, view: View) -> bool:
+        """Whether this is about the same profiles and the same cluster."""
+        return self.profiles is view.predictor.profiles and self.cluster is view.cluster
+
+    def collect(self, view: View, experience: Experience) -> list[Bid]:
+        """Make the bids of all jobs that can train on some number of GPUs."""
+        self._prune(view)
+        bids = [
+            bid for state in view.running if (bid := self._bid_running(state, view, experience))
+        ]
+        for state in view.pending:
+            known = self._waiting.get(state)
+            if known is None:
+                known = self._waiting[state] = self._appraise(state, view)
+            curves, left = known
+            if curves:
+                bid = Bid(state, curves, self._settle_left(state, curves, left, view, experience))
+                bid.change_costs = self._costs_of(state.job, view)
+                bids.append(bid)
+        return bids
+
+    def _prune(self, view: View) -> None:
+        if len(self._waiting) > 1000 + 4 * len(view.pending):
+            self._waiting.clear()
+
+    def _appraise(self, state: JobState, view: View) -> tuple[tuple[Curve, ...], float]:
+        left = state.iterations_total - state.iterations_at(view.now)
+        return self.curves_of(state, view), left
+
+    def _bid_running(self, state: JobState, view: View, experience: Experience) -> Bid | None:
+        placement = state.placement
+        assert placement is not None
+        curves = self.curves_of(state, view)
+        own = [curve for curve in curves if curve.gpu_type == placement.gpu_type]
+        if not own:
+            return None
+        left = state.iterations_total - state.iterations_at(view.now)
+        left = self._settle_left(state, curves, left, view, experience)
+        bid = Bid(state, curves, left * _find_slowness(state, own[0], view))
+        bid.curve = own[0]
+        if not view.cluster.flawless:
+            bid.usable = sum(count_usable(placement, view.cluster).values())
+        bid.change_costs = self._costs_of(state.job, view)
+        return bid
+
+    def _settle_left(
+        self,
+        state: JobState,
+        curves: tuple[Curve, ...],
+        left: float,
+        view: View,
+        experience: Experience,
+    ) -> float:
+        """How much work is left: what is known, or else what experience says of such a job."""
+        done = state.iterations_at(view.now)
+        pace = curves[0].hull[1]
+        if left == math.inf:
+            return max(LEAST_LEFT, experience.expect_left(done / pace) * pace)
+        if left <= 0.0:
+            return max(LEAST_LEFT, OVERDUE_SHARE * done)
+        return max(LEAST_LEFT, left)
+
+    def _costs_of(self, job: Job, view: View) -> Mapping[int, float]:
+        key = (job.type, job.gpus.options)
+        costs = self._costs.get(key)
+        if costs is None:
+            find = view.predictor.change_cost
+            costs = {gpus: find(job, Shape(gpus, 1, "")) for gpus in job.gpus.options}
+            self._costs[key] = costs
+        return costs
+
+    # --- how jobs scale
+
+    def curves_of(self, state: JobState, view: View) -> tuple[Curve, ...]:
+        """One curve for each type of GPU that the job can be given; the user's favourite first."""
+        demand = state.job.gpus
+        key: tuple[object, ...] = (state.job.type, demand.options, demand.types, demand.max_nodes)
+        if state.needs is not None or state.bound_to:
+            key = (*key, state.needs, state.bound_to)
+        curves = self._curves.get(key)
+        if curves is None:
+            curves = self._curves[key] = tuple(self._iter_curves(state, view))
+        return curves
+
+    def _iter_curves(self, state: JobState, view: View) -> Iterator[Curve]:
+        is_known = False
+        for kind in acceptable_types(state, view.cluster):
+            most = largest_possible(state, view.cluster, kind)
+            options = [gpus for gpus in state.job.gpus.options if gpus <= most]
+            shape, speed = view.predictor.shape, view.predictor.speed
+            curve = make_curve(kind, ((n, speed(state.job, shape(n, kind))) for n in options))
+            if curve is not None:
+                is_known = True
+                yield curve
+        if not is_known:
+            yield from _suppose_curves(state, view.cluster)
+
+
+def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
+    """Suppose that a job whose speed is not known at all scales like the usual one."""
+    demand: GpuDemand = state.job.gpus
+    for kind in acceptable_types(state, cluster):
+        most = largest_possible(state, cluster, kind)
+        points = ((n, usual_growth(1, n)) for n in demand.options if n <= most)
+        curve = make_curve(kind, points)
+        if curve is not None:
+            yield curve
+
+
+def _find_slowness(state: JobState, curve: Curve, view: View) -> float:
+    """
+    How many times slower the job is seen to train than its curve says, in its present shape.
+
+    Its other shapes are taken to be slower by the same factor, as the predictor does.
+    """
+    placement = state.placement
+    if state.speed <= 0.0 or state.adjusting or placement is None:
+        return 1.0
+    expected = view.predictor.speed(state.job, placement.shape)
+    if expected <= 0.0:
+        expected = curve.speeds.get(placement.shape.gpus, 0.0)
+    return expected / state.speed if expected > 0.0 else 1.0

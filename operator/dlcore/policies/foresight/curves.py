@@ -1,0 +1,79 @@
+"""How fast a job trains on how many GPUs of one type, and the concave hull of that."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+Point = tuple[int, float]
+"""A number of GPUs and the speed on them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """The speeds of a job on the GPUs of one type, packed on the fewest nodes."""
+
+    gpu_type: str
+    options: tuple[Point, ...]
+    """The numbers of GPUs that make the job faster than every smaller one, with the speeds."""
+    speeds: Mapping[int, float]
+    """The speed on every number of GPUs that the job allows."""
+    hull: tuple[float, ...]
+    """The upper concave hull on 0, 1, 2, … GPUs, up to where the job is fastest."""
+    steps: tuple[float, ...]
+    """By how much each further GPU raises the hull."""
+
+    @property
+    def top(self) -> float:
+        """The highest speed."""
+        return self.hull[-1]
+
+    @property
+    def pace(self) -> float:
+        """The speed by which jobs are put in order: between that of one GPU and the highest."""
+        return float(self.hull[1] ** (1.0 - TOP_SHARE) * self.top**TOP_SHARE)
+
+
+TOP_SHARE = 0.3
+"""
+The exponent of the highest speed in :attr:`Curve.pace`.
+
+A job that is first in line has all the GPUs it wants, and one that is last shares them with many. On
+the traces that parameters were chosen on, 0.3 gave a mean completion time 0.2 % below 0.5 and 0.4 %
+below 0.7.
+"""
+
+
+def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
+    """Make the curve of these speeds; ``None`` where the job does not train at all."""
+    speeds = {gpus: speed for gpus, speed in points if speed > 0.0}
+    options: list[Point] = []
+    for gpus, speed in sorted(speeds.items()):
+        if not options or speed > options[-1][1]:
+            options.append((gpus, speed))
+    if not options:
+        return None
+    steps = [
+        (more[1] - fewer[1]) / (more[0] - fewer[0])
+        for fewer, more in pairwise(_find_corners(options))
+        for _ in range(more[0] - fewer[0])
+    ]
+    hull = [0.0]
+    for step in steps:
+        hull.append(hull[-1] + step)
+    return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps))
+
+
+def _find_corners(options: Iterable[Point]) -> list[Point]:
+    """The corners of the upper concave hull of points that rise, from no GPUs on."""
+    corners: list[Point] = [(0, 0.0)]
+    for gpus, speed in options:
+        while len(corners) > 1 and _is_below(corners[-1], corners[-2], (gpus, speed)):
+            corners.pop()
+        corners.append((gpus, speed))
+    return corners
+
+
+def _is_below(middle: Point, left: Point, right: Point) -> bool:
+    """Whether the point in the middle is on or below the line between the two others."""
+    rise = (middle[1] - left[1]) * (right[0] - left[0])
+    return rise <= (right[1] - left[1]) * (middle[0] - left[0])

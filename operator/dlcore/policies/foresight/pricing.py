@@ -1,0 +1,131 @@
+"""
+What a GPU is worth to each job: prices at which the sum of all completion times is least.
+
+While the set of jobs stays the same, one unit of work of a job has a constant worth: its *price*. The
+best shares at any moment are those that maximise the sum of price x speed, and at the best prices
+that sum is just the number of jobs that are there, because each second costs each of them a second.
+So prices follow backwards from the job that ends last: with the prices of those behind it known, the
+price of a job is the least at which the maximum grows by its weight.
+
+For whole GPUs that maximum is greedy. Each GPU of the cluster is a *slot* that holds the worth of what
+it would be used for. A job that takes k GPUs takes the k slots of least worth, so that its price is
+
+    min over k of (weight + worth of the k least slots) / speed on k GPUs
+
+and it then puts its own worth into these slots. One sorted list of slots for each type of GPU is all
+that is kept, so a price takes a few steps, however many jobs there are.
+
+SmartFill (arXiv 2509.01811) has the argument. Two things are added. Slots do not begin empty but with a
+part of the price at which GPUs changed hands lately, which is what the jobs that are yet to arrive
+will want them for. And near the front of the line neighbours change places where the sum of price x
+work falls by it, because no formula knows the order in which jobs end.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from dlcore.policies.foresight.bids import Bid
+from dlcore.policies.foresight.curves import Curve
+
+Slots = list[float]
+"""What each GPU of a type would be used for, in worth a second, rising."""
+
+
+class Quote(NamedTuple):
+    """The least price at which a job pays for what it displaces, and with how many GPUs."""
+
+    price: float
+    gpus: int
+    curve: Curve
+
+
+def find_prices(
+    bids: Iterable[Bid],
+    capacities: Mapping[str, int],
+    *,
+    floors: Mapping[str, float],
+    exchanged: int,
+) -> dict[str, float]:
+    """
+    Set the price and the curve of every bid; return what the least used GPU of each type is worth.
+
+    ``floors`` says what every slot of a type is worth at first. Of the first ``exchanged`` jobs in
+    line, neighbours change places where that lowers the sum.
+    """
+    slots: dict[str, Slots] = {
+        kind: [floors.get(kind, 0.0)] * gpus for kind, gpus in capacities.items() if gpus > 0
+    }
+    line = sorted(bids, key=_rank)
+    for bid in reversed(line[exchanged:]):
+        _settle(slots, bid, _quote(slots, bid))
+    _settle_exchanging(slots, line[:exchanged])
+    return {kind: worths[0] for kind, worths in slots.items()}
+
+
+def _rank(bid: Bid) -> tuple[float, int]:
+    """The place in the order in which jobs are expected to end."""
+    fastest = max(curve.pace for curve in bid.curves)
+    return bid.left / (fastest * bid.weight), bid.state.order
+
+
+def _settle_exchanging(slots: Mapping[str, Slots], line: Sequence[Bid]) -> None:
+    """Settle jobs from the last to the first; each may let the one before it end after it."""
+    if not line:
+        return
+    last = line[-1]
+    for before in reversed(line[:-1]):
+        as_ranked = _sum_of_two(slots, last, before)
+        exchanged = _sum_of_two(slots, before, last)
+        settled, last = (last, before) if as_ranked <= exchanged else (before, last)
+        _settle(slots, settled, _quote(slots, settled))
+    _settle(slots, last, _quote(slots, last))
+
+
+def _sum_of_two(slots: Mapping[str, Slots], last: Bid, before: Bid) -> float:
+    """The sum of price x work of two jobs, if the first of them ends last."""
+    quote = _quote(slots, last)
+    kind = quote.curve.gpu_type
+    filled = slots[kind][:]
+    _fill(filled, quote)
+    later = _quote({**slots, kind: filled}, before)
+    return quote.price * last.left + later.price * before.left
+
+
+def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
+    if len(bid.curves) == 1:
+        return _quote_on(slots[bid.curve.gpu_type], bid.curve, bid.weight)
+    quotes = [
+        _quote_on(slots[curve.gpu_type], curve, bid.weight)
+        for curve in bid.curves
+        if curve.gpu_type in slots
+    ]
+    return min(quotes, key=lambda quote: quote.price)
+
+
+def _quote_on(worths: Slots, curve: Curve, weight: float) -> Quote:
+    """Take the least slots one by one for as long as the price falls."""
+    best, gpus, total = math.inf, 0, weight
+    for slot, speed in zip(worths, curve.hull[1:], strict=False):
+        total += slot
+        price = total / speed
+        if price >= best:
+            break
+        best = price
+        gpus += 1
+    return Quote(best, gpus, curve)
+
+
+def _settle(slots: Mapping[str, Slots], bid: Bid, quote: Quote) -> None:
+    bid.price = quote.price
+    if not bid.held:
+        bid.curve = quote.curve
+    _fill(slots[quote.curve.gpu_type], quote)
+
+
+def _fill(worths: Slots, quote: Quote) -> None:
+    """Put the worth of a job's GPUs into the slots that it takes."""
+    del worths[: quote.gpus]
+    for step in quote.curve.steps[: quote.gpus]:
+        insort(worths, quote.price * step)
