@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dlcore.contract import Share, View
-from dlcore.model import Cause, Cluster, JobId, JobState, NodeName
+from dlcore.model import Cause, Cluster, JobId, JobState, NodeName, Placement
 from dlcore.predicting import Predictor
 from dlcore.rooms import Room, count_nodes, count_usable, name_type
 from dlwire.messages import Shape
@@ -139,12 +139,20 @@ class Ledger:
         )
         for state in view.running:
             if state.placement is not None:
-                nodes = count_nodes(state.placement)
-                holding = Holding(state, nodes, state.placement.gpu_type, view)
-                self.holdings[state.job.id] = holding
+                self._hold(state, state.placement)
         self._spare: Room | None = None
         self._spread: dict[JobId, int] = {}
         """How many GPUs jobs on several nodes could give up at once, which each do on one node."""
+
+    def _hold(self, state: JobState, placement: Placement) -> Holding:
+        holding = Holding(state, count_nodes(placement), placement.gpu_type, self.view)
+        self.holdings[state.job.id] = holding
+        return holding
+
+    def restore(self, state: JobState, placement: Placement) -> Holding:
+        """Let a running job that the view left out go on as it is; its GPUs must be free."""
+        self.room.take(count_usable(placement, self.cluster))
+        return self._hold(state, placement)
 
     def add(self, state: JobState, nodes: Mapping[NodeName, int], cause: Cause) -> Holding:
         """Let a pending job have these GPUs, which must be free."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dlcore.contract import Share, View
-from dlcore.model import Cause, CauseCode, JobId, NodeName
+from dlcore.model import Cause, CauseCode, JobId, NodeName, Placement
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve
 from dlcore.policies.holdings import Holding, Ledger
-from dlcore.rooms import count_nodes, grow
+from dlcore.rooms import count_nodes, count_usable, grow
 from dlwire.messages import Shape
 
 Nodes = Mapping[NodeName, int]
@@ -69,13 +69,13 @@ class Arranging:
             if job in self.bids:
                 self._note_nodes(self.bids[job], (), holding.nodes)
 
-    def arrange(self, waiting: Iterable[Bid]) -> dict[JobId, Share]:
-        """Find nodes for everything; ``waiting`` are jobs that would take what is left."""
+    def arrange(self, others: Iterable[Bid]) -> dict[JobId, Share]:
+        """Find nodes for everything; ``others`` are jobs that would take what is left, or keep it."""
         self._shrink()
         incomplete = [bid for bid in self._rank_takers() if not self._place(bid, self.chosen[bid])]
         self._put_together()
         if incomplete or len(self.view.cluster.types) > 1:
-            self._give_out_rest(waiting)
+            self._give_out_rest(others)
         return {job: holding.share(KEEPS) for job, holding in self.ledger.holdings.items()}
 
     # --- the jobs as they are
@@ -98,7 +98,9 @@ class Arranging:
         job = bid.state.id
         holding = self.ledger.holdings.pop(job, None)
         before = tuple(holding.nodes) if holding is not None else ()
-        if holding is None:
+        if holding is None and bid.state.placement is not None:
+            self.ledger.restore(bid.state, bid.state.placement)
+        elif holding is None:
             self.ledger.add(bid.state, nodes, cause)
         else:
             # The order of holdings is the order in which placing gives GPUs away.
@@ -279,10 +281,10 @@ class Arranging:
         is_spread = len(holding.nodes) > fewest == 1
         return is_spread and not bid.state.bound_to and holding.gpus >= bid.held
 
-    def _give_out_rest(self, waiting: Iterable[Bid]) -> None:
+    def _give_out_rest(self, others: Iterable[Bid]) -> None:
         """Give GPUs that are left to the jobs to which they are worth most, one job at a time."""
-        left = [bid for bid in waiting if bid.state.id not in self.ledger.holdings]
-        left.sort(key=lambda bid: (-bid.price * bid.curve.hull[1], bid.state.order))
+        left = [bid for bid in others if bid.state.id not in self.ledger.holdings]
+        left.sort(key=lambda bid: (not bid.held, -bid.price * bid.curve.hull[1], bid.state.order))
         del left[WAITING_LOOKED_AT:]
         while self.room.total > 0:
             best = max(self._iter_rest(left), key=lambda each: each[0], default=None)
@@ -296,13 +298,25 @@ class Arranging:
     def _iter_rest(self, left: Sequence[Bid]) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         """What could be done with idle GPUs, with the gain for each of them."""
         for bid in left:
-            if bid.state.id not in self.ledger.holdings and bid.state.least <= self.room.total:
+            if bid.state.id in self.ledger.holdings:
+                continue
+            if bid.state.placement is not None:
+                yield from self._iter_restored(bid, bid.state.placement)
+            elif bid.state.least <= self.room.total:
                 for curve in bid.curves:
                     yield from self._iter_starts(bid, curve)
         for node, free in tuple(self.room.nodes.items()):
             if free > 0:
                 for bid in self.on_node.get(node, {}).values():
                     yield from self._iter_growth(bid, node, free)
+
+    def _iter_restored(
+        self, bid: Bid, held: Placement
+    ) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
+        """A job that was to be stopped for one that found no place goes on where it is."""
+        if self.room.has(count_usable(held, self.view.cluster)):
+            nodes = count_nodes(held)
+            yield self._worth(bid, nodes) / bid.held, bid, bid.curve, nodes
 
     def _iter_starts(self, bid: Bid, curve: Curve) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         for gpus, _ in curve.options:

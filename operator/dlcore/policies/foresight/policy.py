@@ -101,7 +101,7 @@ class Foresight:
         kept = [bid.state.id for bid in chosen if bid.held]
         survivors = leave_only(view, (*kept, *(state.id for state in outsiders)))
         arranging = Arranging(survivors, chosen, horizon=self.horizon)
-        shares = arranging.arrange(bid for bid in bids if bid not in chosen and not bid.held)
+        shares = arranging.arrange(bid for bid in bids if bid not in chosen)
         _start_mixed(view, arranging, shares)
         return Decision(
             shares, wait=_WAIT, state=self._remember(memory, view, prices, bids, lengths)
