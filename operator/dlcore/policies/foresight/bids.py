@@ -62,6 +62,11 @@ class Bid:
         """Whether it never had GPUs, so that the cost of its start cannot be avoided."""
         return self.state.placement is None and self.state.started_at is None
 
+    @property
+    def top(self) -> float:
+        """The highest speed on any type of GPU."""
+        return max(curve.top for curve in self.curves)
+
     def worth(self, speed: float, *, cost: float, horizon: float) -> float:
         """
         What a second at this speed is worth, if the job first loses ``cost`` seconds to a change.

@@ -114,7 +114,7 @@ class Foresight:
         for bid in bids:
             job = bid.state.job
             if self.ageing > 0.0:
-                takes = max(0.0, now - job.submitted_at) + bid.left / bid.curve.top
+                takes = max(0.0, now - job.submitted_at) + bid.left / bid.top
                 bid.weight = (1.0 + takes / self.ageing_after) ** self.ageing
             if len(levels) > 1:
                 bid.weight *= self.priority_weight ** ranks[job.priority]
