@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dlcore.profiles import JobType, Profile
 from dlctl import arguments, printing, writing
 from dlctl.bars import progress_bar
 from dlctl.messages import say
-from dlsim import failures, shipped, workloads
+from dlsim import failures, shipped, workloads, worlds
 from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.errors import BadInput
@@ -28,6 +29,7 @@ from dlsim.records import Record, Series
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
+from dlsim.worlds import WORLDS, Rules
 
 DEFAULT_GPUS = 64
 MOST_NAMED = 10
@@ -41,6 +43,7 @@ class Options:
     trace: Path
     gpus: tuple[Machines, ...] | None
     cluster: tuple[Machines, ...] | None
+    world: str | None
     policies: tuple[Contestant, ...]
     speeds: Path | None
     profiles: Path | None
@@ -71,6 +74,12 @@ class Options:
     type=arguments.read_cluster,
     metavar="NODESxGPUS[:TYPE][,…]",
     help="A cluster of such nodes, for example 2x8:V100,1x4:K80.",
+)
+@click.option(
+    "--world",
+    type=click.Choice(list(WORLDS)),
+    help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
+    "speeds, costs, rounds and limits. See docs/simulator.md.",
 )
 @click.option(
     "--policy",
@@ -204,7 +213,9 @@ def build_setting(options: Options) -> Setting:
     """Build the world that the options describe."""
     if options.gpus is not None and options.cluster is not None:
         raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
-    machines = options.cluster or options.gpus or fill_nodes(DEFAULT_GPUS)
+    rules = _rules_of(options)
+    own = rules.machines if rules is not None else fill_nodes(DEFAULT_GPUS)
+    machines = options.cluster or options.gpus or own
     counted = options.placement == "counted"
     if counted and options.failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
@@ -217,15 +228,17 @@ def build_setting(options: Options) -> Setting:
     nodes = build_counted(machines) if counted else build_packed(machines)
     names = {node.name for node in nodes}
     cost = options.restart_cost
-    return Setting(
+    usual = rules.costs if rules is not None else DEFAULT_COSTS
+    setting = Setting(
         nodes=nodes,
         mechanism=Mechanism(options.mechanism),
-        costs=DEFAULT_COSTS if cost is None else costs_of_change(cost),
+        costs=usual if cost is None else costs_of_change(cost),
         seed=options.seed,
         period_s=math.inf if options.period is None else options.period,
         outages=failures.read_failures(options.failures, names) if options.failures else (),
         limits=limits,
     )
+    return setting if rules is None else worlds.settle(rules, setting)
 
 
 def read_workload(options: Options, setting: Setting) -> Workload:
@@ -237,7 +250,8 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         measured |= shipped.load_speeds(options.speeds, gpus_per_node=width)
     if options.profiles is not None:
         measured |= shipped.load_profiles(options.profiles)
-    return workloads.read(
+    rules = _rules_of(options)
+    workload = workloads.read(
         options.trace,
         rigid=options.rigid,
         speeds=measured,
@@ -246,7 +260,20 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
+        assign=partial(worlds.assign, rules, seed=options.seed) if rules is not None else None,
     )
+    if rules is not None:
+        workload = worlds.adapt(rules, workload, setting.nodes, rigid=options.rigid)
+    return workload
+
+
+def _rules_of(options: Options) -> Rules | None:
+    """The rules of the world that was named; a cost that was given takes the place of all others."""
+    if options.world is None:
+        return None
+    rules = WORLDS[options.world]
+    cost = options.restart_cost
+    return rules if cost is None else replace(rules, costs=costs_of_change(cost), charges={})
 
 
 def check_outputs(options: Options) -> None:

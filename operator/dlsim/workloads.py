@@ -6,7 +6,7 @@ and ``dljob reproduce`` call both.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from dlsim.documents import (
 from dlsim.learning import Learning
 from dlsim.scaling import Scaling, load_standard_curves, make_scaler
 from dlsim.shipped import load_shipped
-from dlsim.traces import Request, read_trace
+from dlsim.traces import Request, Trace, read_trace
 
 __all__ = ["Learning", "TracedJob", "Workload", "read"]
 
@@ -63,6 +63,7 @@ def read(
     gpu_types: tuple[str, ...],
     largest: int,
     node_gpus: int = 8,
+    assign: Callable[[Trace], Trace] | None = None,
 ) -> Workload:
     """
     Read a trace, a DLJob file, or a folder of them.
@@ -70,7 +71,8 @@ def read(
     ``gpu_types`` are those of the cluster; a trace is about the first of them. ``largest`` is how
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
     more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
-    that stand with ``speeds`` are those of their types.
+    that stand with ``speeds`` are those of their types. ``assign`` may make other requests of those
+    of a trace (:func:`dlsim.worlds.assign`).
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
@@ -79,7 +81,10 @@ def read(
     if is_document(path):
         workload = _read_documents(path, own, ground, seed=seed, rigid=rigid)
     else:
-        workload = _read_requests(path, own, ground, seed=seed, rigid=rigid)
+        trace = read_trace(path)
+        trace = assign(trace) if assign is not None else trace
+        name = name_of(path)
+        workload = _read_requests(trace, own, ground, name=name, seed=seed, rigid=rigid)
     profiles = {kind: _with_costs(profile, own) for kind, profile in workload.known.items()}
     return replace(workload, truths=profiles, known=profiles)
 
@@ -92,13 +97,18 @@ def _with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
 
 
 def _read_requests(
-    path: Path, own: Mapping[JobType, Profile], ground: Ground, *, seed: int, rigid: bool
+    trace: Trace,
+    own: Mapping[JobType, Profile],
+    ground: Ground,
+    *,
+    name: str,
+    seed: int,
+    rigid: bool,
 ) -> Workload:
-    trace = read_trace(path)
     scaler = make_scaler(trace.kind, own, ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
-    return Workload(name_of(path), jobs, profiles, profiles, tuple(scaler.notes()))
+    return Workload(name, jobs, profiles, profiles, tuple(scaler.notes()))
 
 
 def name_of(path: Path) -> str:

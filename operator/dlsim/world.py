@@ -32,6 +32,7 @@ from dlsim.errors import BadInput
 from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
+from dlsim.rounds import Growth, next_round
 from dlsim.runs import Activity, Run
 from dlsim.workloads import Learning, TracedJob, Workload
 
@@ -70,6 +71,10 @@ class Setting:
     """A decision is made at least so often, though nothing has happened, as controllers do it."""
     limits: NamespaceLimits = NamespaceLimits()
     """What the jobs of a namespace may have in all."""
+    round_s: float = 0.0
+    """Decisions are made at multiples of this only; 0: whenever something has happened."""
+    growth: Growth | None = None
+    """How far jobs may grow at once; ``None``: as far as they like."""
 
 
 class World:
@@ -99,6 +104,7 @@ class World:
         self._fruitless = 0
         self._done = 0
         self._due = False
+        self._round_at = -math.inf  # For when a decision that could not be made was put off.
         self.record = Record(
             workload=workload.name,
             policy=policy.name,
@@ -122,7 +128,7 @@ class World:
             if self._fruitless > PATIENCE:
                 break
             self._handle_instant()
-            if self._due:
+            if self._due and self._is_round():
                 self._decide()
             self._note_levels()
         self.record.ended_at = self._kernel.now
@@ -140,6 +146,19 @@ class World:
             self._kernel.pop()()
 
     # Deciding.
+
+    def _is_round(self) -> bool:
+        """Whether decisions are made now. If not, one is made at the beginning of the next round."""
+        begins = next_round(self._kernel.now, self._setting.round_s)
+        if begins <= self._kernel.now + RESOLUTION:
+            return True
+        if self._round_at < begins:
+            self._round_at = begins
+            self._kernel.at(begins, Order.WAKE, self._open_round)
+        return False
+
+    def _open_round(self) -> None:
+        self._due = True
 
     def _decide(self) -> None:
         self._observe_metrics()
@@ -248,8 +267,10 @@ class World:
         job = traced.job
         record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
         now = self._kernel.now
+        growth = self._setting.growth
+        allowed = job if growth is None else growth.limit(job, 0)
         state = JobState(
-            job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
+            job=allowed, order=order, observed_at=now, iterations_total=self._first_guess(traced)
         )
         # Judged by what was asked for, so that every policy is given the same jobs.
         if job.gpus.requested > rooms.largest_possible(state, self._whole):
@@ -356,7 +377,10 @@ class World:
         run.trained = True
         run.training_since = now
         bound = () if job.checkpoint.shared else run.serving.nodes
-        self._note(run, speed=speed, adjusting=False, bound_to=bound)
+        run.profiled = max(run.profiled, shape.gpus)
+        growth = self._setting.growth
+        job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
+        self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound)
         alone = self._one_gpu_speed(run)
         run.efficiency = speed / alone if alone > 0 else 0.0
         self.record.efficiency.add(run.efficiency, now)
@@ -441,7 +465,7 @@ class World:
 
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
-        job = run.state.job
+        job = run.traced.job
         serving = run.serving
         kind = serving.gpu_type if serving is not None else self._truth.best_type(job, 1)
         options = job.gpus.options
