@@ -157,8 +157,8 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
 def _may_be_on(
     state: JobState, share: Share, nodes: Mapping[NodeName, int], cluster: Cluster
 ) -> bool:
-    """Whether the job may share nodes like this; a gang is judged when it is complete."""
-    return share.gang > share.gpus or may_share_as(state, nodes, cluster)
+    """Whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
+    return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster)
 
 
 def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
@@ -237,9 +237,12 @@ class _Placer:
             more = {node: n - have.get(node, 0) for node, n in share.nodes.items()}
             fits = all(self.room.takes_pod(state, node) for node in share.nodes)
             return share.nodes if fits and self.room.has(more) else None
-        if state.placement is not None and share.gpu_type in (None, state.placement.gpu_type):
-            grown = grow(self.room, state, have, state.placement.gpu_type, share.gpus)
-            if grown is not None:
+        held = state.placement
+        if held is not None and share.gpu_type in (None, held.gpu_type):
+            # A job that may share no node can be unable to shrink where it is.
+            grows = share.gpus >= held.shape.gpus
+            grown = grow(self.room, state, have, held.gpu_type, share.gpus) if grows else None
+            if grown is not None and _may_be_on(state, share, grown, self.cluster):
                 return grown
         fit = self.room.find(state, share.gpus, share.gpu_type)
         return fit.nodes if fit is not None else None
