@@ -277,7 +277,9 @@ class _Replay:
         """
         for node, gpus in whole.slices:
             if len(gpus) < len(self.cluster.usable.get(node, ())) and len(whole.slices) > 1:
-                self._refuse(Law.ALLOWED_SHAPE, job, f"is on several nodes and has a part of {node}")
+                self._refuse(
+                    Law.ALLOWED_SHAPE, job, f"is on several nodes and has a part of {node}"
+                )
 
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
         demand, nodes = state.job.gpus, whole.shape.nodes

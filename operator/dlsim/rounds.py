@@ -45,4 +45,8 @@ class Growth:
             for count in demand.options
             if count <= allowed or count in (demand.options[0], demand.requested)
         )
-        return job if options == demand.options else replace(job, gpus=replace(demand, options=options))
+        return (
+            job
+            if options == demand.options
+            else replace(job, gpus=replace(demand, options=options))
+        )

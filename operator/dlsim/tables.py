@@ -59,7 +59,9 @@ class Row:
         value = self.text(field)
         if value not in ("0", "1"):
             raise self.error(
-                f"{_show(value)} is neither 0 nor 1", field=field, remedy="write 1 for yes, 0 for no"
+                f"{_show(value)} is neither 0 nor 1",
+                field=field,
+                remedy="write 1 for yes, 0 for no",
             )
         return value == "1"
 

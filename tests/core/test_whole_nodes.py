@@ -78,7 +78,8 @@ def test_eight_gpus_are_two_free_nodes_and_no_four_halves():
     room = Room(cluster)
     room.take(on(n0=1, n1=1))
     fit = room.find(job, 8)
-    assert fit is not None and fit.nodes == {"n2": 4, "n3": 4}
+    assert fit is not None
+    assert fit.nodes == {"n2": 4, "n3": 4}
     room.take(on(n2=1))
     assert room.find(job, 8) is None, "thirteen GPUs are free, but only one whole node"
     assert room.find(make_state(options=(8,)), 8) is not None
