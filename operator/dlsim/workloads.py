@@ -6,7 +6,7 @@ and ``dljob reproduce`` call both.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,7 +108,17 @@ def _read_requests(
     scaler = make_scaler(trace.kind, own, ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
-    return Workload(name, jobs, profiles, profiles, tuple(scaler.notes()))
+    notes = (*scaler.notes(), *_note_guaranteed(trace))
+    return Workload(name, jobs, profiles, profiles, notes)
+
+
+def _note_guaranteed(trace: Trace) -> Iterator[str]:
+    count = sum(request.guaranteed for request in trace.requests)
+    if count:
+        yield (
+            f"{count} jobs are guaranteed the speed of the GPUs that they request: they may not run "
+            "on a number of GPUs that is slower"
+        )
 
 
 def name_of(path: Path) -> str:

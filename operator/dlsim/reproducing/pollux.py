@@ -102,7 +102,7 @@ def reproduce(
         outcome, _ = play(entry, find_folder() / "peers" / place.trace, arena)
         played.append(Played(place, entry, outcome.score))
         progress.step()
-    rows = tuple(_compare(played, published))
+    rows = tuple(compare(played, published))
     return Reproduction(rows, draw=partial(draw, rows, world), notes=(NOTES[world],))
 
 
@@ -126,21 +126,21 @@ def read_published() -> Published:
 
 
 def _plan(published: Published, world: str, *, is_whole: bool) -> Iterator[tuple[Place, Entry]]:
-    firsts: dict[str, Place] = {}
     for place in published:
-        firsts.setdefault(place.load, place)
-        is_first = firsts[place.load] == place
         for entry in keep_listed(ENTRIES):
-            few = entry.is_slow or world == "sia"
-            if is_whole or not few or (is_first and not _is_too_slow(entry, place)):
+            if plays(entry, place, published, world, is_whole=is_whole):
                 yield place, entry
 
 
-def _is_too_slow(entry: Entry, place: Place) -> bool:
-    return entry.is_slow and place.load not in SLOW_LOADS
+def plays(entry: Entry, place: Place, published: Published, world: str, *, is_whole: bool) -> bool:
+    """Whether the entry is played on this workload in that world."""
+    if is_whole or (world != "sia" and not entry.is_slow):
+        return True
+    is_first = place == next(each for each in published if each.load == place.load)
+    return is_first and not (entry.is_slow and place.load not in SLOW_LOADS)
 
 
-def _compare(played: Sequence[Played], published: Published) -> Iterator[Row]:
+def compare(played: Sequence[Played], published: Published) -> Iterator[Row]:
     """Set the means over the workloads of a load beside those of the same workloads."""
     groups: dict[tuple[str, Entry], list[Played]] = {}
     for each in played:

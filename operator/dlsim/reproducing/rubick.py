@@ -1,8 +1,8 @@
 """
 Rubick's trace under our policies: ``dljob reproduce rubick``.
 
-The 406 jobs of its base workload on eight nodes of eight A800, with 260 s for a start and for each
-change, which is what its simulator charges. Nothing is published of the trace that ours could be
+The 406 jobs of its base workload on eight nodes of eight A800, with decisions every 60 s and 260 s
+for a start and for each change, as its simulator has it. Nothing is published of the trace that ours could be
 set beside job by job; what it does say is how long each job runs on the GPUs that it asks for, with
 the execution plan that its user chose. The mean of that is the first column: what the average
 completion time would be if every job ran at once, as asked for, and started for nothing.
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 CHANGE_S = 260.0
 
-ARENA = Arena(Machines(8, 8, GPU_TYPE), costs_of_change(CHANGE_S))
+ROUND_S = 60.0
+
+ARENA = Arena(Machines(8, 8, GPU_TYPE), costs_of_change(CHANGE_S), round_s=ROUND_S)
 
 AS_ASKED = "as asked for, at once"
 
