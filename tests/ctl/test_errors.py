@@ -241,6 +241,7 @@ LINES = {
         "dljob reproduce: ones is not part of this version yet; there is sidecar, sia, shockwave,"
         " rubick, pollux, peers"
     ),
+    "reproduce shockwave --all": "dljob reproduce: shockwave has one form only; leave --all out",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
 
