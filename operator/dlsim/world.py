@@ -21,6 +21,7 @@ from dlcore.model import (
     Mechanism,
     Node,
     NodeName,
+    Placement,
     Snapshot,
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
@@ -34,7 +35,7 @@ from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
 from dlsim.runs import Activity, Run
-from dlsim.workloads import Learning, TracedJob, Workload
+from dlsim.workloads import Learning, Standing, TracedJob, Workload
 
 EVALUATIONS = 20
 """How often a job that trains to a target evaluates its metric, from its start to its end."""
@@ -113,9 +114,9 @@ class World:
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            self._kernel.at(
-                traced.job.submitted_at, Order.ARRIVAL, _bind(self._arrive, order, traced)
-            )
+            # Who is there already was submitted before time began.
+            at = traced.job.submitted_at if traced.standing is None else 0.0
+            self._kernel.at(at, Order.ARRIVAL, _bind(self._arrive, order, traced))
         for outage in self._setting.outages:
             self._kernel.at(outage.lost_at, Order.FAILURE, _bind(self._lose, outage.node))
             if outage.back_at is not None:
@@ -248,26 +249,48 @@ class World:
     # Events.
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
-        job = traced.job
-        isolated_s = self._time_isolated(traced)
-        record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
+        job, standing = traced.job, traced.standing or Standing()
         now = self._kernel.now
+        # Times of a job that was there before count from the beginning.
+        begin = job.submitted_at if traced.standing is None else now
+        isolated_s = self._time_isolated(traced, done=standing.iterations_done)
+        record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
         state = JobState(
-            job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
+            job=job,
+            order=order,
+            observed_at=now,
+            iterations_done=standing.iterations_done,
+            iterations_total=self._first_guess(traced),
+            service=standing.service,
+            started_at=standing.started_at,
+            bound_to=standing.bound_to,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs.
-        if job.gpus.requested > rooms.largest_possible(state, self._whole):
+        # Judged by what was asked for, so that every policy is given the same jobs. A live system
+        # has taken a job that it can run on fewer GPUs.
+        needed = job.gpus.requested if traced.standing is None else state.least
+        if needed > rooms.largest_possible(state, self._whole):
             self._done += 1
             self.record.dropped.append(job.id)
             self.record.log.append(Entry(now, job.id, Happening.DROPPED))
             return
         self.record.jobs.append(record)
         run = Run(traced=traced, record=record, state=state)
+        run.safe_iterations = standing.iterations_done
         self._runs[job.id] = run
-        self._pending = self._pending.put(state)
-        self._enter_queue(run)
         self._log(run, Happening.SUBMITTED, job.gpus.requested)
         self._due = True
+        if standing.placement is not None:
+            self._go_on(run, standing.placement)
+            return
+        self._pending = self._pending.put(state)
+        self._enter_queue(run)
+
+    def _go_on(self, run: Run, placement: Placement) -> None:
+        """Let a job train on where a live system has it."""
+        run.record.started_at = self._kernel.now
+        self._note(run, placement=placement)
+        self._log(run, Happening.GRANTED, placement.gpus)
+        self._coordinator.adopt(run, placement)
 
     def _complete(self, run: Run, stamp: int) -> None:
         if run.stamp != stamp:
@@ -446,11 +469,11 @@ class World:
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
-    def _time_isolated(self, traced: TracedJob) -> float:
-        """How long the whole job trains on its requested GPUs if it is alone there."""
+    def _time_isolated(self, traced: TracedJob, *, done: float) -> float:
+        """How long what is left of a job trains on its requested GPUs if it is alone there."""
         job, gpus = traced.job, traced.job.gpus.requested
         speed = self._truth.speed(job, self._truth.shape(gpus, self._truth.best_type(job, gpus)))
-        return traced.iterations / speed if speed > 0 else 0.0
+        return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
 
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
