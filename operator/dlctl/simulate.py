@@ -15,6 +15,7 @@ import click
 
 from dlcore.model import JobId
 from dlctl import arguments, printing, writing
+from dlctl import bound as bounding
 from dlctl.bars import progress_bar
 from dlctl.messages import say
 from dlctl.scenarios import (
@@ -45,6 +46,7 @@ class Options:
 
     scenario: Scenario
     policies: tuple[Contestant, ...]
+    bound: bool
     output: str
     jobs_out: Path | None
     plot: Path | None
@@ -63,7 +65,13 @@ class Options:
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
 )
-@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE, OUTPUT)
+@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
+@click.option(
+    "--bound",
+    is_flag=True,
+    help="Also compute the average completion time that no policy can go below; see `dljob bound`.",
+)
+@takes(OUTPUT)
 @click.option(
     "--jobs-out",
     type=click.Path(path_type=Path),
@@ -97,6 +105,7 @@ def run(options: Options) -> None:
     workload = read_workload(options.scenario, setting)
     check_outputs(options)
     outcomes = play(options, workload, setting)
+    bound = bounding.compute(workload, setting) if options.bound else None
     for note in workload.notes:
         say(note)
     report_left_out(outcomes)
@@ -105,7 +114,7 @@ def run(options: Options) -> None:
     if options.plot is not None:
         draw(options.plot, outcomes)
     scores = [outcome.score for outcome in outcomes]
-    click.echo(printing.show_scores(scores, options.output), nl=False)
+    click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)
 
 
 def check_outputs(options: Options) -> None:
