@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from dlcore import policies
 from dlcore.model import JobId
 from dlctl import arguments, printing, writing
+from dlctl import bound as bounding
 from dlctl.bars import progress_bar
 from dlctl.choosing import Place, opened, with_place
 from dlctl.messages import say
@@ -49,6 +50,7 @@ class Options:
     source: object
     """What is played, as errors name it."""
     policies: tuple[Contestant, ...]
+    bound: bool
     output: str
     jobs_out: Path | None
     plot: Path | None
@@ -67,7 +69,13 @@ class Options:
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
 )
-@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE, OUTPUT)
+@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
+@click.option(
+    "--bound",
+    is_flag=True,
+    help="Also compute the average completion time that no policy can go below; see `dljob bound`.",
+)
+@takes(OUTPUT)
 @click.option(
     "--jobs-out",
     type=click.Path(path_type=Path),
@@ -114,7 +122,8 @@ def run(scenario: Scenario, options: Options) -> None:
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
     scores = [outcome.score for outcome in conclude(options, workload, setting)]
-    click.echo(printing.show_scores(scores, options.output), nl=False)
+    bound = bounding.compute(workload, setting) if options.bound else None
+    click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)
 
 
 def run_live(place: Place, given: dict[str, Any]) -> None:
@@ -136,6 +145,7 @@ def run_live(place: Place, given: dict[str, Any]) -> None:
     options = Options(
         source=live.NAME,
         policies=chosen,
+        bound=False,
         output=given["output"],
         jobs_out=given["jobs_out"],
         plot=given["plot"],

@@ -262,6 +262,14 @@ def test_lines_are_told_apart_by_what_is_asked_for():
 
 
 def test_the_bound_is_a_column_where_there_is_one():
-    with_bound, without = sum_up([row("x", 3.0, bound_avg_jct_s=2.0), row("y", 3.0)])
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5}
+    with_bound, without = sum_up([row("x", 3.0, **bound), row("y", 3.0)])
     assert with_bound.bound.mean == pytest.approx(1.5)
     assert without.bound is None
+
+
+def test_an_average_of_fewer_jobs_is_not_held_against_the_bound_of_all():
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5, "unfinished": 1}
+    (line,) = sum_up([row("x", 3.0, **bound)])
+    assert line.bound is None
+    assert line.unfinished == 1

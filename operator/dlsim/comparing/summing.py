@@ -102,7 +102,14 @@ def ratios_of(
 
 
 def bound_ratio(row: Row) -> float:
-    """Average JCT over the lower bound; not a number where there is none."""
+    """
+    Average JCT over the lower bound; not a number where there is none.
+
+    The bound is about all jobs that can run. A policy that left some of them unfinished has an
+    average of others, which may be below it.
+    """
+    if row.get("bound_jobs") != row.get("jobs", 0) - row["unfinished"]:
+        return math.nan
     return _divide(row["avg_jct_s"], row.get("bound_avg_jct_s"))
 
 

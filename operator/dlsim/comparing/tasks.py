@@ -103,7 +103,8 @@ class Task:
         setting = build_setting(self.scenario)
         workload = _read_once(self.scenario)
         if self.policy is None:
-            return {"bound_avg_jct_s": bound_mean_jct(workload, setting).avg_jct_s}
+            bound = bound_mean_jct(workload, setting)
+            return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}
         contestant = Contestant(self.policy, policies.read(self.policy))
         (outcome,) = simulate(workload, setting, [contestant])
         if not outcome.record.jobs:
