@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, perform, run_tasks
 from dlsim.comparing.summing import ratios_of, spread, sum_up
-from dlsim.comparing.tasks import Task, digest_input, digest_program, without_measured
+from dlsim.comparing.tasks import Task, digest_program, without_measured
 from dlsim.errors import BadInput
 from dlsim.scenarios import Scenario
 
@@ -84,7 +85,6 @@ def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
 def test_a_trace_that_changed_has_another_key(scenario):
     before = Task(scenario=scenario, policy="fifo").key()
     scenario.trace.write_text(HEADER + JOBS.replace("3600", "3601"), encoding="utf-8")
-    digest_input.cache_clear()
     assert Task(scenario=scenario, policy="fifo").key() != before
 
 
@@ -178,6 +178,25 @@ def test_several_processes_find_what_one_finds(scenario):
     assert {n: without_measured(each) for n, each in together.items()} == {
         n: without_measured(each) for n, each in alone.items()
     }
+
+
+class Dying(Task):
+    """A task that takes its process with it."""
+
+    def perform(self):
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
+    tasks = [Dying(scenario=scenario, policy="fifo")]
+    tasks += [Task(scenario=replace(scenario, seed=n), policy="fifo") for n in range(7)]
+    finished = dict(run_tasks(list(enumerate(tasks)), processes=2))
+    assert len(finished) == 8
+    failed = {number for number, result in finished.items() if isinstance(result, Failure)}
+    assert 0 in failed
+    # At most those that were handed out together with it.
+    assert failed <= set(range(4))
 
 
 def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
