@@ -15,9 +15,13 @@ import click
 from dlcontrol.settings import read_numbers
 from dlcore import policies
 from dlsim.clusters import Machines, fill_nodes, parse_cluster
+from dlsim.comparing.summing import GROUPS
 from dlsim.simulating import Contestant
 
 Value = TypeVar("Value")
+
+MOST_ERROR = 3.0
+"""Of the logarithm of a speed or a length: factors of 20 either way for one in three."""
 
 
 def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -74,10 +78,65 @@ def read_limits(text: str) -> dict[str, int]:
 @_option_type
 def read_seconds(text: str) -> float:
     """Read a duration."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = _to_number(text)
     if not 0.0 <= seconds < math.inf:
         raise ValueError(f"{text!r} is not a number of seconds from 0 upwards; write such as 30")
     return seconds
+
+
+@_option_type
+def read_load(text: str) -> float:
+    """Read an offered load."""
+    load = _to_number(text)
+    if not 0.0 < load < math.inf:
+        raise ValueError(f"{text!r} is not a load above 0; write such as 0.9")
+    return load
+
+
+@_option_type
+def read_error(text: str) -> float:
+    """Read the standard deviation of the logarithm of what is believed."""
+    error = _to_number(text)
+    # Beyond that single factors are in the thousands, and nothing is believed at all.
+    if not 0.0 <= error <= MOST_ERROR:
+        raise ValueError(f"{text!r} is not an error from 0 to {MOST_ERROR:g}; write such as 0.2")
+    return error
+
+
+@_option_type
+def read_loads(text: str) -> tuple[float, ...]:
+    """Read several offered loads."""
+    return _read_several(text, read_load)
+
+
+@_option_type
+def read_costs(text: str) -> tuple[float, ...]:
+    """Read several durations."""
+    return _read_several(text, read_seconds)
+
+
+@_option_type
+def read_errors(text: str) -> tuple[float, ...]:
+    """Read several errors."""
+    return _read_several(text, read_error)
+
+
+@_option_type
+def read_groups(text: str) -> tuple[str, ...]:
+    """Read by what the lines of a comparison are told apart."""
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    for name in names:
+        if name not in GROUPS:
+            raise ValueError(f"{name!r} is none of {', '.join(GROUPS)}")
+    return names
+
+
+def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(read(part) for part in text.split(",")))
+
+
+def _to_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

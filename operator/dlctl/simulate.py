@@ -5,33 +5,40 @@ What it takes stands in ``dljob simulate --help``; what the figures mean, in
 :mod:`dlsim.scoring`.
 """
 
-import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from dlcore.limits import NamespaceLimits
-from dlcore.model import Cluster, JobId, Mechanism
-from dlcore.profiles import JobType, Profile
+from dlcore import policies
+from dlcore.model import JobId
 from dlctl import arguments, printing, writing
+from dlctl import bound as bounding
 from dlctl.bars import progress_bar
+from dlctl.choosing import Place, opened, with_place
 from dlctl.messages import say
-from dlsim import failures, shipped, workloads, worlds
-from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
-from dlsim.costs import DEFAULT_COSTS, costs_of_change
+from dlctl.scenarios import (
+    CASE,
+    CLUSTER,
+    KNOWLEDGE,
+    OUTPUT,
+    PART,
+    SPEEDS,
+    TROUBLE,
+    take_scenario,
+    takes,
+)
 from dlsim.errors import BadInput
 from dlsim.records import Record, Series
+from dlsim.scenarios import Scenario, build_setting, read_workload
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
-from dlsim.worlds import WORLDS, Rules
 
-DEFAULT_GPUS = 64
 MOST_NAMED = 10
 """How many of the jobs that were dropped or never ended are named; all are counted."""
 
@@ -40,47 +47,17 @@ MOST_NAMED = 10
 class Options:
     """The command line."""
 
-    trace: Path
-    gpus: tuple[Machines, ...] | None
-    cluster: tuple[Machines, ...] | None
-    world: str | None
+    source: object
+    """What is played, as errors name it."""
     policies: tuple[Contestant, ...]
-    speeds: Path | None
-    profiles: Path | None
-    rigid: bool
-    placement: str
-    mechanism: str
-    restart_cost: float | None
-    period: float | None
-    failures: Path | None
-    max_gpus: dict[str, int] | None
-    max_priority: dict[str, int] | None
-    seed: int
+    bound: bool
     output: str
     jobs_out: Path | None
     plot: Path | None
 
 
 @click.command("simulate")
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.option(
-    "--gpus",
-    type=arguments.read_gpus,
-    metavar="N",
-    help=f"A cluster of N GPUs in nodes of eight; the last may be smaller.  [default: {DEFAULT_GPUS}]",
-)
-@click.option(
-    "--cluster",
-    type=arguments.read_cluster,
-    metavar="NODESxGPUS[:TYPE][,…]",
-    help="A cluster of such nodes, for example 2x8:V100,1x4:K80.",
-)
-@click.option(
-    "--world",
-    type=click.Choice(list(WORLDS)),
-    help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
-    "speeds, costs, rounds and limits. See docs/simulator.md.",
-)
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--policy",
     "policies",
@@ -92,80 +69,13 @@ class Options:
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
 )
+@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
 @click.option(
-    "--speeds",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measured speeds: CSV with the columns gpu_type, model, global_batch_size, num_gpus, "
-    "iterations_per_s, and if you like nodes and dataset. They take the place of the shipped ones.",
+    "--bound",
+    is_flag=True,
+    help="Also compute the average completion time that no policy can go below; see `dljob bound`.",
 )
-@click.option(
-    "--profiles",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measured speeds and costs, as `dljob profiles measure` and `export` write them. They take "
-    "the place of the shipped ones, and of the default costs.",
-)
-@click.option("--rigid", is_flag=True, help="Every job runs on exactly the GPUs it requested.")
-@click.option(
-    "--placement",
-    type=click.Choice(["packed", "counted"]),
-    default="packed",
-    show_default=True,
-    help="packed: GPUs are on nodes, and jobs on as few as possible. counted: only numbers matter.",
-)
-@click.option(
-    "--mechanism",
-    type=click.Choice([each.value for each in Mechanism]),
-    default=Mechanism.IN_PLACE.value,
-    show_default=True,
-    help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
-)
-@click.option(
-    "--restart-cost",
-    type=arguments.read_seconds,
-    metavar="SECONDS",
-    help="What each start of a job and each change of its GPUs costs. Default: "
-    f"{DEFAULT_COSTS.pod_start(1) + DEFAULT_COSTS.process_start(1):g} s a start; "
-    f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
-    f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
-)
-@click.option(
-    "--period",
-    type=click.FloatRange(min=0.1),
-    metavar="SECONDS",
-    help="Decide at least so often though nothing has happened, as `dljob up` does every 15 s.  "
-    "[default: only when something has]",
-)
-@click.option(
-    "--failures",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Nodes that fail: CSV with the columns time_s, node, event (lost or back). "
-    "Nodes are called node-0, node-1 and so on; node-00, node-01 where there are more than ten.",
-)
-@click.option(
-    "--max-gpus",
-    type=arguments.read_limits,
-    metavar="NAMESPACE=N[,…]",
-    help="How many GPUs the jobs of a namespace may have together, as the setting limits.maxGpus of "
-    "a controller; * stands for those not named. A job NAMESPACE/NAME is in that namespace.",
-)
-@click.option(
-    "--max-priority",
-    type=arguments.read_limits,
-    metavar="NAMESPACE=N[,…]",
-    help="The highest priority that jobs of a namespace may have, as limits.maxPriority.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="For all that is drawn.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(printing.FORMATS),
-    default="table",
-    show_default=True,
-    help="How the figures are printed.",
-)
+@takes(OUTPUT)
 @click.option(
     "--jobs-out",
     type=click.Path(path_type=Path),
@@ -181,7 +91,14 @@ class Options:
     help="Also draw the runs, as PNG and SVG into DIR, or into plots/. The word behind it is "
     "taken for DIR, so without DIR put it last.",
 )
-def command(**given: Any) -> None:
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Play the jobs that a live system has now, from where they are, instead of a TRACE. The "
+    "options below say which; without them it is the one that `dljob get` asks.",
+)
+@with_place
+def command(*, place: Place, live: bool, **given: Any) -> None:
     """
     Play TRACE under one or more policies and print their figures.
 
@@ -189,13 +106,61 @@ def command(**given: Any) -> None:
     `docs/simulator.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
-    run(Options(**given))
+    if live:
+        run_live(place, given)
+        return
+    if place != Place():
+        raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
+    if given["trace"] is None:
+        raise click.UsageError("Missing argument 'TRACE'; name one, or add --live")
+    scenario = take_scenario(given)
+    run(scenario, Options(source=scenario.trace, **given))
 
 
-def run(options: Options) -> None:
-    """Do what the command line says."""
-    setting = build_setting(options)
-    workload = read_workload(options, setting)
+def run(scenario: Scenario, options: Options) -> None:
+    """Play a trace, and print the figures."""
+    setting = build_setting(scenario)
+    workload = read_workload(scenario, setting)
+    scores = [outcome.score for outcome in conclude(options, workload, setting)]
+    bound = bounding.compute(workload, setting) if options.bound else None
+    click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)
+
+
+def run_live(place: Place, given: dict[str, Any]) -> None:
+    """Play what a live system has, and print what would become of each of its jobs."""
+    # Not at the top, because nothing else here needs what live systems are made of.
+    from dlctl import foretelling, live  # noqa: PLC0415
+
+    context = click.get_current_context()
+    typed = {n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+    live.check_usage(typed)
+    with opened(place) as backend:
+        present = live.look(
+            backend, state=place.state, profiles=given["profiles"], seed=given["seed"]
+        )
+    if not present.workload.jobs:
+        say("There are no jobs that train or wait.")
+        return
+    chosen = given["policies"] if "policies" in typed else _read_policies([present.policy])
+    options = Options(
+        source=live.NAME,
+        policies=chosen,
+        bound=False,
+        output=given["output"],
+        jobs_out=given["jobs_out"],
+        plot=given["plot"],
+    )
+    workload = live.mislead(present.workload, given)
+    outcomes = conclude(options, workload, live.adjust(present.setting, given, typed))
+    click.echo(foretelling.show(workload, outcomes, options.output), nl=False)
+
+
+def _read_policies(names: Sequence[str]) -> tuple[Contestant, ...]:
+    return tuple(Contestant(name, policies.read(name)) for name in names)
+
+
+def conclude(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
+    """Play the workload, tell what is to be known of it, and write what is asked for."""
     check_outputs(options)
     outcomes = play(options, workload, setting)
     for note in workload.notes:
@@ -205,75 +170,7 @@ def run(options: Options) -> None:
         write_jobs(options.jobs_out, outcomes)
     if options.plot is not None:
         draw(options.plot, outcomes)
-    scores = [outcome.score for outcome in outcomes]
-    click.echo(printing.show_scores(scores, options.output), nl=False)
-
-
-def build_setting(options: Options) -> Setting:
-    """Build the world that the options describe."""
-    if options.gpus is not None and options.cluster is not None:
-        raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
-    rules = _rules_of(options)
-    own = rules.machines if rules is not None else fill_nodes(DEFAULT_GPUS)
-    machines = options.cluster or options.gpus or own
-    counted = options.placement == "counted"
-    if counted and options.failures is not None:
-        raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
-    try:
-        limits = NamespaceLimits(
-            max_gpus=options.max_gpus or {}, max_priority=options.max_priority or {}
-        )
-    except ValueError as error:
-        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
-    nodes = build_counted(machines) if counted else build_packed(machines)
-    names = {node.name for node in nodes}
-    cost = options.restart_cost
-    usual = rules.costs if rules is not None else DEFAULT_COSTS
-    setting = Setting(
-        nodes=nodes,
-        mechanism=Mechanism(options.mechanism),
-        costs=usual if cost is None else costs_of_change(cost),
-        seed=options.seed,
-        period_s=math.inf if options.period is None else options.period,
-        outages=failures.read_failures(options.failures, names) if options.failures else (),
-        limits=limits,
-    )
-    return setting if rules is None else worlds.settle(rules, setting)
-
-
-def read_workload(options: Options, setting: Setting) -> Workload:
-    """Read the trace, and measured speeds if there are any."""
-    cluster = Cluster(setting.nodes)
-    width = max(len(node.gpus) for node in setting.nodes)
-    measured: dict[JobType, Profile] = {}
-    if options.speeds is not None:
-        measured |= shipped.load_speeds(options.speeds, gpus_per_node=width)
-    if options.profiles is not None:
-        measured |= shipped.load_profiles(options.profiles)
-    rules = _rules_of(options)
-    workload = workloads.read(
-        options.trace,
-        rigid=options.rigid,
-        speeds=measured,
-        seed=options.seed,
-        # The first one named is the one that durations are told for.
-        gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
-        largest=max(cluster.totals.values()),
-        node_gpus=width,
-        assign=partial(worlds.assign, rules, seed=options.seed) if rules is not None else None,
-    )
-    if rules is not None:
-        workload = worlds.adapt(rules, workload, setting.nodes, rigid=options.rigid)
-    return workload
-
-
-def _rules_of(options: Options) -> Rules | None:
-    """The rules of the world that was named; a cost that was given takes the place of all others."""
-    if options.world is None:
-        return None
-    rules = WORLDS[options.world]
-    cost = options.restart_cost
-    return rules if cost is None else replace(rules, costs=costs_of_change(cost), charges={})
+    return outcomes
 
 
 def check_outputs(options: Options) -> None:
@@ -286,7 +183,9 @@ def check_outputs(options: Options) -> None:
 
 def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
     """Play the workload under every policy, with a bar for who watches."""
-    keeps = options.jobs_out is not None or options.plot is not None
+    # What becomes of the few jobs of a live system is told one by one.
+    is_live = any(traced.standing is not None for traced in workload.jobs)
+    keeps = is_live or options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
     with progress_bar() as bar:
         watch = bar.watch if bar is not None else None
@@ -299,7 +198,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome
 
 def _nothing_fits(options: Options, record: Record) -> BadInput:
     return BadInput(
-        options.trace,
+        options.source,
         f"has no job that fits into {record.gpus} GPUs",
         remedy="give a larger cluster, or the types of GPU that its jobs ask for",
     )

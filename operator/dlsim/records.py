@@ -64,6 +64,8 @@ class JobRecord:
     """Time with GPUs decided for it, after its first step, in which it did not train."""
     reshapes: int = 0
     stops: int = 0
+    isolated_s: float = 0.0
+    """How long it trains alone on its requested GPUs, packed, of the type on which it is fastest."""
     predictions: list[tuple[float, float]] = field(default_factory=list)
     """(fraction done, predicted total iterations / true ones) of a job with a target."""
 

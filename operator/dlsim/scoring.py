@@ -17,14 +17,31 @@ here and nowhere else:
   the span. Where jobs scale better than linearly, the efficiency can exceed 1.
 * The reshape share is the time that jobs, having GPUs and having trained before, did not train,
   over the time from their first GPUs to their completion (SideCar, Table VIII).
+* The wait is the time in the queue, preempted jobs' included, summed over jobs and divided by their
+  number.
+* The *isolated time* of a job is that of its training alone on its requested GPUs, packed, of the
+  cluster's type on which it is fastest, at its true speed and without the costs of starting. The
+  mean slowdown is the mean of JCT over isolated time.
+* Finish-time fairness is Shockwave's (NSDI'23): ``rho = JCT / (isolated time x max(1, N / M))`` on
+  M GPUs. Requested GPUs are taken, not a job's best number, because its users compare with those,
+  and because Shockwave's jobs are rigid. A job is treated unfairly if its rho is above 1.05. N is
+  the number of jobs of the trace (``worst_rho``, ``unfair_share``), as in Shockwave's tables. Their
+  traces last for some hours; where jobs come for months, all jobs of the trace never compete at
+  once, and that rho is small for every policy. So there is a second pair (``worst_local_rho``,
+  ``unfair_local_share``), in which N is the mean number of jobs present while the job itself is.
+
+A job without isolated time, because it has nothing to do, has neither slowdown nor rho.
 
 A figure that does not exist, because no job completed, is not a number.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
+from typing import NamedTuple
 
 from dlsim.records import JobRecord, Record
 
@@ -58,6 +75,12 @@ class Score:
     cluster_efficiency: float
     avg_queue: float
     blocking_index: float
+    avg_wait_s: float
+    mean_slowdown: float
+    worst_rho: float
+    unfair_share: float
+    worst_local_rho: float
+    unfair_local_share: float
     reshapes: int
     reshape_share: float
     decisions: int
@@ -69,6 +92,9 @@ class Score:
     mechanism: str
 
 
+UNFAIR_ABOVE = 1.05
+"""From which finish-time fairness on Shockwave's authors call a job treated unfairly."""
+
 MEASURED = ("decision_ms", "wall_s", "peak_rss_mb")
 """The fields that differ between two runs of the same; all others are the same to the last bit."""
 
@@ -79,13 +105,15 @@ def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: floa
     times = sorted(job.jct for job in done)
     span = _measure_span(record)
     sums = record.sums
+    rivals = len(record.jobs)
+    fair, local = _measure_fairness(record, lambda _job: rivals), _measure_locally(record)
     return Score(
         policy=policy,
         trace=record.workload,
         jobs=len(record.jobs),
         dropped=len(record.dropped),
         unfinished=len(record.unfinished),
-        avg_jct_s=fmean(times) if times else math.nan,
+        avg_jct_s=_mean(times),
         p50_jct_s=median(times),
         p95_jct_s=percentile(times, 95),
         p99_jct_s=percentile(times, 99),
@@ -94,6 +122,12 @@ def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: floa
         cluster_efficiency=_over(sums.efficiency, record.gpus * span),
         avg_queue=_over(sums.queue, span),
         blocking_index=_over(sums.blocking, span),
+        avg_wait_s=_over(sums.queue, rivals) if done else math.nan,
+        mean_slowdown=_mean([job.jct / job.isolated_s for job in done if job.isolated_s > 0.0]),
+        worst_rho=fair.worst,
+        unfair_share=fair.unfair,
+        worst_local_rho=local.worst,
+        unfair_local_share=local.unfair,
         reshapes=sum(job.reshapes for job in record.jobs),
         reshape_share=_measure_reshaping(done),
         decisions=record.decisions,
@@ -137,6 +171,55 @@ def _measure_reshaping(done: Sequence[JobRecord]) -> float:
         if job.completed_at is not None and job.started_at is not None
     )
     return _over(lost, lived)
+
+
+class _Fairness(NamedTuple):
+    worst: float
+    unfair: float
+
+
+def _measure_fairness(record: Record, rivals: Callable[[JobRecord], float]) -> _Fairness:
+    """Measure finish-time fairness, given the N of each job."""
+    rhos = [
+        job.jct / (job.isolated_s * max(1.0, rivals(job) / record.gpus))
+        for job in record.completed
+        if job.isolated_s > 0.0
+    ]
+    if not rhos:
+        return _Fairness(math.nan, math.nan)
+    return _Fairness(max(rhos), sum(rho > UNFAIR_ABOVE for rho in rhos) / len(rhos))
+
+
+def _measure_locally(record: Record) -> _Fairness:
+    """Measure finish-time fairness with the mean number of jobs present in a job's own time."""
+    came = _Ramp([job.submitted_at for job in record.jobs])
+    left = _Ramp([job.completed_at for job in record.completed if job.completed_at is not None])
+
+    def count_rivals(job: JobRecord) -> float:
+        begin, end = job.submitted_at, job.submitted_at + job.jct
+        if end <= begin:
+            return 1.0
+        present = came.integral(end) - came.integral(begin)
+        return (present - (left.integral(end) - left.integral(begin))) / (end - begin)
+
+    return _measure_fairness(record, count_rivals)
+
+
+class _Ramp:
+    """How many of some events have happened, integrated over time."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._times = sorted(times)
+        self._sums = list(accumulate(self._times, initial=0.0))
+
+    def integral(self, until: float) -> float:
+        """Sum up, over the events so far, the time since each."""
+        count = bisect_right(self._times, until)
+        return count * until - self._sums[count]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
 
 
 def _over(amount: float, whole: float) -> float:

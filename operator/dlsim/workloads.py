@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Training
+from dlcore.model import (
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    NodeName,
+    Placement,
+    Training,
+)
 from dlcore.profiles import JobType, Profile
 from dlsim.curves import Ground, Pool
 from dlsim.documents import (
@@ -26,7 +34,22 @@ from dlsim.scaling import Scaling, load_standard_curves, make_scaler
 from dlsim.shipped import load_shipped
 from dlsim.traces import Request, Trace, read_trace
 
-__all__ = ["Learning", "TracedJob", "Workload", "read"]
+__all__ = ["Learning", "Standing", "TracedJob", "Workload", "read"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a job has come when a simulation begins with it, at time 0."""
+
+    iterations_done: float = 0.0
+    service: float = 0.0
+    """GPU-seconds that it has held."""
+    placement: Placement | None = None
+    """The GPUs on which it trains; ``None``: it waits."""
+    started_at: float | None = None
+    """When it was first given GPUs, which is not after 0."""
+    bound_to: tuple[NodeName, ...] = ()
+    """The nodes that hold its unshared checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +61,13 @@ class TracedJob:
     """The true number that it needs."""
     learning: Learning | None = None
     """How its metric rises, for a job that is done when a target is reached."""
+    believed: float | None = None
+    """
+    How many iterations policies believe that it needs (:mod:`dlsim.beliefs`); infinite: they know
+    nothing of it; ``None``: they know the truth, or what its metric forecasts.
+    """
+    standing: Standing | None = None
+    """Of a job that a live system has already: it is there from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +115,12 @@ def read(
         trace = assign(trace) if assign is not None else trace
         name = name_of(path)
         workload = _read_requests(trace, own, ground, name=name, seed=seed, rigid=rigid)
-    profiles = {kind: _with_costs(profile, own) for kind, profile in workload.known.items()}
+    profiles = {kind: with_costs(profile, own) for kind, profile in workload.known.items()}
     return replace(workload, truths=profiles, known=profiles)
 
 
-def _with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
+def with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
+    """Give a profile the costs that were measured with the speeds of its type."""
     measured = own.get(profile.type)
     if measured is None or measured.costs is None:
         return profile

@@ -21,12 +21,14 @@ from dlcore.model import (
     Mechanism,
     Node,
     NodeName,
+    Placement,
     Snapshot,
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.predicting import Predictor
 from dlcore.profiles import AccuracyPoint, Costs
 from dlcore.queues import Queue
+from dlsim import beliefs
 from dlsim.coordinator import Coordinator
 from dlsim.errors import BadInput
 from dlsim.kernel import RESOLUTION, Kernel, Order
@@ -34,7 +36,7 @@ from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
 from dlsim.rounds import Growth, next_round
 from dlsim.runs import Activity, Run
-from dlsim.workloads import Learning, TracedJob, Workload
+from dlsim.workloads import Learning, Standing, TracedJob, Workload
 
 EVALUATIONS = 20
 """How often a job that trains to a target evaluates its metric, from its start to its end."""
@@ -112,14 +114,15 @@ class World:
             seed=setting.seed,
             gpus=self._cluster.total,
         )
+        self._misled = any(traced.believed is not None for traced in workload.jobs)
         self._truth = self._make_predictor()
 
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            self._kernel.at(
-                traced.job.submitted_at, Order.ARRIVAL, _bind(self._arrive, order, traced)
-            )
+            # Who is there already was submitted before time began.
+            at = traced.job.submitted_at if traced.standing is None else 0.0
+            self._kernel.at(at, Order.ARRIVAL, _bind(self._arrive, order, traced))
         for outage in self._setting.outages:
             self._kernel.at(outage.lost_at, Order.FAILURE, _bind(self._lose, outage.node))
             if outage.back_at is not None:
@@ -162,6 +165,7 @@ class World:
 
     def _decide(self) -> None:
         self._observe_metrics()
+        self._revise_beliefs()
         snapshot = self._take_snapshot()
         began = time.perf_counter()
         plan = cycle.schedule(snapshot, self._policy)
@@ -264,27 +268,49 @@ class World:
     # Events.
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
-        job = traced.job
-        record = JobRecord(job.id, job.gpus.requested, job.submitted_at)
+        job, standing = traced.job, traced.standing or Standing()
         now = self._kernel.now
         growth = self._setting.growth
-        allowed = job if growth is None else growth.limit(job, 0)
+        # Times of a job that was there before count from the beginning.
+        begin = job.submitted_at if traced.standing is None else now
+        isolated_s = self._time_isolated(traced, done=standing.iterations_done)
+        record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
         state = JobState(
-            job=allowed, order=order, observed_at=now, iterations_total=self._first_guess(traced)
+            job=job if growth is None else growth.limit(job, 0),
+            order=order,
+            observed_at=now,
+            iterations_done=standing.iterations_done,
+            iterations_total=self._first_guess(traced),
+            service=standing.service,
+            started_at=standing.started_at,
+            bound_to=standing.bound_to,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs.
-        if job.gpus.requested > rooms.largest_possible(state, self._whole):
+        # Judged by what was asked for, so that every policy is given the same jobs. A live system
+        # has taken a job that it can run on fewer GPUs.
+        needed = job.gpus.requested if traced.standing is None else state.least
+        if needed > rooms.largest_possible(state, self._whole):
             self._done += 1
             self.record.dropped.append(job.id)
             self.record.log.append(Entry(now, job.id, Happening.DROPPED))
             return
         self.record.jobs.append(record)
         run = Run(traced=traced, record=record, state=state)
+        run.safe_iterations = standing.iterations_done
         self._runs[job.id] = run
-        self._pending = self._pending.put(state)
-        self._enter_queue(run)
         self._log(run, Happening.SUBMITTED, job.gpus.requested)
         self._due = True
+        if standing.placement is not None:
+            self._go_on(run, standing.placement)
+            return
+        self._pending = self._pending.put(state)
+        self._enter_queue(run)
+
+    def _go_on(self, run: Run, placement: Placement) -> None:
+        """Let a job train on where a live system has it."""
+        run.record.started_at = self._kernel.now
+        self._note(run, placement=placement)
+        self._log(run, Happening.GRANTED, placement.gpus)
+        self._coordinator.adopt(run, placement)
 
     def _complete(self, run: Run, stamp: int) -> None:
         if run.stamp != stamp:
@@ -418,6 +444,9 @@ class World:
             "service": old.service_at(now),
             "observed_at": now,
         }
+        if run.traced.believed is not None:
+            done = old.iterations_at(now)
+            known["iterations_total"] = beliefs.revise(old.iterations_total, done)
         if old.placement is not None:
             run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
         run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
@@ -463,6 +492,12 @@ class World:
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
+    def _time_isolated(self, traced: TracedJob, *, done: float) -> float:
+        """How long what is left of a job trains on its requested GPUs if it is alone there."""
+        job, gpus = traced.job, traced.job.gpus.requested
+        speed = self._truth.speed(job, self._truth.shape(gpus, self._truth.best_type(job, gpus)))
+        return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
+
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
         job = run.traced.job
@@ -484,10 +519,23 @@ class World:
             cluster=Cluster(self._setting.nodes),
         )
 
-    # Jobs that end at a target: what the controller believes of them.
+    # What the controller believes of the length of jobs.
 
     def _first_guess(self, traced: TracedJob) -> float:
+        if traced.believed is not None:
+            return traced.believed
         return traced.iterations if traced.learning is None else self._forecast(traced, ())
+
+    def _revise_beliefs(self) -> None:
+        """Let no policy believe that a job is done which trains on."""
+        if not self._misled:
+            return
+        now = self._kernel.now
+        for state in self._running.states():
+            if state.iterations_at(now) >= state.iterations_total:
+                run = self._runs[state.job.id]
+                if run.traced.believed is not None:
+                    self._note(run)
 
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
         """How many iterations the job will need, by what it has shown so far."""
@@ -507,7 +555,8 @@ class World:
         for state in self._running.states():
             run = self._runs[state.job.id]
             learning = run.traced.learning
-            if learning is None or not self._report(run, learning):
+            unknown = run.traced.believed is not None
+            if learning is None or unknown or not self._report(run, learning):
                 continue
             total = self._forecast(run.traced, run.points)
             done = state.iterations_at(self._kernel.now) / run.traced.iterations

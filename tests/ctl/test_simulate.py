@@ -490,3 +490,40 @@ def test_a_file_that_holds_no_profiles_is_refused_by_name(dljob, folder):
     result = dljob("simulate", "five.csv", "--profiles=profiles.yaml")
     assert result.status == 1
     assert result.stderr.startswith("dljob: profiles.yaml:1: ")
+
+
+# --- parts of traces, and wrong knowledge -------------------------------------------------
+
+
+def test_a_window_of_a_trace_is_played_at_the_load_that_is_wanted(dljob):
+    trace = TRACES / "pollux_0.5_workload-1.csv.gz"
+    result = dljob("simulate", trace, "--window", 20, "--load", 0.9, "-o", "json")
+    assert result.data[0]["jobs"] == 20
+    assert "a window of 20 of 80 jobs" in result.stderr
+    assert "was set to 0.9" in result.stderr
+
+
+def test_wrong_knowledge_changes_decisions_and_not_what_jobs_have_to_do(dljob, folder):
+    options = ("simulate", "five.csv", "--gpus", 8, *chosen("srtf"), "-o", "json")
+    exact = dljob(*options).data[0]
+    for wrong in (("--size-error", 0.5), ("--speed-error", 0.5), ("--sizes", "unknown")):
+        score = dljob(*options, *wrong).data[0]
+        assert score["jobs"] == exact["jobs"]
+        assert score["unfinished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--load", "0", "not a load above 0"),
+        ("--load", "nan", "not a load above 0"),
+        ("--speed-error", "-0.1", "not an error from 0 to 3"),
+        ("--size-error", "much", "not an error from 0 to 3"),
+        ("--window", "0", "--window"),
+        ("--sizes", "guessed", "--sizes"),
+    ],
+)
+def test_a_wrong_part_or_error_is_refused(dljob, folder, option, value, told):
+    result = dljob("simulate", "five.csv", option, value)
+    assert result.status == 2
+    assert told in result.stderr

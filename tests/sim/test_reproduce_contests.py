@@ -90,8 +90,8 @@ def test_what_has_a_longer_form_has_a_shorter_one():
 
 def test_shockwaves_rigid_jobs_are_all_finished_and_measured():
     path = find_folder() / "shockwave" / "shockwave_120.csv.gz"
-    outcome, workload = play(Entry("fifo", "gavel", rigid=True), path, shockwave.ARENA)
-    figures = shockwave.sum_up(outcome, workload)
+    outcome, _ = play(Entry("fifo", "gavel", rigid=True), path, shockwave.ARENA)
+    figures = shockwave.sum_up(outcome.score)
     assert (outcome.score.jobs, outcome.score.unfinished) == (120, 0)
     # No job is faster than alone, and first come first served is unfair to short ones.
     assert figures.worst_rho > 2.0

@@ -177,3 +177,62 @@ def test_reshapes_of_a_world_are_counted_and_cost_what_they_cost():
     # 100 s on two GPUs, 15 s of change, 200 s on four; its first start took 60 s.
     assert figures.reshapes == 1
     assert figures.reshape_share == 15.0 / 375.0
+
+
+# --- slowdown and fairness ----------------------------------------------------------------
+
+
+def test_slowdown_is_completion_time_over_the_time_alone_on_the_requested_gpus():
+    record = make_record(
+        make_job("a", 0, 0, 100, isolated_s=50.0), make_job("b", 0, 0, 100, isolated_s=100.0)
+    )
+    assert score_of(record).mean_slowdown == 1.5
+
+
+def test_a_world_knows_how_long_each_job_trains_alone_on_what_it_asked_for():
+    jobs = (make_traced("a", requested=2, iterations=1000), make_traced("b", iterations=1000))
+    record = play(jobs, policies.make("fifo"))
+    assert {job.job: job.isolated_s for job in record.jobs} == {"a": 500.0, "b": 250.0}
+
+
+def test_rho_is_slowdown_over_the_jobs_of_the_trace_for_each_gpu():
+    jobs = [make_job(str(i), 0, 0, 100.0 * (i + 1), isolated_s=100.0) for i in range(8)]
+    figures = score_of(make_record(*jobs, gpus=4))
+    assert figures.worst_rho == 800 / (100 * 8 / 4)
+    assert figures.unfair_share == 6 / 8
+
+
+def test_a_cluster_with_more_gpus_than_jobs_owes_no_job_more_than_it_asked_for():
+    figures = score_of(make_record(make_job("a", 0, 0, 110, isolated_s=100.0), gpus=4))
+    assert figures.worst_rho == pytest.approx(1.1)
+    assert figures.unfair_share == 1.0
+
+
+def test_local_fairness_counts_the_jobs_that_were_there_with_it():
+    # Beside "a" are four others half of its time, so on average three jobs share two GPUs.
+    rivals = [make_job(str(i), 50, 50, 150, isolated_s=1000.0) for i in range(4)]
+    figures = score_of(make_record(make_job("a", 0, 0, 100, isolated_s=50.0), *rivals, gpus=2))
+    assert figures.worst_local_rho == pytest.approx(100 / (50 * 3 / 2))
+    assert figures.worst_rho == pytest.approx(100 / (50 * 5 / 2))
+
+
+def test_jobs_that_never_end_are_rivals_all_the_same():
+    record = make_record(
+        make_job("a", 0, 0, 100, isolated_s=50.0),
+        *(make_job(str(i), 0, None, None, isolated_s=10.0) for i in range(3)),
+        gpus=2,
+    )
+    assert score_of(record).worst_local_rho == pytest.approx(100 / (50 * 4 / 2))
+
+
+def test_a_job_with_nothing_to_do_has_no_slowdown_and_no_rho():
+    figures = score_of(make_record(make_job("a", 0, 0, 0)))
+    assert math.isnan(figures.mean_slowdown)
+    assert math.isnan(figures.worst_rho)
+    assert math.isnan(figures.unfair_local_share)
+
+
+def test_the_wait_is_time_in_the_queue_by_job():
+    record = make_record(make_job("a", 0, 30, 100), make_job("b", 0, 0, 100))
+    record.sums = Sums(queue=30.0)
+    assert score_of(record).avg_wait_s == 15.0

@@ -1,4 +1,4 @@
-"""Shockwave's jobs run as long as their batch sizes let them, and rho is that of its tables."""
+"""Shockwave's jobs run as long as their batch sizes let them."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from dlsim import workloads
 from dlsim.errors import BadInput
-from dlsim.reproducing.fairness import count_unfair, measure_rho
 from dlsim.shipped import find_folder
 
 HEADER = "job_id,submit_time_s,job_type,num_gpus,total_steps,adaptation_mode,duration_s\n"
@@ -94,12 +93,3 @@ def test_the_authors_trace_is_shipped_whole():
     # 19,850 s on 32 GPUs at best, where the shortest of their makespans is 24,197 s.
     work = sum(each.iterations * each.job.gpus.requested for each in workload.jobs)
     assert work / 32 == pytest.approx(19_850, rel=0.01)
-
-
-def test_rho_is_one_where_a_job_has_its_share_of_a_crowded_cluster():
-    assert measure_rho(375.0, 100.0, jobs=120, gpus=32) == 1.0
-    assert measure_rho(150.0, 100.0, jobs=8, gpus=32) == 1.5, "its share is never more than all"
-
-
-def test_unfair_is_above_five_percent_and_not_at_it():
-    assert count_unfair([0.5, 1.05, 1.06, 2.0]) == 0.5

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlsim.clusters import Machines
 from dlsim.costs import costs_of_change
 from dlsim.reproducing.contests import Arena, Entry, Progress, keep_listed, play
-from dlsim.reproducing.fairness import count_unfair, measure_rho
 from dlsim.reproducing.findings import Reproduction, Row
+from dlsim.scoring import Score
 from dlsim.shipped import find_folder
-from dlsim.simulating import Outcome, Watch
+from dlsim.simulating import Watch
 from dlsim.tables import Table
-from dlsim.workloads import Workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +58,8 @@ def reproduce(watch: Watch | None) -> Reproduction:
     progress = Progress("shockwave", watch, total=len(entries))
     found: dict[Entry, Figures] = {}
     for entry in entries:
-        found[entry] = sum_up(*play(entry, find_folder() / "shockwave/shockwave_120.csv.gz", ARENA))
+        outcome, _ = play(entry, find_folder() / "shockwave/shockwave_120.csv.gz", ARENA)
+        found[entry] = sum_up(outcome.score)
         progress.step()
     rows = tuple(_compare(found, published))
     return Reproduction(rows, draw=partial(draw, rows), notes=tuple(_say_orders(found, published)))
@@ -72,16 +72,10 @@ def read_published() -> Mapping[str, Figures]:
     return {row.name("policy"): Figures(*(row.number(each) for each in columns)) for row in table}
 
 
-def sum_up(outcome: Outcome, workload: Workload) -> Figures:
-    """Read the figures of the table from a run."""
-    # A job here does one iteration a second, so that its length is its time alone.
-    alone = {traced.job.id: traced.iterations for traced in workload.jobs}
-    record, score = outcome.record, outcome.score
-    rhos = [
-        measure_rho(job.jct, alone[job.job], jobs=len(record.jobs), gpus=record.gpus)
-        for job in record.completed
-    ]
-    return Figures(score.makespan_s, score.avg_jct_s, max(rhos), 100.0 * count_unfair(rhos))
+def sum_up(score: Score) -> Figures:
+    """Take the figures of the table from a run; rho is defined in :mod:`dlsim.scoring`."""
+    unfair = 100.0 * score.unfair_share
+    return Figures(score.makespan_s, score.avg_jct_s, score.worst_rho, unfair)
 
 
 def _compare(found: Mapping[Entry, Figures], published: Mapping[str, Figures]) -> Iterator[Row]:

@@ -1,0 +1,135 @@
+"""``dljob compare`` as its users and their programs know it."""
+
+import json
+
+import pytest
+
+from dlsim.comparing import running
+from tests.ctl.running import FIVE
+
+TWO = ("--policy", "max-min", "--policy", "srtf")
+SMALL = ("compare", "five.csv", *TWO, "--gpus", 8, "--jobs", 1)
+MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}
+
+
+def strip(rows):
+    return [{k: v for k, v in row.items() if k not in MEASURED} for row in rows]
+
+
+def test_every_combination_is_a_row_in_the_order_of_the_command_line(dljob, folder):
+    options = ("--loads", "0.5,0.9", "--restart-costs", "0,30", "--seeds", 2, "-o", "json")
+    rows = dljob(*SMALL, *options).data
+    cases = [(r["load"], r["restart_cost_s"], r["seed"], r["policy"]) for r in rows]
+    assert cases == [
+        (load, cost, seed, policy)
+        for load in (0.5, 0.9)
+        for cost in (0.0, 30.0)
+        for seed in (0, 1)
+        for policy in ("max-min", "srtf")
+    ]
+
+
+def test_a_row_holds_what_simulate_says_of_the_same_run(dljob, folder):
+    (row,) = dljob(*SMALL[:2], "--policy", "srtf", "--gpus", 8, "-o", "json").data
+    (score,) = dljob("simulate", "five.csv", "--policy", "srtf", "--gpus", 8, "-o", "json").data
+    assert {name: row[name] for name in score if name not in MEASURED} == strip([score])[0]
+
+
+def test_the_table_has_a_line_a_policy_with_ratios_to_the_first(dljob, folder):
+    text = dljob(*SMALL, "--bound").stdout
+    assert "ratios to max-min" in text
+    assert "JCT / bound" in text
+    (line,) = (line for line in text.splitlines() if line.split()[:1] == ["max-min"])
+    assert "1.000 ± 0.000" in line
+
+
+def test_lines_are_told_apart_by_load(dljob, folder):
+    text = dljob(*SMALL, "--loads", "0.5,0.9", "--by", "load").stdout
+    starts = [line.split()[:2] for line in text.splitlines()]
+    assert ["0.5", "srtf"] in starts
+    assert ["0.9", "srtf"] in starts
+
+
+def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monkeypatch):
+    first = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
+    assert len((folder / "kept.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    monkeypatch.setattr(running, "perform", lambda task: pytest.fail("played again"))
+    again = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
+    assert again.data == first.data
+    assert "2 of 2 results are there already" in again.stderr
+
+
+def test_a_changed_trace_is_played_again(dljob, folder):
+    dljob(*SMALL, "--resume", ".")
+    (folder / "five.csv").write_text(FIVE.replace("3600", "1200"), encoding="utf-8")
+    result = dljob(*SMALL, "--resume", ".")
+    assert result.status == 0
+    assert "already" not in result.stderr
+    assert len((folder / "compare.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_an_interrupted_comparison_prints_what_has_come_and_goes_on_later(
+    dljob, folder, monkeypatch
+):
+    perform = running.perform
+
+    def interrupted(task):
+        if task.policy == "srtf":
+            raise KeyboardInterrupt
+        return perform(task)
+
+    monkeypatch.setattr(running, "perform", interrupted)
+    result = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
+    assert result.status == 130
+    assert [row["policy"] for row in result.data] == ["max-min"]
+    assert "1 of 2 simulations are missing" in result.stderr
+    monkeypatch.setattr(running, "perform", perform)
+    rest = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
+    assert rest.status == 0
+    assert "1 of 2 results are there already" in rest.stderr
+    assert strip(rest.data) == strip(dljob(*SMALL, "-o", "json").data)
+
+
+def test_what_fails_is_named_and_the_rest_is_printed(dljob, folder):
+    (folder / "bad.csv").write_text("nothing\n", encoding="utf-8")
+    result = dljob("compare", "bad.csv", *SMALL[1:], "-o", "json")
+    assert result.status == 1
+    assert [row["trace"] for row in result.data] == ["five", "five"]
+    assert "bad.csv" in result.stderr
+
+
+def test_csv_has_a_column_for_each_figure(dljob, folder):
+    rows = dljob(*SMALL, "-o", "csv").rows
+    assert [row["policy"] for row in rows] == ["max-min", "srtf"]
+    assert float(rows[0]["decision_ms_p99"]) > 0.0
+
+
+def test_all_policies_are_those_of_the_list(dljob, folder):
+    listed = [each["name"] for each in dljob("policies", "-o", "json").data]
+    result = dljob("compare", "five.csv", "--all-policies", "--gpus", 8, "--jobs", 1, "-o", "json")
+    assert [row["policy"] for row in json.loads(result.stdout)] == listed
+
+
+@pytest.mark.slow
+def test_the_comparison_is_drawn(dljob, folder):
+    dljob(*SMALL, "--plot", "drawn")
+    assert (folder / "drawn" / "comparison.png").stat().st_size > 1000
+    assert (folder / "drawn" / "comparison.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("compare", "--policy", "fifo"), "no TRACE is given"),
+        (("compare", "five.csv"), "no policy is given"),
+        ((*SMALL, "--reference", "fifo"), "--reference fifo is not compared"),
+        ((*SMALL, "--by", "colour"), "'colour' is none of"),
+        ((*SMALL, "--loads", "0.5,-1"), "not a load above 0"),
+        ((*SMALL, "--restart-costs", "x"), "not a number of seconds"),
+        (("compare", "five.csv", "--policy", "fifi"), "did you mean fifo"),
+    ],
+)
+def test_wrong_usage_is_refused(dljob, folder, options, told):
+    result = dljob(*options)
+    assert result.status == 2
+    assert told in result.stderr

@@ -1,0 +1,172 @@
+"""The benchmark that is shipped, and the page that is written of it."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlcore import policies
+from dlctl import compare
+from dlctl.leaderboard import Made, write_page
+from dlsim.comparing.planning import make_rows
+from dlsim.comparing.suite import load_suite, plan_suite
+from dlsim.errors import BadInput
+from dlsim.shipped import find_folder
+from tests.ctl.running import FIVE
+
+PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"
+SUITE = load_suite()
+
+DEFINITION = {
+    "version": 7,
+    "placements": ["counted", "packed"],
+    "loads": [0.9],
+    "restartCosts": [0],
+    "seeds": [0],
+    "window": 4,
+    "reference": "max-min",
+    "traces": [
+        {"file": "suite/five.csv", "part": "tuning", "cluster": "1x8"},
+        {"file": "suite/same.csv", "part": "judging", "cluster": "2x4"},
+    ],
+}
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    """A suite of two small traces."""
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    for name in ("five.csv", "same.csv"):
+        (folder / name).write_text(FIVE, encoding="utf-8")
+    path = folder / "suite.yaml"
+    path.write_text(yaml.safe_dump(DEFINITION), encoding="utf-8")
+    return path
+
+
+def bones(page: str) -> list[str]:
+    """What of the page does not depend on figures: its headings, heads of tables, and prose."""
+    return [
+        line
+        for line in page.splitlines()
+        if line
+        and not line.startswith("**Made")
+        and not line.startswith("By DLJob")
+        and not line.startswith(f"{len(SUITE.entries)} traces")
+        and not (line.startswith("|") and line.split("|")[1].strip().partition(":")[0] in NAMES)
+    ]
+
+
+NAMES = set(policies.NAMES)
+
+
+def make_up(policy: str) -> list[dict]:
+    """Rows as if each task of the shipped suite had been played."""
+    score = {"avg_jct_s": 3.0, "p99_jct_s": 9.0, "makespan_s": 9.0, "unfinished": 0}
+    score |= {"unfair_local_share": 0.1, "jobs": 5}
+    tasks = plan_suite(SUITE, [policy])
+    return make_rows(
+        {
+            task: score if task.policy else {"bound_avg_jct_s": 2.0, "bound_jobs": 5}
+            for task in tasks
+        }
+    )
+
+
+# --- the definition -----------------------------------------------------------------------
+
+
+def test_every_trace_of_the_suite_is_shipped_and_small():
+    sizes = [entry.path.stat().st_size for entry in SUITE.entries]
+    assert sum(sizes) < 1_000_000
+    assert all(entry.path.is_relative_to(find_folder()) for entry in SUITE.entries)
+    assert all(gzip.decompress(entry.path.read_bytes()) for entry in SUITE.entries)
+
+
+def test_half_of_the_traces_are_for_judging_and_share_no_cluster_with_the_others():
+    clusters = {part: set() for part in ("tuning", "judging")}
+    for entry in SUITE.entries:
+        name = entry.path.name.split(".csv")[0].removesuffix("_part").removesuffix("_models")
+        clusters[entry.part].add(name)
+    assert not clusters["tuning"] & clusters["judging"]
+    assert abs(len(clusters["tuning"]) - len(clusters["judging"])) <= 1
+
+
+def test_the_reference_of_the_suite_is_a_policy():
+    assert SUITE.reference in policies.NAMES
+
+
+def test_the_suite_is_every_trace_in_every_scenario_with_a_bound(small):
+    tasks = plan_suite(load_suite(small), ["fifo", "srtf"])
+    assert len(tasks) == 2 * 2 * 3
+    assert {task.part for task in tasks} == {"tuning", "judging"}
+    assert {task.scenario.window for task in tasks} == {4}
+    assert {task.part for task in plan_suite(load_suite(small), ["fifo"], parts=["tuning"])} == {
+        "tuning"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"placements": ["scattered"]}, "placement"),
+        ({"traces": [DEFINITION["traces"][0]] * 2}, "twice"),
+        ({"traces": [DEFINITION["traces"][0] | {"part": "both"}]}, "'both' is no part"),
+    ],
+)
+def test_a_wrong_definition_is_refused(small, change, told):
+    small.write_text(yaml.safe_dump(DEFINITION | change), encoding="utf-8")
+    with pytest.raises(BadInput, match=told):
+        load_suite(small)
+
+
+# --- the page -----------------------------------------------------------------------------
+
+
+def test_the_page_in_the_documentation_is_one_that_the_command_writes():
+    page = write_page(SUITE, make_up("max-min"), Made(None, ("max-min",)))
+    assert bones(PAGE.read_text(encoding="utf-8")) == bones(page)
+
+
+def test_the_command_plays_the_suite_and_writes_the_page(dljob, folder, small, monkeypatch):
+    monkeypatch.setattr(compare, "load_suite", lambda: load_suite(small))
+    result = dljob("compare", "--suite", "--policy", "srtf", "--jobs", 1, "--write", "page.md")
+    assert result.status == 0
+    page = (folder / "page.md").read_text(encoding="utf-8")
+    assert page.count("| srtf | 1 |") == 4
+    # The policy that all are compared with comes by itself.
+    assert page.count("| max-min | 1 |") == 4
+    assert "suite 7" in page
+    assert "count for nothing" not in page
+
+
+def test_a_page_of_smaller_windows_says_that_it_is_none(dljob, folder, small, monkeypatch):
+    monkeypatch.setattr(compare, "load_suite", lambda: load_suite(small))
+    options = ("--policy", "max-min", "--jobs", 1, "--window", 3, "--write", "page.md")
+    dljob("compare", "--suite", *options)
+    page = (folder / "page.md").read_text(encoding="utf-8")
+    assert "windows of 3 jobs, to try it: these figures count for nothing" in page
+
+
+def test_lines_are_in_order_of_their_distance_from_the_bound():
+    rows = [{**row, "avg_jct_s": 2.5} for row in make_up("srtf")] + make_up("max-min")
+    page = write_page(SUITE, rows, Made(None, ("max-min", "srtf")))
+    first = [line for line in page.splitlines() if line.startswith(("| srtf", "| max-min"))]
+    assert [line.split()[1] for line in first[:2]] == ["srtf", "max-min"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--suite", "--loads", "0.5"), "leave loads out"),
+        (("--suite", "five.csv"), "leave traces out"),
+        (("--suite", "--rigid"), "leave rigid out"),
+        (("five.csv", "--part", "tuning"), "are for --suite alone"),
+        (("five.csv", "--write", "page.md"), "are for --suite alone"),
+    ],
+)
+def test_the_suite_says_itself_what_is_played(dljob, folder, options, told):
+    result = dljob("compare", *options, "--policy", "fifo")
+    assert result.status == 2
+    assert told in result.stderr

@@ -1,0 +1,124 @@
+"""Policies may believe wrong speeds and lengths; what happens goes by the true ones."""
+
+import math
+from dataclasses import dataclass, field
+from statistics import median, pstdev
+from typing import ClassVar
+
+import pytest
+
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
+from dlcore.model import JobId
+from dlcore.profiles import JobType, Profile, Speed
+from dlsim.beliefs import MORE_OVERDUE, Beliefs, believe, revise
+from dlsim.workloads import Workload
+from dlsim.world import Setting, World
+from dlwire.messages import Shape
+from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
+
+
+def workload_of(count: int) -> Workload:
+    return make_workload(*(make_traced(f"j{i}", at=float(i)) for i in range(count)))
+
+
+@dataclass
+class Attentive:
+    """Gives the first job all it can take, and remembers what it was told of each."""
+
+    name: ClassVar[str] = "attentive"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+    seen: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def allocate(self, view: View) -> Decision:
+        states = sorted((*view.running, *view.pending), key=lambda state: state.order)
+        for state in states:
+            done = state.iterations_at(view.now)
+            self.seen.append((state.id, done, state.iterations_total))
+        wake = view.now + 20.0 if states else None
+        return Decision({JobId(states[0].id): Share(4)} if states else {}, wake_at=wake)
+
+
+def play(workload: Workload) -> tuple[Attentive, list[float]]:
+    policy = Attentive()
+    record = World(workload, Setting(nodes=ONE_NODE, costs=COSTS), policy).play()
+    return policy, [job.jct for job in record.completed]
+
+
+def test_a_workload_whose_policies_know_the_truth_is_left_as_it_is():
+    workload = workload_of(2)
+    assert believe(workload, Beliefs(seed=3)) is workload
+
+
+def test_speeds_are_believed_wrong_by_a_lognormal_factor_and_stay_true_in_the_world():
+    kinds = [JobType(f"m{i}") for i in range(500)]
+    profiles = {kind: Profile(kind, {Shape(2, 1): Speed(3.0)}) for kind in kinds}
+    workload = believe(Workload("w", (), profiles, profiles), Beliefs(speed_error=0.2))
+    assert workload.truths is profiles
+    errors = [
+        math.log(workload.known[kind].speeds[Shape(2, 1)].iterations_per_s / 3.0) for kind in kinds
+    ]
+    assert median(errors) == pytest.approx(0.0, abs=0.03)
+    assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
+
+
+def test_each_number_of_gpus_has_an_error_of_its_own_that_spreading_does_not_change():
+    known = believe(workload_of(1), Beliefs(speed_error=0.3)).known[JobType("linear")].speeds
+    errors = {shape: speed.iterations_per_s / shape.gpus for shape, speed in known.items()}
+    assert len({round(error, 12) for error in errors.values()}) == 64
+    assert errors[Shape(8, 1)] == errors[Shape(8, 4)]
+
+
+def test_lengths_are_believed_wrong_by_a_factor_for_each_job():
+    workload = believe(workload_of(500), Beliefs(size_error=0.2))
+    errors = [math.log(traced.believed / traced.iterations) for traced in workload.jobs]
+    assert median(errors) == pytest.approx(0.0, abs=0.03)
+    assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
+    assert all(traced.iterations == 1000.0 for traced in workload.jobs)
+
+
+def test_errors_depend_on_the_seed_and_the_names_alone():
+    few, more = workload_of(2), workload_of(5)
+    wrong = Beliefs(size_error=0.2, speed_error=0.2, seed=1)
+    assert believe(more, wrong).jobs[:2] == believe(few, wrong).jobs
+    other = Beliefs(size_error=0.2, speed_error=0.2, seed=2)
+    assert believe(few, wrong).jobs[0].believed != believe(few, other).jobs[0].believed
+
+
+def test_policies_are_told_what_is_believed_and_jobs_take_as_long_as_they_do():
+    exact, times = play(workload_of(3))
+    wrong, same = play(believe(workload_of(3), Beliefs(size_error=0.2, seed=4)))
+    assert same == times
+    first = {job: total for job, _, total in reversed(wrong.seen)}
+    assert all(total != 1000.0 for total in first.values())
+    assert {total for _, _, total in exact.seen} == {1000.0}
+
+
+def test_a_job_that_outlives_what_was_believed_of_it_has_a_little_left_that_grows():
+    workload = believe(workload_of(8), Beliefs(size_error=0.5, seed=1))
+    seen, _ = play(workload)
+    short = {each.job.id: each.believed for each in workload.jobs if each.believed < 800.0}
+    assert short
+    for job, believed in short.items():
+        beliefs = [(done, total) for name, done, total in seen.seen if name == job]
+        assert all(done < total for done, total in beliefs)
+        totals = [total for _, total in beliefs]
+        assert totals[0] == believed
+        assert totals == sorted(totals)
+        assert totals[-1] > believed
+
+
+def test_a_belief_is_revised_only_once_it_is_outlived():
+    assert revise(100.0, 99.0) == 100.0
+    assert revise(100.0, 100.0) == 100.0 * (1.0 + MORE_OVERDUE)
+    assert revise(math.inf, 1e9) == math.inf
+
+
+def test_where_sizes_are_unknown_no_policy_is_told_any():
+    workload = believe(workload_of(3), Beliefs(sizes_known=False))
+    assert {each.job.training.iterations for each in workload.jobs} == {None}
+    policy, times = play(workload)
+    assert {total for _, _, total in policy.seen} == {math.inf}
+    assert times == play(workload_of(3))[1]

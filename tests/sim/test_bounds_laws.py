@@ -1,0 +1,174 @@
+"""
+No policy is ever below the bound, whatever the trace, the cluster and the costs.
+
+A violation is an error of the simulator, of a policy or of the bound; which of them has to be found
+out. Beside the prices that the search finds, prices drawn at random are held against every policy,
+because *any* prices must prove something true.
+"""
+
+import random
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlcore import policies
+from dlcore.limits import NamespaceLimits
+from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim.bounding.ascent import Times, choose_edges
+from dlsim.bounding.demands import read_demands
+from dlsim.bounding.dual import Dual, Market
+from dlsim.bounds import bound_mean_jct
+from dlsim.records import Record
+from dlsim.workloads import TracedJob, Workload
+from dlsim.world import Outage, Setting, World
+from dlwire.messages import Shape
+from tests.sim.worlds import COSTS
+
+every_policy = pytest.mark.parametrize("name", policies.NAMES)
+
+OPTIONS = [(1,), (2,), (4,), (1, 2), (1, 2, 4), (2, 4, 8), (1, 3, 6), (1, 2, 3, 4, 5, 6, 7, 8)]
+PER_GPU = Costs(
+    pod_initialization=5.0,
+    pod_initialization_per_gpu=2.0,
+    process_initialization=3.0,
+    process_initialization_per_gpu=1.0,
+    checkpoint=2.0,
+    process_termination=1.0,
+    pod_termination=9.0,
+)
+MODELS = ("linear", "flat", "super", "peaked", "spread")
+TYPES = ("V100", "K80")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload and a world for it."""
+
+    workload: Workload
+    setting: Setting
+
+
+def speed_of(model: str, gpus: int, nodes: int, gpu_type: str) -> float:
+    """Curves of every kind: concave, better than linear, falling, faster on several nodes."""
+    packed = {
+        "linear": float(gpus),
+        "flat": gpus**0.3,
+        "super": gpus**1.4,
+        "peaked": gpus / (1.0 + (gpus / 3.0) ** 2),
+        "spread": gpus**0.7 * nodes**0.2,
+    }[model]
+    lost = 1.0 if model == "spread" else nodes**-0.3
+    return packed * lost * {"": 1.0, "V100": 1.0, "K80": 0.4}[gpu_type]
+
+
+def make_profiles() -> dict[JobType, Profile]:
+    profiles = {}
+    for model in MODELS:
+        speeds = {
+            Shape(gpus, nodes, kind): Speed(speed_of(model, gpus, nodes, kind))
+            for kind in ("", *TYPES)
+            for gpus in range(1, 13)
+            for nodes in range(1, min(gpus, 4) + 1)
+        }
+        profiles[JobType(model)] = Profile(JobType(model), speeds)
+    return profiles
+
+
+def draw_job(drawn: random.Random, number: int) -> TracedJob:
+    options = drawn.choice(OPTIONS)
+    iterations = drawn.choice([0.0, 0.5, 10.0, 300.0, 300.0, 4000.0, 90_000.0])
+    demand = GpuDemand(
+        options=options,
+        requested=drawn.choice(options),
+        types=drawn.choice([(), (), (), ("V100",), ("K80", "V100")]),
+        mixed=drawn.random() < 0.3,
+        max_nodes=drawn.choice([None, None, None, 1, 2]),
+    )
+    job = Job(
+        id=JobId(drawn.choice(["", "", "team/"]) + f"job-{number}"),
+        gpus=demand,
+        training=Training(iterations=max(1, int(iterations))),
+        type=JobType(drawn.choice(MODELS)),
+        submitted_at=drawn.choice([0.0, 0.0, 7.0, 100.0, 1234.5]),
+        priority=drawn.choice([0, 0, 0, 1]),
+        suspend=drawn.random() < 0.03,
+        checkpoint=Checkpoint(shared=drawn.random() < 0.8),
+    )
+    return TracedJob(job, iterations)
+
+
+def draw_case(seed: int) -> Case:
+    """A few jobs on a few nodes of one or two types; one number says all of it."""
+    drawn = random.Random(seed)
+    kinds = drawn.choice([("",), ("",), TYPES])
+    nodes = tuple(
+        Node.of(f"n{number}", drawn.randint(1, 4), drawn.choice(kinds))
+        for number in range(drawn.randint(1, 4))
+    )
+    jobs = tuple(draw_job(drawn, number) for number in range(drawn.randint(1, 7)))
+    if kinds == ("",):
+        jobs = tuple(
+            TracedJob(replace(j.job, gpus=replace(j.job.gpus, types=())), j.iterations)
+            for j in jobs
+        )
+    outages = (Outage(nodes[0].name, 50.0, 400.0),) if drawn.random() < 0.2 else ()
+    profiles = make_profiles()
+    setting = Setting(
+        nodes=nodes,
+        mechanism=drawn.choice(list(Mechanism)),
+        costs=drawn.choice([Costs(), Costs(process_initialization=30.0), COSTS, PER_GPU]),
+        seed=seed % 5,
+        outages=outages,
+        checkpoint_every_s=60.0,
+        limits=NamespaceLimits(max_gpus={"team": 4} if drawn.random() < 0.2 else {}),
+    )
+    ordered = tuple(sorted(jobs, key=lambda each: each.job.submitted_at))
+    return Case(Workload(f"case {seed}", ordered, profiles, profiles), setting)
+
+
+def can_be_bounded(case: Case) -> bool:
+    return bool(read_demands(case.workload, case.setting).jobs)
+
+
+def play(case: Case, name: str) -> Record:
+    return World(case.workload, case.setting, policies.make(name)).play()
+
+
+cases = st.integers(0, 1_000_000).map(draw_case).filter(can_be_bounded)
+
+
+@every_policy
+@settings(max_examples=25)
+@given(case=cases)
+def test_no_policy_is_below_the_bound(name, case):
+    record = play(case, name)
+    bound = bound_mean_jct(case.workload, case.setting, rounds=6)
+    done = record.completed
+    if len(done) == bound.jobs:
+        assert sum(job.jct for job in done) / len(done) >= bound.avg_jct_s
+
+
+@every_policy
+@settings(max_examples=25)
+@given(case=cases, seed=st.integers(0, 1000))
+def test_any_prices_prove_something_true(name, case, seed):
+    record = play(case, name)
+    demands = read_demands(case.workload, case.setting)
+    done = record.completed
+    if len(done) != len(demands.jobs):
+        return
+    submitted = np.sort([job.submitted_at for job in done])
+    completed = np.sort([job.submitted_at + job.jct for job in done])
+    earliest_end = max(job.submitted_at + job.alone_s for job in demands.jobs)
+    edges = choose_edges(Times(submitted, completed), earliest_end, 12)
+    dual = Dual(demands.jobs, Market(demands.gpus, edges))
+    drawn = np.random.default_rng(seed)
+    shape = (len(edges) - 1, len(demands.gpus))
+    scale = drawn.choice([0.01, 0.1, 1.0, 10.0])
+    prices = scale * drawn.random(shape) * (drawn.random(shape) < 0.8)
+    tolerance_s = 2e-6 * len(done)
+    assert sum(job.jct for job in done) >= dual.prove(prices).total_s - tolerance_s

@@ -1,0 +1,294 @@
+"""A comparison: tasks that are known again, results that are kept, and ratios that are fair."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlcore import policies
+from dlcore.model import Mechanism
+from dlsim.clusters import Machines
+from dlsim.comparing import tasks as tasks_module
+from dlsim.comparing.journal import Journal
+from dlsim.comparing.planning import Axes, make_rows, plan
+from dlsim.comparing.running import Failure, perform, run_tasks
+from dlsim.comparing.summing import ratios_of, spread, sum_up
+from dlsim.comparing.tasks import Task, digest_program, without_measured
+from dlsim.errors import BadInput
+from dlsim.scenarios import Scenario
+
+HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
+JOBS = "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    path = tmp_path / "five.csv"
+    path.write_text(HEADER + JOBS, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def scenario(trace) -> Scenario:
+    return Scenario(trace=trace, machines=(Machines(1, 8),))
+
+
+def row(policy: str, avg: float, *, trace: str = "a", p99: float = 100.0, **more):
+    figures = {"avg_jct_s": avg, "p99_jct_s": p99, "makespan_s": 10.0}
+    return {
+        "policy": policy,
+        "trace": trace,
+        "unfinished": 0,
+        "unfair_local_share": 0.5,
+        **figures,
+        **more,
+    }
+
+
+# --- keys ---------------------------------------------------------------------------------
+
+
+def test_the_key_of_a_result_depends_on_all_that_determines_it(scenario):
+    changes = {
+        "machines": (Machines(2, 4),),
+        "counted": True,
+        "mechanism": Mechanism.RECREATE,
+        "restart_cost_s": 30.0,
+        "period_s": 15.0,
+        "rigid": True,
+        "seed": 1,
+        "window": 3,
+        "load": 0.9,
+        "speed_error": 0.2,
+        "size_error": 0.2,
+        "sizes_known": False,
+    }
+    others = [replace(scenario, **{name: value}) for name, value in changes.items()]
+    every = [Task(scenario=each, policy="fifo") for each in (scenario, *others)]
+    every += [Task(scenario=scenario, policy="srtf"), Task(scenario=scenario)]
+    every += [Task(scenario=scenario, policy="tiresias:thresholds=10,20")]
+    assert len({task.key() for task in every}) == len(every)
+
+
+def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
+    copy = tmp_path / "elsewhere" / "five.csv"
+    copy.parent.mkdir()
+    copy.write_bytes(scenario.trace.read_bytes())
+    one = Task(scenario=scenario, policy="fifo", part="judging")
+    other = Task(scenario=replace(scenario, trace=copy), policy="fifo")
+    assert one.key() == other.key()
+
+
+def test_a_trace_that_changed_has_another_key(scenario):
+    before = Task(scenario=scenario, policy="fifo").key()
+    scenario.trace.write_text(HEADER + JOBS.replace("3600", "3601"), encoding="utf-8")
+    assert Task(scenario=scenario, policy="fifo").key() != before
+
+
+def test_a_change_to_a_policy_makes_only_its_own_results_stale(monkeypatch):
+    before = {name: digest_program(name) for name in policies.NAMES}
+    read = Path.read_bytes
+
+    def edited(path: Path) -> bytes:
+        content = read(path)
+        return content + b"# edited" if path.name == "srtf.py" else content
+
+    monkeypatch.setattr(Path, "read_bytes", edited)
+    digest_program.cache_clear()
+    stale = {name for name, digest in before.items() if digest_program(name) != digest}
+    digest_program.cache_clear()
+    assert stale == {"srtf"}
+
+
+def test_a_change_to_the_bound_leaves_the_results_of_policies_alone(monkeypatch):
+    policy, bound = digest_program("max-min"), digest_program("max-min", bounds=True)
+    assert policy != bound
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "bounds.py")
+    )
+    digest_program.cache_clear()
+    assert digest_program("max-min") == policy
+    assert digest_program("max-min", bounds=True) != bound
+    digest_program.cache_clear()
+
+
+def test_what_policies_believe_makes_no_difference_to_the_bound(scenario):
+    wrong = replace(scenario, speed_error=0.2, size_error=0.1, sizes_known=False)
+    misled = Task(scenario=wrong, policy="fifo").bound()
+    assert misled == Task(scenario=scenario, policy="srtf").bound()
+
+
+# --- the plan -----------------------------------------------------------------------------
+
+
+def test_every_combination_is_a_task_and_none_is_there_twice(scenario):
+    axes = Axes(loads=(0.5, 0.9), restart_costs=(0.0, 30.0), size_errors=(0.0, 0.2), seeds=(0, 1))
+    every = plan(scenario, [scenario.trace], axes, policies=["fifo", "srtf"], bound=True)
+    played = [task for task in every if task.policy is not None]
+    assert len(played) == len(set(played)) == 2 * 2 * 2 * 2 * 2
+    # The same bound serves both size errors.
+    assert len(every) - len(played) == 2 * 2 * 2
+
+
+def test_rows_tell_the_scenario_and_the_bound(scenario):
+    first = Task(scenario=scenario, policy="fifo")
+    results = {first: {"avg_jct_s": 3.0}, first.bound(): {"bound_avg_jct_s": 2.0}}
+    (made,) = make_rows(results)
+    assert made["policy"] == "fifo"
+    assert made["bound_avg_jct_s"] == 2.0
+    assert made["cluster"] == "1x8"
+    assert made["trace"] == "five"
+
+
+# --- running ------------------------------------------------------------------------------
+
+
+def test_a_task_plays_its_policy(scenario):
+    values = Task(scenario=scenario, policy="srtf").perform()
+    assert values["policy"] == "srtf"
+    assert values["jobs"] == 5
+    bound = Task(scenario=scenario).perform()["bound_avg_jct_s"]
+    assert 0.0 < bound <= values["avg_jct_s"]
+
+
+def test_a_task_that_fails_says_why_and_fails_alone(scenario, tmp_path):
+    missing = replace(scenario, trace=tmp_path / "none.csv")
+    every = [
+        (0, Task(scenario=missing, policy="fifo")),
+        (1, Task(scenario=scenario, policy="fifo")),
+    ]
+    failed, done = run_tasks(every, processes=1)
+    assert isinstance(failed.result, Failure)
+    assert "none.csv" in failed.result.message
+    assert isinstance(done.result, dict)
+
+
+@pytest.mark.slow
+def test_several_processes_find_what_one_finds(scenario):
+    every = [
+        (number, Task(scenario=replace(scenario, seed=number), policy="srtf"))
+        for number in range(5)
+    ]
+    alone = dict(run_tasks(every, processes=1))
+    together = dict(run_tasks(every, processes=2))
+    assert {n: without_measured(each) for n, each in together.items()} == {
+        n: without_measured(each) for n, each in alone.items()
+    }
+
+
+class Dying(Task):
+    """A task that takes its process with it."""
+
+    def perform(self):
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
+    tasks = [Dying(scenario=scenario, policy="fifo")]
+    tasks += [Task(scenario=replace(scenario, seed=n), policy="fifo") for n in range(7)]
+    finished = dict(run_tasks(list(enumerate(tasks)), processes=2))
+    assert len(finished) == 8
+    failed = {number for number, result in finished.items() if isinstance(result, Failure)}
+    assert 0 in failed
+    # At most those that were handed out together with it.
+    assert failed <= set(range(4))
+
+
+def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
+    count = []
+    read = tasks_module.read_workload
+    monkeypatch.setattr(
+        tasks_module, "read_workload", lambda *given: count.append(1) or read(*given)
+    )
+    for policy in ("fifo", "srtf", "max-min"):
+        assert isinstance(perform(Task(scenario=scenario, policy=policy)), dict)
+    assert len(count) == 1
+
+
+# --- the journal --------------------------------------------------------------------------
+
+
+def test_results_are_found_again(tmp_path):
+    path = tmp_path / "new" / "journal"
+    first = Journal.open(path)
+    first.add("a", {"avg_jct_s": math.nan, "jobs": 3})
+    first.close()
+    again = Journal.open(path)
+    found = again.find("a")
+    again.close()
+    assert found is not None
+    assert found["jobs"] == 3
+    assert math.isnan(found["avg_jct_s"])
+    assert again.find("b") is None
+
+
+def test_a_line_that_was_half_written_is_played_again_and_spoils_no_other(tmp_path):
+    path = tmp_path / "journal"
+    whole = json.dumps({"key": "a", "values": {"jobs": 1}})
+    path.write_text(f"{whole}\n{whole[:20]}", encoding="utf-8")
+    journal = Journal.open(path)
+    journal.add("b", {"jobs": 2})
+    journal.close()
+    again = Journal.open(path)
+    again.close()
+    assert (again.find("a"), again.find("b")) == ({"jobs": 1}, {"jobs": 2})
+
+
+def test_a_file_that_is_no_journal_is_left_alone(trace):
+    before = trace.read_bytes()
+    with pytest.raises(BadInput, match="holds no results"):
+        Journal.open(trace)
+    assert trace.read_bytes() == before
+
+
+# --- the table ----------------------------------------------------------------------------
+
+
+def test_ratios_are_averaged_geometrically_over_cases():
+    rows = [row("x", 1.0), row("y", 2.0), row("x", 8.0, trace="b"), row("y", 4.0, trace="b")]
+    x, y = sum_up(rows, references=["x"])
+    assert y.ratios["avg_jct_s"].mean == pytest.approx(1.0)
+    assert (y.ratios["avg_jct_s"].low, y.ratios["avg_jct_s"].high) == pytest.approx((0.5, 2.0))
+    assert y.ratios["avg_jct_s"].deviation == pytest.approx(math.log(2.0))
+    assert x.ratios["avg_jct_s"] == spread([1.0, 1.0])
+
+
+def test_of_several_references_the_best_of_each_case_counts():
+    rows = [
+        *(row("x", 1.0), row("y", 2.0), row("z", 4.0)),
+        *(row("x", 9.0, trace="b"), row("y", 3.0, trace="b"), row("z", 6.0, trace="b")),
+    ]
+    z = sum_up(rows, references=["x", "y"])[2]
+    assert z.ratios["avg_jct_s"].mean == pytest.approx(math.sqrt(4.0 * 2.0))
+
+
+def test_cases_without_a_figure_count_in_no_ratio():
+    rows = [row("x", 1.0), row("y", math.nan), row("y", 3.0, trace="b")]
+    y = sum_up(rows, references=["x"])[1]
+    assert (y.cases, y.ratios["avg_jct_s"]) == (2, None)
+    assert ratios_of(rows, "avg_jct_s", ["x"]) == {"x": [1.0], "y": []}
+
+
+def test_lines_are_told_apart_by_what_is_asked_for():
+    rows = [row("x", 1.0, load=0.5), row("x", 2.0, load=0.9), row("x", 3.0, load=None)]
+    lines = sum_up(rows, by=["load"], references=["x"])
+    assert [line.group for line in lines] == [("0.5",), ("0.9",), ("–",)]
+
+
+def test_the_bound_is_a_column_where_there_is_one():
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5}
+    with_bound, without = sum_up([row("x", 3.0, **bound), row("y", 3.0)])
+    assert with_bound.bound.mean == pytest.approx(1.5)
+    assert without.bound is None
+
+
+def test_an_average_of_fewer_jobs_is_not_held_against_the_bound_of_all():
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5, "unfinished": 1}
+    (line,) = sum_up([row("x", 3.0, **bound)])
+    assert line.bound is None
+    assert line.unfinished == 1
