@@ -13,13 +13,16 @@ from dlcore.model import GpuDemand, Job, JobId, Node, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim import workloads, worlds
 from dlsim.clusters import build_packed
+from dlsim.comparing.tasks import Task
 from dlsim.rounds import Growth, next_round
+from dlsim.scenarios import Scenario, build_setting, read_workload
 from dlsim.traces import Kind, read_trace
 from dlsim.world import Setting, World
 from dlsim.worlds import WORLDS
 from dlwire.messages import Shape
 from tests.sim.worlds import make_traced, make_workload
 
+TRACES = Path(__file__).parents[1] / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 
 
@@ -230,11 +233,39 @@ def test_a_configuration_is_kept_for_its_use_of_gpus_and_its_length():
 
 
 def test_a_trace_that_knows_its_models_keeps_them():
-    path = Path(__file__).parents[1] / "data" / "traces" / "pollux_1.0_workload-1.csv.gz"
-    trace = read_trace(path)
+    trace = read_trace(TRACES / "pollux_1.0_workload-1.csv.gz")
     assert worlds.assign(WORLDS["pollux"], trace, seed=0) is trace
 
 
 def test_afs_draws_curves_as_every_trace_without_models_does(tmp_path):
     trace = read_trace(write(tmp_path, "0,0,60,1"))
     assert worlds.assign(WORLDS["afs"], trace, seed=0) is trace
+
+
+# --- where a world is asked for ---------------------------------------------------------------
+
+
+def make_scenario(world: str | None, *, cost: float | None = None) -> Scenario:
+    path = TRACES / "pollux_0.5_workload-1.csv.gz"
+    machines = WORLDS["pollux"].machines
+    return Scenario(trace=path, machines=machines, world=world, restart_cost_s=cost)
+
+
+def test_results_of_different_worlds_are_never_taken_for_each_other():
+    tasks = [Task(scenario=make_scenario(each), policy="srsf") for each in (None, *WORLDS)]
+    assert len({task.key() for task in tasks}) == len(tasks)
+
+
+def test_a_cost_that_is_given_takes_the_place_of_every_charge():
+    scenario = make_scenario("sia", cost=7.0)
+    setting = build_setting(scenario)
+    workload = read_workload(scenario, setting)
+    assert setting.costs.process_restart(1) == 7.0
+    assert all(profile.costs is None for profile in workload.truths.values())
+    usual = make_scenario("sia")
+    assert build_setting(usual).costs.process_restart(1) == 30.0
+    charged = read_workload(usual, build_setting(usual))
+    paid = {
+        profile.costs.process_restart(1) for profile in charged.truths.values() if profile.costs
+    }
+    assert paid == set(worlds.SIA_CHARGES.values())
