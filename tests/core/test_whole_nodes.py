@@ -59,7 +59,7 @@ def jobs(draw: st.DrawFn) -> list[JobState]:
 
 @pytest.mark.parametrize("name", [each for each in policies.NAMES if each != "kube-pods"])
 @given(cluster=st.sampled_from(CLUSTERS), states=jobs(), steps=st.integers(1, 4))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_a_job_on_several_nodes_has_every_gpu_of_each(name, cluster, states, steps):
     snapshot = make_snapshot(cluster, *states, profiles=PROFILES)
     for _ in range(steps):
