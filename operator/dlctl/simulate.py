@@ -112,7 +112,7 @@ def command(*, place: Place, live: bool, **given: Any) -> None:
     if place != Place():
         raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
     if given["trace"] is None:
-        raise click.UsageError("Missing argument 'TRACE'; name one, or add --live")
+        raise click.UsageError("Missing argument 'TRACE'.")
     scenario = take_scenario(given)
     run(scenario, Options(source=scenario.trace, **given))
 

@@ -123,6 +123,7 @@ def test_the_comparison_is_drawn(dljob, folder):
         (("compare", "--policy", "fifo"), "no TRACE is given"),
         (("compare", "five.csv"), "no policy is given"),
         ((*SMALL, "--reference", "fifo"), "--reference fifo is not compared"),
+        ((*SMALL, "--reference", "exact", "--reference", "srtf"), "give it alone"),
         ((*SMALL, "--by", "colour"), "'colour' is none of"),
         ((*SMALL, "--loads", "0.5,-1"), "not a load above 0"),
         ((*SMALL, "--restart-costs", "x"), "not a number of seconds"),

@@ -176,7 +176,7 @@ def test_without_jobs_there_is_nothing_to_play(played):
         (("--live", "--gpus", 8), "leave --gpus out"),
         (("--live", "--window", 8), "leave --window out"),
         (("five.csv", "--state", "."), "for --live alone"),
-        ((), "name one, or add --live"),
+        ((), "Missing argument 'TRACE'"),
     ],
 )
 def test_a_trace_and_a_live_system_exclude_each_other(dljob, folder, options, told):

@@ -15,7 +15,7 @@ from dlsim.comparing import tasks as tasks_module
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, perform, run_tasks
-from dlsim.comparing.summing import ratios_of, spread, sum_up
+from dlsim.comparing.summing import KNOWING_ALL, ratios_of, spread, sum_up
 from dlsim.comparing.tasks import Task, digest_program, without_measured
 from dlsim.errors import BadInput
 from dlsim.scenarios import Scenario
@@ -265,6 +265,22 @@ def test_of_several_references_the_best_of_each_case_counts():
     ]
     z = sum_up(rows, references=["x", "y"])[2]
     assert z.ratios["avg_jct_s"].mean == pytest.approx(math.sqrt(4.0 * 2.0))
+
+
+def test_each_policy_is_compared_with_itself_where_it_knows_everything():
+    wrong = {"speed_error": 0.2, "size_error": 0.0, "sizes": "known"}
+    rows = [
+        *(row("x", 2.0, **KNOWING_ALL), row("y", 4.0, **KNOWING_ALL)),
+        *(row("x", 3.0, **wrong), row("y", 5.0, **wrong)),
+    ]
+    lines = sum_up(rows, by=["speed_error"], references=["exact"])
+    means = {(line.group, line.policy): line.ratios["avg_jct_s"].mean for line in lines}
+    assert means == {
+        (("0",), "x"): 1.0,
+        (("0",), "y"): 1.0,
+        (("0.2",), "x"): pytest.approx(1.5),
+        (("0.2",), "y"): pytest.approx(1.25),
+    }
 
 
 def test_cases_without_a_figure_count_in_no_ratio():

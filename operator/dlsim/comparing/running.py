@@ -80,10 +80,20 @@ def _iter_done(
     """Keep so many tasks under way, and yield those that are done; the caller takes them out."""
     while True:
         for number, task in islice(queue, most - len(under_way)):
-            under_way[pool.submit(perform, task)] = number
+            under_way[_submit(pool, task)] = number
         if not under_way:
             return
         yield from wait(under_way, return_when=FIRST_COMPLETED).done
+
+
+def _submit(pool: ProcessPoolExecutor, task: Task) -> Future[Result]:
+    try:
+        return pool.submit(perform, task)
+    except BrokenProcessPool as error:
+        # The pool broke since the last result; the task goes the way of those under way.
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 @contextmanager
