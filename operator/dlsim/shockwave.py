@@ -93,7 +93,7 @@ class Lengths:
         self._regimes = _load_regimes(home / "accordion.csv")
 
     def measure(self, request: Request) -> float:
-        """Say how many seconds the job runs on its GPUs, if nobody interrupts it."""
+        """Say how many seconds the job runs on its GPUs, without interruption."""
         setup = self._read_setup(request)
         model = setup.model
         if request.adaptation not in MODES:

@@ -269,7 +269,7 @@ def adapt(rules: Rules, workload: Workload, nodes: tuple[Node, ...], *, rigid: b
     """
     Let the jobs of a workload obey the rules of this world on these nodes.
 
-    Rigid jobs keep the number of GPUs that they ask for, whatever it is: the evaluations have no
+    Rigid jobs keep the number of GPUs that they ask for, packed or not: the evaluations have no
     other rule for them.
     """
     jobs = tuple(_adapt_job(rules, each, nodes, rigid=rigid) for each in workload.jobs)

@@ -100,7 +100,7 @@ def test_shockwaves_rigid_jobs_are_all_finished_and_measured():
 
 
 @pytest.mark.slow
-def test_shockwaves_table_is_made_of_whatever_is_listed():
+def test_shockwaves_table_is_made_of_every_listed_policy():
     told: list[tuple[str, int, int]] = []
     made = shockwave.reproduce(lambda *step: told.append(step))
     entries = keep_listed(shockwave.ENTRIES)
@@ -116,7 +116,7 @@ def test_rubicks_trace_has_wide_gangs_beside_small_jobs():
     rows = {(row.item, row.quantity): row for row in made.rows}
     assert rows["srsf", "avg jct"].paper == pytest.approx(494.7, abs=0.1)
     for row in made.rows:
-        assert row.ours > row.paper, "nobody is faster than alone, started for nothing"
+        assert row.ours > row.paper, "no job is faster than alone, started for nothing"
     assert made.draw().keys() == {"rubick"}
 
 

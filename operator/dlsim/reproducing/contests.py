@@ -21,7 +21,7 @@ from dlsim.workloads import Workload
 from dlsim.world import Setting
 from dlsim.worlds import Rules
 
-IN_ROUNDS = frozenset({"sia", "ones"})
+SEARCHING = frozenset({"sia", "ones"})
 """
 Policies that search for minutes where others take seconds.
 
@@ -47,7 +47,7 @@ class Entry:
     @property
     def is_slow(self) -> bool:
         """Whether it searches for minutes."""
-        return self.name in IN_ROUNDS
+        return self.name in SEARCHING
 
 
 def keep_listed(entries: Iterable[Entry]) -> tuple[Entry, ...]:

@@ -37,6 +37,7 @@ ENTRIES = (
     Entry("srsf", "pollux", rigid=True),
     Entry("max-min", "pollux"),
     Entry("adaptive", "pollux"),
+    Entry("themis", "pollux"),
     Entry("afs-l", "pollux"),
     Entry("foresight", "pollux"),
     Entry("sia", "pollux"),
