@@ -270,7 +270,21 @@ class _Replay:
                 self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {step.gang} GPUs")
         elif gpus not in options or step.gang not in (0, gpus):
             self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {gpus} GPUs")
+        if state.job.gpus.whole_nodes and step.gang <= gpus and not state.gang:
+            self._check_whole_nodes(job, whole)
         self._check_kind(job, state, whole)
+
+    def _check_whole_nodes(self, job: JobId, whole: Placement) -> None:
+        """
+        A job that shares no node has every GPU of each of its nodes, unless it is on one only.
+
+        A baseline that gives a gang its pods one by one cannot see to it, and is not held to it.
+        """
+        for node, gpus in whole.slices:
+            if len(gpus) < len(self.cluster.usable.get(node, ())) and len(whole.slices) > 1:
+                self._refuse(
+                    Law.ALLOWED_SHAPE, job, f"is on several nodes and has a part of {node}"
+                )
 
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
         demand, nodes = state.job.gpus, whole.shape.nodes

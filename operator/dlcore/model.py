@@ -169,6 +169,11 @@ class GpuDemand:
     """Whether GPUs of different types may work in this job at once."""
     max_nodes: int | None = None
     """Over how many nodes the job may spread; ``None`` sets no limit."""
+    whole_nodes: bool = False
+    """
+    Whether the job shares none of its nodes when it is on several, so that no two jobs compete for
+    a network. No job file says so: simulated worlds do (:mod:`dlsim.worlds`).
+    """
     ids: str = "index"
     """What ``CUDA_VISIBLE_DEVICES`` names: ``index`` or ``uuid``."""
 

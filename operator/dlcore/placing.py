@@ -20,7 +20,15 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.planning import Wanted
-from dlcore.rooms import Room, count_nodes, count_usable, grow, name_type, order_good_first
+from dlcore.rooms import (
+    Room,
+    count_nodes,
+    count_usable,
+    grow,
+    may_share_as,
+    name_type,
+    order_good_first,
+)
 
 
 class Placed(NamedTuple):
@@ -129,10 +137,11 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
     assert placement is not None
     if share.gpu_type is not None and share.gpu_type != placement.gpu_type:
         return None
-    if share.nodes is None:
-        if share.gpus == placement.shape.gpus:
-            return placement
-        return shrink(placement, share.gpus, cluster) if share.gpus < placement.gpus else None
+    if share.nodes is None or not _may_be_on(state, share, share.nodes, cluster):
+        if share.gpus > placement.shape.gpus:
+            return None
+        shrunk = shrink(placement, share.gpus, cluster)
+        return shrunk if _may_be_on(state, share, count_nodes(shrunk), cluster) else None
     have = count_nodes(placement)
     if share.nodes == have:
         return placement
@@ -145,8 +154,17 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
     return None
 
 
+def _may_be_on(
+    state: JobState, share: Share, nodes: Mapping[NodeName, int], cluster: Cluster
+) -> bool:
+    """Whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
+    return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster)
+
+
 def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
     """Keep ``gpus`` of a placement, on as few nodes as possible: the smallest slices go first."""
+    if gpus == placement.shape.gpus:
+        return placement
     parts: dict[NodeName, tuple[int, ...]] = {}
     left = gpus
     for part in sorted(placement.slices, key=lambda part: (-len(part.gpus), part.node)):
@@ -214,13 +232,17 @@ class _Placer:
     def _choose(
         self, state: JobState, share: Share, have: Mapping[NodeName, int]
     ) -> Mapping[NodeName, int] | None:
-        if share.nodes is not None:
+        # A policy that knows nothing of whole nodes is given the best that there is instead.
+        if share.nodes is not None and _may_be_on(state, share, share.nodes, self.cluster):
             more = {node: n - have.get(node, 0) for node, n in share.nodes.items()}
             fits = all(self.room.takes_pod(state, node) for node in share.nodes)
             return share.nodes if fits and self.room.has(more) else None
-        if state.placement is not None and share.gpu_type in (None, state.placement.gpu_type):
-            grown = grow(self.room, state, have, state.placement.gpu_type, share.gpus)
-            if grown is not None:
+        held = state.placement
+        if held is not None and share.gpu_type in (None, held.gpu_type):
+            # A job that may share no node can be unable to shrink where it is.
+            grows = share.gpus >= held.shape.gpus
+            grown = grow(self.room, state, have, held.gpu_type, share.gpus) if grows else None
+            if grown is not None and _may_be_on(state, share, grown, self.cluster):
                 return grown
         fit = self.room.find(state, share.gpus, share.gpu_type)
         return fit.nodes if fit is not None else None

@@ -147,7 +147,7 @@ class Room:
         if asked in self._vain and not state.job.gpus.mixed:
             return None
         fit = self._find(state, gpus, kinds, may_mix=gpu_type is None)
-        if fit is None and state.job.gpus.max_nodes is None:
+        if fit is None and state.job.gpus.max_nodes is None and not state.job.gpus.whole_nodes:
             self._vain.add(asked)
         return fit
 
@@ -182,6 +182,8 @@ class Room:
         """
         if sum(self.free.get(kind, 0) for kind in kinds) < gpus:
             return None
+        if state.job.gpus.whole_nodes:
+            return self._spread_whole(state, gpus, kinds, beside)
         largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
         chosen: dict[NodeName, int] = {}
         left = gpus
@@ -199,6 +201,27 @@ class Room:
         if limit is not None and len(beside) + len(chosen) > limit:
             return None
         return chosen
+
+    def _spread_whole(
+        self,
+        state: JobState,
+        gpus: int,
+        kinds: tuple[str, ...],
+        beside: Mapping[NodeName, int],
+    ) -> dict[NodeName, int] | None:
+        """Find the same for a job that must have every GPU of each of several nodes."""
+        limit = state.job.gpus.max_nodes
+        if not has_whole_nodes(beside, self.cluster):
+            return None
+        chosen: dict[NodeName, int] = {}
+        largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
+        for node, count in self.iter_gaps(state, kinds, range(largest, 0, -1), beside):
+            if gpus == 0 or (limit is not None and len(beside) + len(chosen) == limit):
+                break
+            if count <= gpus and count == len(self.cluster.usable[node]):
+                chosen[node] = count
+                gpus -= count
+        return chosen if gpus == 0 else None
 
     def iter_gaps(
         self,
@@ -229,7 +252,7 @@ class Room:
                 and self.takes_pod(state, name)
             }
             nodes = _take_fewest(free, gpus, state.job.gpus.max_nodes)
-            if nodes is not None:
+            if nodes is not None and may_share_as(state, nodes, self.cluster):
                 return Fit(name_type(self.cluster, nodes), nodes)
         return None
 
@@ -248,6 +271,16 @@ def _take_fewest(
         if gpus == 0:
             return chosen
     return None
+
+
+def may_share_as(state: JobState, nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
+    """Whether the job may have just so many GPUs on these nodes, as far as sharing nodes goes."""
+    return not state.job.gpus.whole_nodes or len(nodes) == 1 or has_whole_nodes(nodes, cluster)
+
+
+def has_whole_nodes(nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
+    """Whether these are all the GPUs of each node that may be given away."""
+    return all(count >= len(cluster.usable.get(node, ())) for node, count in nodes.items())
 
 
 def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:

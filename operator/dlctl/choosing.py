@@ -171,6 +171,19 @@ def with_wide_backend(function: Callable[..., Any]) -> Callable[..., Any]:
     return _chosen(function, (*_OPTIONS, _EVERYWHERE))
 
 
+def with_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that choose a place, and what they say as ``place``."""
+
+    @wraps(function)
+    def chosen(**given: Any) -> Any:
+        place, rest = _place_of(given)
+        return function(place=place, **rest)
+
+    for option in reversed((*_OPTIONS, _EVERYWHERE)):
+        chosen = option(chosen)
+    return chosen
+
+
 def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callable[..., Any]:
     @wraps(function)
     def chosen(**given: Any) -> Any:

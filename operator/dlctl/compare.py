@@ -26,10 +26,13 @@ from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, Result, run_tasks
 from dlsim.comparing.suite import PARTS, load_suite, plan_suite
-from dlsim.comparing.summing import FIGURES, GROUPS, ratios_of, sum_up
+from dlsim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
 
 INTERRUPTED = 130
+USUAL = "max-min"
+"""With what all policies are compared if nothing is said of it: a policy that needs no knowledge."""
+
 JOURNAL = "compare.jsonl"
 """How a journal is called whose user names only a folder."""
 
@@ -120,8 +123,8 @@ class Display:
     "references",
     multiple=True,
     metavar="NAME",
-    help="Compare with this policy; of several, with the best in each case.  [default: the first "
-    "policy]",
+    help="Compare with this policy; of several, with the best in each case; exact: each policy with "
+    "itself where it knows everything.  [default: the first --policy, else max-min]",
 )
 @click.option(
     "--by",
@@ -221,7 +224,7 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
     )
     shown = Display(
         by=given["by"],
-        references=find_references(given, names, names[0]),
+        references=find_references(given, names, names[0] if given["policies"] else USUAL),
         output=given["output"],
         plot=given["plot"],
     )
@@ -257,8 +260,10 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
 def find_references(given: dict[str, Any], names: Sequence[str], usual: str) -> tuple[str, ...]:
     """Find out with what policies are compared."""
     references: tuple[str, ...] = given["references"] or (usual,)
+    if EXACT in references and len(references) > 1:
+        raise click.UsageError(f"--reference {EXACT} excludes others; give it alone")
     for name in references:
-        if name not in names:
+        if name not in (*names, EXACT):
             raise click.UsageError(f"--reference {name} is not compared; add --policy {name}")
     return references
 

@@ -1,9 +1,10 @@
 """How a comparison looks: the table of :mod:`dlsim.comparing.summing`'s lines."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from dlctl import printing
@@ -16,42 +17,60 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def list_titles(lines: Sequence[Line], by: Sequence[str]) -> list[str]:
+ROOMY, NARROW, NARROWEST = FIGURES, FIGURES[:1], FIGURES[:0]
+"""Of which figures the range is shown beside the mean, from wide to narrow terminals."""
+
+
+def list_titles(
+    lines: Sequence[Line], by: Sequence[str], *, ranges: Sequence[str] = ROOMY
+) -> list[str]:
     """Name the columns."""
     bound = ["JCT / bound", "worst"] if any(line.bound for line in lines) else []
-    figures = [title for figure in FIGURES for title in (TITLES[figure], "from–to")]
+    figures: list[str] = []
+    for figure in FIGURES:
+        figures += [TITLES[figure], "from–to"] if figure in ranges else [TITLES[figure]]
     return [*by, "policy", "cases", *bound, *figures, "unfair", "unfinished"]
 
 
-def list_cells(line: Line, *, with_bound: bool) -> list[str]:
-    """Write the cells of a line."""
+def list_cells(lines: Sequence[Line], *, ranges: Sequence[str] = ROOMY) -> list[list[str]]:
+    """Write the cells of each line."""
+    with_bound = any(line.bound for line in lines)
+    return [_write_cells(line, with_bound=with_bound, ranges=ranges) for line in lines]
+
+
+def _write_cells(line: Line, *, with_bound: bool, ranges: Sequence[str]) -> list[str]:
     bound = [_mean(line.bound), _high(line.bound)] if with_bound else []
-    figures = [cell for figure in FIGURES for cell in _pair(line.ratios[figure])]
+    figures: list[str] = []
+    for figure in FIGURES:
+        ratio = line.ratios[figure]
+        figures += [_mean(ratio), _range(ratio)] if figure in ranges else [_mean(ratio)]
     unfair = "–" if math.isnan(line.unfair) else f"{100 * line.unfair:.1f}%"
     tail = [unfair, f"{line.unfinished:,}" if line.unfinished else ""]
     return [*line.group, line.policy, f"{line.cases:,}", *bound, *figures, *tail]
 
 
 def tabulate(lines: Sequence[Line], *, by: Sequence[str], references: Sequence[str]) -> str:
-    """Make the table for people."""
+    """Make the table for people, as detailed as the terminal is wide."""
     best = "the best of " if len(references) > 1 else ""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less",
-    )
+    title = f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less"
+    room = Console(width=printing.find_width(printing.ENDLESS))
+    tables = (_make_table(lines, by, title, ranges) for ranges in (ROOMY, NARROW, NARROWEST))
+    wide = Console(width=printing.ENDLESS)
+    fitting = (table for table in tables if wide.measure(table).maximum <= room.width)
+    chosen = next(fitting, None) or _make_table(lines, by, title, NARROWEST)
+    return printing.render(chosen, piped_width=printing.ENDLESS)
+
+
+def _make_table(
+    lines: Sequence[Line], by: Sequence[str], title: str, ranges: Sequence[str]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title)
     table.title_justify, table.title_style = "left", "bold"
-    for number, title in enumerate(list_titles(lines, by)):
-        words = number <= len(by)
-        table.add_column(title, justify="left" if words else "right", no_wrap=True)
-    for cells in _iter_cells(lines):
+    for number, name in enumerate(list_titles(lines, by, ranges=ranges)):
+        table.add_column(name, justify="left" if number <= len(by) else "right", no_wrap=True)
+    for cells in list_cells(lines, ranges=ranges):
         table.add_row(*cells)
-    return printing.render(table, piped_width=printing.ENDLESS)
-
-
-def _iter_cells(lines: Sequence[Line]) -> Iterator[list[str]]:
-    with_bound = any(line.bound for line in lines)
-    for line in lines:
-        yield list_cells(line, with_bound=with_bound)
+    return table
 
 
 def _mean(spread: Spread | None) -> str:
@@ -62,6 +81,5 @@ def _high(spread: Spread | None) -> str:
     return "–" if spread is None else f"{spread.high:.3f}"
 
 
-def _pair(spread: Spread | None) -> tuple[str, str]:
-    ends = "–" if spread is None else f"{spread.low:.3f}–{spread.high:.3f}"
-    return _mean(spread), ends
+def _range(spread: Spread | None) -> str:
+    return "–" if spread is None else f"{spread.low:.3f}–{spread.high:.3f}"

@@ -89,9 +89,7 @@ def _warn(made: Made) -> Iterator[str]:
 
 def _tabulate(lines: Sequence[Line]) -> str:
     best_first = sorted(lines, key=_rank)
-    with_bound = any(line.bound for line in lines)
-    cells = [list_cells(line, with_bound=with_bound) for line in best_first]
-    return _make_table(list_titles(lines, ()), cells, words=1)
+    return _make_table(list_titles(lines, ()), list_cells(best_first), words=1)
 
 
 def _rank(line: Line) -> tuple[float, str]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlctl.forms import to_json
+from dlsim.bounds import Bound
 from dlsim.records import JobRecord, Record
 from dlsim.scoring import Score
 
@@ -66,13 +67,22 @@ def _to_cell(value: Any) -> Any:
 # --- scores -------------------------------------------------------------------------------
 
 
-def show_scores(scores: Sequence[Score], form: str) -> str:
-    """Show the figures of several policies in one of the :data:`FORMATS`."""
-    if form == "json":
-        return to_json([asdict(score) for score in scores])
-    if form == "csv":
-        return to_csv([flatten(asdict(score)) for score in scores])
-    return _tabulate(scores)
+def show_scores(scores: Sequence[Score], form: str, *, bound: Bound | None = None) -> str:
+    """Show the figures of several policies in one of the :data:`FORMATS`, beside a bound if given."""
+    if form == "table":
+        return _tabulate(scores, bound)
+    rows = [asdict(score) | _compare(score, bound) for score in scores]
+    return to_json(rows) if form == "json" else to_csv([flatten(row) for row in rows])
+
+
+def _compare(score: Score, bound: Bound | None) -> dict[str, float | None]:
+    """The fields of a score that exist only beside a bound."""
+    if bound is None:
+        return {}
+    return {
+        "bound_avg_jct_s": bound.avg_jct_s,
+        "avg_jct_over_bound": bound.ratio(score.avg_jct_s, score.jobs - score.unfinished),
+    }
 
 
 def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,10 +96,12 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _tabulate(scores: Sequence[Score]) -> str:
+def _tabulate(scores: Sequence[Score], bound: Bound | None) -> str:
     """The more important columns come first; those for which the terminal is too narrow go."""
     unit = choose_unit(score.avg_jct_s for score in scores)
-    columns = _choose_columns(unit)
+    first, *others = _choose_columns(unit)
+    beside = () if bound is None else _columns_of(bound, unit)
+    columns: Sequence[Column] = (first, *beside, *others)
     wide = Console(width=ENDLESS)
     table = _make_table(scores, columns, unit)
     room = find_width(ENDLESS)
@@ -120,6 +132,19 @@ def choose_unit(times: Iterable[float]) -> Unit:
     """One unit for all times of a table, so that they can be compared at a glance."""
     least = min((time for time in times if time > 0), default=0.0)
     return next((unit for unit in UNITS if least >= 2 * unit.seconds), UNITS[-1])
+
+
+def _columns_of(bound: Bound, unit: Unit) -> tuple[Column, ...]:
+    """What a bound adds to the table."""
+
+    def ratio(score: Score) -> str:
+        value = bound.ratio(score.avg_jct_s, score.jobs - score.unfinished)
+        return "–" if value is None else f"{value:.3f}"
+
+    return (
+        Column("bound", lambda _score: _show(bound.avg_jct_s / unit.seconds, 1)),
+        Column("JCT/bound", ratio),
+    )
 
 
 def _choose_columns(unit: Unit) -> tuple[Column, ...]:

@@ -40,14 +40,15 @@ def _with_store(function: Any) -> Any:
     )
     @wraps(function)
     def opened(*, address: str | None, state: Path | None, **given: Any) -> Any:
-        with _open(address, state) as store:
+        with open_profiles(address, state) as store:
             return function(store, **given)
 
     return opened
 
 
 @contextmanager
-def _open(address: str | None, state: Path | None) -> Iterator[Store]:
+def open_profiles(address: str | None, state: Path | None) -> Iterator[Store]:
+    """Open the store at this address, or else the one of this state folder."""
     try:
         store = open_store(address or _find_address(state), environment=os.environ)
         try:
@@ -91,7 +92,7 @@ def list_profiles(store: Store, *, output: str | None) -> None:
     """
     List all types: how many shapes were seen, and the fastest of them.
     """
-    known = _known(store)
+    known = list_known(store)
     if output == "json":
         click.echo(to_json([_summary(profile) for profile in known.values()]), nl=False)
     elif not known:
@@ -137,7 +138,7 @@ def show(store: Store, *, types: tuple[str, ...], output: str | None) -> None:
     """
     Tell everything that is known of types: the speed of each shape and what stands behind it.
     """
-    chosen = _choose(_known(store), types)
+    chosen = _choose(list_known(store), types)
     if output is not None:
         click.echo(_write(chosen, output), nl=False)
     else:
@@ -184,7 +185,7 @@ def export(store: Store, *, types: tuple[str, ...], output: str) -> None:
     """
     Print profiles, all or those that are named, as `dljob profiles import` reads them.
     """
-    known = _known(store)
+    known = list_known(store)
     click.echo(_write(_choose(known, types) if types else list(known.values()), output), nl=False)
 
 
@@ -287,7 +288,7 @@ def forget(store: Store, *, types: tuple[str, ...]) -> None:
     """
     Forget what is known of types. Jobs of them are profiled anew.
     """
-    for profile in _choose(_known(store), types):
+    for profile in _choose(list_known(store), types):
         exchanging.forget_profile(store, profile.type)
         click.echo(f"{profile.type} forgotten")
 
@@ -295,7 +296,7 @@ def forget(store: Store, *, types: tuple[str, ...]) -> None:
 # --- choosing -----------------------------------------------------------------------------
 
 
-def _known(store: Store) -> dict[str, Profile]:
+def list_known(store: Store) -> dict[str, Profile]:
     """All profiles by the names of their types, in order."""
     found = {
         str(kind): stored.profile

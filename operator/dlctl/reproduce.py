@@ -12,12 +12,19 @@ from dlctl import printing, writing
 from dlctl.bars import progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import say
-from dlsim.reproducing import REPRODUCTIONS
+from dlsim.reproducing import REPRODUCTIONS, WHOLE
 from dlsim.reproducing.findings import Row
 
 
 @click.command("reproduce")
 @click.argument("name", type=click.Choice(list(REPRODUCTIONS)), metavar="NAME")
+@click.option(
+    "--all",
+    "is_whole",
+    is_flag=True,
+    help="Play the workloads and policies too that the usual form leaves out because they take "
+    "long, where it does: " + ", ".join(WHOLE) + ".",
+)
 @click.option(
     "-o",
     "--output",
@@ -35,14 +42,17 @@ from dlsim.reproducing.findings import Row
     help="Also draw them, as PNG and SVG into DIR, or into plots/. The word behind it is taken for "
     "DIR, so without DIR put it last.",
 )
-def command(name: str, output: str, plot: Path | None) -> None:
+def command(name: str, *, is_whole: bool, output: str, plot: Path | None) -> None:
     """
     Play the evaluation of a paper again and print its own figures beside ours.
 
-    NAME is one of sidecar, gang, dragon, afs, ones, or peers: the figures of other simulators.
+    NAME is one of sidecar, gang, dragon, afs, ones, sia, shockwave, rubick and pollux, which are
+    papers, or peers: the figures of other simulators.
     What was assumed for each stands in docs/reproduction.md.
     """
-    reproduce = REPRODUCTIONS[name]
+    reproduce = WHOLE.get(name) if is_whole else REPRODUCTIONS[name]
+    if is_whole and reproduce is None:
+        raise click.UsageError(f"{name} has one form only; leave --all out")
     if reproduce is None:
         there = ", ".join(each for each, make in REPRODUCTIONS.items() if make is not None)
         raise click.UsageError(f"{name} is not part of this version yet; there is {there}")

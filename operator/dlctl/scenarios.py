@@ -19,6 +19,7 @@ from dlctl import arguments, printing
 from dlsim.clusters import fill_nodes
 from dlsim.costs import DEFAULT_COSTS
 from dlsim.scenarios import Scenario
+from dlsim.worlds import WORLDS
 
 DEFAULT_GPUS = 64
 
@@ -41,6 +42,8 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     gpus, cluster = given.pop("gpus"), given.pop("cluster")
     if gpus is not None and cluster is not None:
         raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
+    world = given.pop("world")
+    machines = fill_nodes(DEFAULT_GPUS) if world is None else WORLDS[world].machines
     counted = given.pop("placement") == "counted"
     failures = given.pop("failures", None)
     if counted and failures is not None:
@@ -48,7 +51,8 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     period = given.pop("period")
     return Scenario(
         trace=given.pop("trace"),
-        machines=cluster or gpus or fill_nodes(DEFAULT_GPUS),
+        machines=cluster or gpus or machines,
+        world=world,
         counted=counted,
         mechanism=Mechanism(given.pop("mechanism")),
         restart_cost_s=given.pop("restart_cost", None),
@@ -87,6 +91,12 @@ CLUSTER: Options = (
         type=arguments.read_cluster,
         metavar="NODESxGPUS[:TYPE][,…]",
         help="A cluster of such nodes, for example 2x8:V100,1x4:K80.",
+    ),
+    click.option(
+        "--world",
+        type=click.Choice(list(WORLDS)),
+        help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
+        "speeds, costs, rounds and limits. See docs/simulator.md.",
     ),
     click.option(
         "--placement",

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from dlcore import policies
 from dlcore.model import JobId
 from dlctl import arguments, printing, writing
+from dlctl import bound as bounding
 from dlctl.bars import progress_bar
+from dlctl.choosing import Place, opened, with_place
 from dlctl.messages import say
 from dlctl.scenarios import (
     CASE,
@@ -43,15 +47,17 @@ MOST_NAMED = 10
 class Options:
     """The command line."""
 
-    scenario: Scenario
+    source: object
+    """What is played, as errors name it."""
     policies: tuple[Contestant, ...]
+    bound: bool
     output: str
     jobs_out: Path | None
     plot: Path | None
 
 
 @click.command("simulate")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--policy",
     "policies",
@@ -63,7 +69,13 @@ class Options:
     help="Who gets which GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
 )
-@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE, OUTPUT)
+@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
+@click.option(
+    "--bound",
+    is_flag=True,
+    help="Also compute the average completion time that no policy can go below; see `dljob bound`.",
+)
+@takes(OUTPUT)
 @click.option(
     "--jobs-out",
     type=click.Path(path_type=Path),
@@ -79,7 +91,14 @@ class Options:
     help="Also draw the runs, as PNG and SVG into DIR, or into plots/. The word behind it is "
     "taken for DIR, so without DIR put it last.",
 )
-def command(**given: Any) -> None:
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Play the jobs that a live system has now, from where they are, instead of a TRACE. The "
+    "options below say which; without them it is the one that `dljob get` asks.",
+)
+@with_place
+def command(*, place: Place, live: bool, **given: Any) -> None:
     """
     Play TRACE under one or more policies and print their figures.
 
@@ -87,14 +106,61 @@ def command(**given: Any) -> None:
     `docs/simulator.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
+    if live:
+        run_live(place, given)
+        return
+    if place != Place():
+        raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
+    if given["trace"] is None:
+        raise click.UsageError("Missing argument 'TRACE'.")
     scenario = take_scenario(given)
-    run(Options(scenario=scenario, **given))
+    run(scenario, Options(source=scenario.trace, **given))
 
 
-def run(options: Options) -> None:
-    """Do what the command line says."""
-    setting = build_setting(options.scenario)
-    workload = read_workload(options.scenario, setting)
+def run(scenario: Scenario, options: Options) -> None:
+    """Play a trace, and print the figures."""
+    setting = build_setting(scenario)
+    workload = read_workload(scenario, setting)
+    scores = [outcome.score for outcome in conclude(options, workload, setting)]
+    bound = bounding.compute(workload, setting) if options.bound else None
+    click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)
+
+
+def run_live(place: Place, given: dict[str, Any]) -> None:
+    """Play what a live system has, and print what would become of each of its jobs."""
+    # Not at the top, because nothing else here needs what live systems are made of.
+    from dlctl import foretelling, live  # noqa: PLC0415
+
+    context = click.get_current_context()
+    typed = {n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+    live.check_usage(typed)
+    with opened(place) as backend:
+        present = live.look(
+            backend, state=place.state, profiles=given["profiles"], seed=given["seed"]
+        )
+    if not present.workload.jobs:
+        say("There are no jobs that train or wait.")
+        return
+    chosen = given["policies"] if "policies" in typed else _read_policies([present.policy])
+    options = Options(
+        source=live.NAME,
+        policies=chosen,
+        bound=False,
+        output=given["output"],
+        jobs_out=given["jobs_out"],
+        plot=given["plot"],
+    )
+    workload = live.mislead(present.workload, given)
+    outcomes = conclude(options, workload, live.adjust(present.setting, given, typed))
+    click.echo(foretelling.show(workload, outcomes, options.output), nl=False)
+
+
+def _read_policies(names: Sequence[str]) -> tuple[Contestant, ...]:
+    return tuple(Contestant(name, policies.read(name)) for name in names)
+
+
+def conclude(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
+    """Play the workload, tell what is to be known of it, and write what is asked for."""
     check_outputs(options)
     outcomes = play(options, workload, setting)
     for note in workload.notes:
@@ -104,8 +170,7 @@ def run(options: Options) -> None:
         write_jobs(options.jobs_out, outcomes)
     if options.plot is not None:
         draw(options.plot, outcomes)
-    scores = [outcome.score for outcome in outcomes]
-    click.echo(printing.show_scores(scores, options.output), nl=False)
+    return outcomes
 
 
 def check_outputs(options: Options) -> None:
@@ -118,7 +183,9 @@ def check_outputs(options: Options) -> None:
 
 def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
     """Play the workload under every policy, with a bar for who watches."""
-    keeps = options.jobs_out is not None or options.plot is not None
+    # What becomes of the few jobs of a live system is told one by one.
+    is_live = any(traced.standing is not None for traced in workload.jobs)
+    keeps = is_live or options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
     with progress_bar() as bar:
         watch = bar.watch if bar is not None else None
@@ -131,7 +198,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome
 
 def _nothing_fits(options: Options, record: Record) -> BadInput:
     return BadInput(
-        options.scenario.trace,
+        options.source,
         f"has no job that fits into {record.gpus} GPUs",
         remedy="give a larger cluster, or the types of GPU that its jobs ask for",
     )

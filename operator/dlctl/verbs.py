@@ -95,6 +95,7 @@ VERBS = {
     "Simulation": {
         "demo": Verb("demo", "Show on this machine what DLJob does, live."),
         "simulate": Verb("simulate", "Play a trace under one or more policies."),
+        "bound": Verb("bound", "Compute what no policy can go below on a trace."),
         "compare": Verb("compare", "Compare policies in many scenarios, on all cores."),
         "reproduce": Verb("reproduce", "Repeat the evaluation of a paper."),
         "policies": Verb("policies", "List the policies."),

@@ -110,7 +110,8 @@ def _mislead(traced: TracedJob, beliefs: Beliefs) -> TracedJob:
 def _believe_length(traced: TracedJob, beliefs: Beliefs) -> float | None:
     if not beliefs.sizes_known:
         return math.inf
-    if not beliefs.size_error or traced.learning is not None:
+    forecast = traced.learning is not None or traced.believed is not None
+    if not beliefs.size_error or forecast:
         return None
     return traced.iterations * _draw(beliefs.size_error, f"size/{traced.job.id}", beliefs.seed)
 

@@ -56,6 +56,8 @@ class Run:
     idle_since: float | None = None
     """Since when it has GPUs, has trained before, and does not train."""
     trained: bool = False
+    profiled: int = 0
+    """The most GPUs on which it has trained so far."""
     safe_iterations: float = 0.0
     """What its last checkpoint holds."""
     training_since: float = 0.0

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dlcore.profiles import JobType, Profile, Speed
+from dlsim import rubick
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.shipped import StepTimes, find_folder, load_shipped, load_speeds, load_step_times
+from dlsim.shockwave import Lengths
 from dlsim.tables import Table
 from dlsim.traces import Kind, Request
 from dlwire.messages import Shape
@@ -57,20 +59,23 @@ class Scaler(Protocol):
 
 class AsRequested:
     """
-    Rigid jobs that run as long as they did: an iteration is a second, wherever they run.
+    Rigid jobs of which only the length is known: an iteration is a second, wherever they run.
 
     Their times stay whole numbers, so that figures agree to the last digit with those of others.
     """
 
     TYPE = JobType("as-requested")
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(
+        self, ground: Ground, measure: Callable[[Request], float] = lambda request: request.duration
+    ) -> None:
         self._ground = ground
+        self._measure = measure
         self._counts: set[int] = set()
 
     def scale(self, request: Request) -> Scaling:
         self._counts.add(request.gpus)
-        return Scaling(self.TYPE, (request.gpus,), request.duration)
+        return Scaling(self.TYPE, (request.gpus,), self._measure(request))
 
     def profiles(self) -> Profiles:
         # One speed on one node and on two says that spreading costs nothing, however far it goes.
@@ -158,7 +163,7 @@ class Drawn:
 
 
 class Measured:
-    """Jobs of models that were measured: on the numbers of GPUs at which they were."""
+    """Jobs of models that were measured: on the numbers of GPUs that ``choose`` makes of that."""
 
     def __init__(
         self,
@@ -167,11 +172,13 @@ class Measured:
         ground: Ground,
         *,
         rigid: bool,
+        choose: Callable[[Curve, Request, Ground], tuple[int, ...]] | None = None,
     ) -> None:
         self._find = find
         self._identify = identify
         self._ground = ground
         self._rigid = rigid
+        self._choose = choose or choose_measured
         self._curves: dict[JobType, Curve] = {}
         self._counts: dict[JobType, set[int]] = {}
 
@@ -187,9 +194,7 @@ class Measured:
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:
             return (request.gpus,)
-        counts = curve.counts(curve.standard_type(self._ground))
-        within = {count for count in counts if count <= self._ground.largest}
-        return tuple(sorted(within | {request.gpus}))
+        return self._choose(curve, request, self._ground)
 
     def profiles(self) -> Profiles:
         return {
@@ -199,6 +204,13 @@ class Measured:
 
     def notes(self) -> Iterator[str]:
         yield from ()
+
+
+def choose_measured(curve: Curve, request: Request, ground: Ground) -> tuple[int, ...]:
+    """All numbers of GPUs on which the model was measured, and the one that is asked for."""
+    counts = curve.counts(curve.standard_type(ground))
+    within = {count for count in counts if count <= ground.largest}
+    return tuple(sorted(within | {request.gpus}))
 
 
 def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:
@@ -257,11 +269,19 @@ class PolluxApplications:
 
     def find(self, request: Request, kind: JobType) -> Profile:
         """The speeds at the batch of this job."""
+        return self.profile_at(kind) or find_measured(self._table, request, kind)
+
+    def profile_at(self, kind: JobType) -> Profile | None:
+        """The speeds at a batch, unless it is too small or the application unknown."""
         times = self._times.get(kind.model)
         if kind in self._table or times is None:
-            return find_measured(self._table, request, kind)
+            return self._table.get(kind)
         speeds = times.speeds_at(kind.batch_size)
-        return Profile(kind, speeds) if speeds else find_measured(self._table, request, kind)
+        return Profile(kind, speeds) if speeds else None
+
+    def batches_of(self, model: str) -> Mapping[int, float]:
+        """The batches with which the application was trained, with the iterations of each."""
+        return self._iterations.get(model, {})
 
     def identify(self, request: Request) -> tuple[JobType, float]:
         """The type of this job, and when its training is complete."""
@@ -318,6 +338,12 @@ def make_scaler(kind: Kind, own: Profiles, ground: Ground, *, seed: int, rigid: 
     if kind in (Kind.DURATIONS, Kind.ITERATIONS):
         pool = Pool(own or load_standard_curves(), ground)
         return Drawn(pool, ground, seed=seed, rigid=rigid)
+    if kind is Kind.SHOCKWAVE:
+        return AsRequested(ground, Lengths().measure)
+    if kind is Kind.RUBICK:
+        find = partial(find_measured, {**rubick.load_rubick(), **own})
+        choose = rubick.choose_counts
+        return Measured(find, identify_by_batch, ground, rigid=rigid, choose=choose)
     table = {**load_shipped(), **own}
     if kind is Kind.POLLUX:
         applications = PolluxApplications(table)

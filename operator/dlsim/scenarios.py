@@ -7,19 +7,21 @@ into what :mod:`dlsim.simulating` plays.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from dlcore.limits import NamespaceLimits
 from dlcore.model import Cluster, Mechanism
 from dlcore.profiles import JobType, Profile
-from dlsim import failures, shipped, workloads
+from dlsim import failures, shipped, workloads, worlds
 from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.sampling import Sample, sample
 from dlsim.workloads import Workload
 from dlsim.world import Setting
+from dlsim.worlds import WORLDS, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +30,13 @@ class Scenario:
 
     trace: Path
     machines: tuple[Machines, ...]
+    world: str | None = None
+    """By whose rules it is played (:mod:`dlsim.worlds`)."""
     counted: bool = False
     """Whether GPUs are only counted, without nodes."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     restart_cost_s: float | None = None
-    """What each start and change costs; ``None``: :data:`~dlsim.costs.DEFAULT_COSTS`."""
+    """What each start and change costs; ``None``: as its world says, else the default costs."""
     period_s: float = math.inf
     failures: Path | None = None
     limits: NamespaceLimits = field(default=NamespaceLimits(), hash=False)
@@ -47,6 +51,14 @@ class Scenario:
     sizes_known: bool = True
 
     @property
+    def rules(self) -> Rules | None:
+        """The rules of its world; a restart cost takes the place of all that it charges."""
+        if self.world is None:
+            return None
+        rules, cost = WORLDS[self.world], self.restart_cost_s
+        return rules if cost is None else replace(rules, costs=costs_of_change(cost), charges={})
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Every file that is read for it."""
         named = (self.trace, self.speeds, self.profiles, self.failures)
@@ -58,15 +70,18 @@ def build_setting(scenario: Scenario) -> Setting:
     build = build_counted if scenario.counted else build_packed
     nodes = build(scenario.machines)
     cost, outages = scenario.restart_cost_s, scenario.failures
-    return Setting(
+    rules = scenario.rules
+    usual = DEFAULT_COSTS if cost is None else costs_of_change(cost)
+    setting = Setting(
         nodes=nodes,
         mechanism=scenario.mechanism,
-        costs=DEFAULT_COSTS if cost is None else costs_of_change(cost),
+        costs=usual if rules is None else rules.costs,
         seed=scenario.seed,
         period_s=scenario.period_s,
         outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
     )
+    return setting if rules is None else worlds.settle(rules, setting)
 
 
 def read_workload(scenario: Scenario, setting: Setting) -> Workload:
@@ -78,21 +93,25 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         measured |= shipped.load_speeds(scenario.speeds, gpus_per_node=width)
     if scenario.profiles is not None:
         measured |= shipped.load_profiles(scenario.profiles)
+    rules, rigid, seed = scenario.rules, scenario.rigid, scenario.seed
     workload = workloads.read(
         scenario.trace,
-        rigid=scenario.rigid,
+        rigid=rigid,
         speeds=measured,
-        seed=scenario.seed,
+        seed=seed,
         # The first one named is the one that durations are told for.
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
+        assign=None if rules is None else partial(worlds.assign, rules, seed=seed),
     )
-    part = Sample(window=scenario.window, load=scenario.load, seed=scenario.seed)
+    if rules is not None:
+        workload = worlds.adapt(rules, workload, setting.nodes, rigid=rigid)
+    part = Sample(window=scenario.window, load=scenario.load, seed=seed)
     beliefs = Beliefs(
         speed_error=scenario.speed_error,
         size_error=scenario.size_error,
         sizes_known=scenario.sizes_known,
-        seed=scenario.seed,
+        seed=seed,
     )
     return believe(sample(workload, cluster, part), beliefs)

@@ -54,6 +54,17 @@ class Row:
             )
         return int(value)
 
+    def flag(self, field: str) -> bool:
+        """0 for no, 1 for yes."""
+        value = self.text(field)
+        if value not in ("0", "1"):
+            raise self.error(
+                f"{_show(value)} is neither 0 nor 1",
+                field=field,
+                remedy="write 1 for yes, 0 for no",
+            )
+        return value == "1"
+
     def number(self, field: str) -> float:
         """A finite number, not negative."""
         value = self.text(field)

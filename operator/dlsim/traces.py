@@ -25,6 +25,8 @@ class Kind(Enum):
     MODELS = "model, global batch size and iterations (ElasticFlow's ITP)"
     GAVEL = "model with its batch size a GPU, and the steps of all GPUs (Gavel)"
     POLLUX = "application and global batch size (Pollux)"
+    RUBICK = "model, iterations, and whether it is guaranteed its speed (Rubick)"
+    SHOCKWAVE = "model with its batch size a GPU, and how that adapts (Shockwave)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,10 @@ class Request:
     iterations: float = 0.0
     model: str = ""
     batch_size: int = 0
+    guaranteed: bool = False
+    """Whether it must never be slower than on the GPUs that it asks for."""
+    adaptation: str = ""
+    """How it changes its batch size while it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ FIELDS: Mapping[str, Callable[[Row, str], Any]] = {
     "iterations": Row.positive,
     "model": Row.name,
     "batch_size": lambda row, column: row.whole(column, least=1),
+    "guaranteed": Row.flag,
+    "adaptation": Row.name,
 }
 
 _PLAIN = {
@@ -104,6 +112,15 @@ FORMATS = (
             "gpus": "num_replicas",
             "batch_size": "batch_size",
         },
+    ),
+    Format(
+        Kind.RUBICK,
+        _PLAIN | {"model": "model", "iterations": "iterations", "guaranteed": "is_guaranteed"},
+    ),
+    Format(
+        Kind.SHOCKWAVE,
+        _PLAIN
+        | {"model": "job_type", "iterations": "total_steps", "adaptation": "adaptation_mode"},
     ),
 )
 

@@ -6,11 +6,19 @@ and ``dljob reproduce`` call both.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Training
+from dlcore.model import (
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    NodeName,
+    Placement,
+    Training,
+)
 from dlcore.profiles import JobType, Profile
 from dlsim.curves import Ground, Pool
 from dlsim.documents import (
@@ -24,9 +32,24 @@ from dlsim.documents import (
 from dlsim.learning import Learning
 from dlsim.scaling import Scaling, load_standard_curves, make_scaler
 from dlsim.shipped import load_shipped
-from dlsim.traces import Request, read_trace
+from dlsim.traces import Request, Trace, read_trace
 
-__all__ = ["Learning", "TracedJob", "Workload", "read"]
+__all__ = ["Learning", "Standing", "TracedJob", "Workload", "read"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a job has come when a simulation begins with it, at time 0."""
+
+    iterations_done: float = 0.0
+    service: float = 0.0
+    """GPU-seconds that it has held."""
+    placement: Placement | None = None
+    """The GPUs on which it trains; ``None``: it waits."""
+    started_at: float | None = None
+    """When it was first given GPUs, which is not after 0."""
+    bound_to: tuple[NodeName, ...] = ()
+    """The nodes that hold its unshared checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +66,8 @@ class TracedJob:
     How many iterations policies believe that it needs (:mod:`dlsim.beliefs`); infinite: they know
     nothing of it; ``None``: they know the truth, or what its metric forecasts.
     """
+    standing: Standing | None = None
+    """Of a job that a live system has already: it is there from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +93,7 @@ def read(
     gpu_types: tuple[str, ...],
     largest: int,
     node_gpus: int = 8,
+    assign: Callable[[Trace], Trace] | None = None,
 ) -> Workload:
     """
     Read a trace, a DLJob file, or a folder of them.
@@ -75,7 +101,8 @@ def read(
     ``gpu_types`` are those of the cluster; a trace is about the first of them. ``largest`` is how
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
     more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
-    that stand with ``speeds`` are those of their types.
+    that stand with ``speeds`` are those of their types. ``assign`` may make other requests of those
+    of a trace (:func:`dlsim.worlds.assign`).
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
@@ -84,12 +111,16 @@ def read(
     if is_document(path):
         workload = _read_documents(path, own, ground, seed=seed, rigid=rigid)
     else:
-        workload = _read_requests(path, own, ground, seed=seed, rigid=rigid)
-    profiles = {kind: _with_costs(profile, own) for kind, profile in workload.known.items()}
+        trace = read_trace(path)
+        trace = assign(trace) if assign is not None else trace
+        name = name_of(path)
+        workload = _read_requests(trace, own, ground, name=name, seed=seed, rigid=rigid)
+    profiles = {kind: with_costs(profile, own) for kind, profile in workload.known.items()}
     return replace(workload, truths=profiles, known=profiles)
 
 
-def _with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
+def with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
+    """Give a profile the costs that were measured with the speeds of its type."""
     measured = own.get(profile.type)
     if measured is None or measured.costs is None:
         return profile
@@ -97,13 +128,28 @@ def _with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
 
 
 def _read_requests(
-    path: Path, own: Mapping[JobType, Profile], ground: Ground, *, seed: int, rigid: bool
+    trace: Trace,
+    own: Mapping[JobType, Profile],
+    ground: Ground,
+    *,
+    name: str,
+    seed: int,
+    rigid: bool,
 ) -> Workload:
-    trace = read_trace(path)
     scaler = make_scaler(trace.kind, own, ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
-    return Workload(name_of(path), jobs, profiles, profiles, tuple(scaler.notes()))
+    notes = (*scaler.notes(), *_note_guaranteed(trace))
+    return Workload(name, jobs, profiles, profiles, notes)
+
+
+def _note_guaranteed(trace: Trace) -> Iterator[str]:
+    count = sum(request.guaranteed for request in trace.requests)
+    if count:
+        yield (
+            f"{count} jobs are guaranteed the speed of the GPUs that they request: they may not run "
+            "on a number of GPUs that is slower"
+        )
 
 
 def name_of(path: Path) -> str:

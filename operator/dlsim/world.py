@@ -21,6 +21,7 @@ from dlcore.model import (
     Mechanism,
     Node,
     NodeName,
+    Placement,
     Snapshot,
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
@@ -33,8 +34,9 @@ from dlsim.errors import BadInput
 from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
+from dlsim.rounds import Growth, next_round
 from dlsim.runs import Activity, Run
-from dlsim.workloads import Learning, TracedJob, Workload
+from dlsim.workloads import Learning, Standing, TracedJob, Workload
 
 EVALUATIONS = 20
 """How often a job that trains to a target evaluates its metric, from its start to its end."""
@@ -71,6 +73,10 @@ class Setting:
     """A decision is made at least so often, though nothing has happened, as controllers do it."""
     limits: NamespaceLimits = NamespaceLimits()
     """What the jobs of a namespace may have in all."""
+    round_s: float = 0.0
+    """Decisions are made at multiples of this only; 0: whenever something has happened."""
+    growth: Growth | None = None
+    """How far jobs may grow at once; ``None``: as far as they like."""
 
 
 class World:
@@ -100,6 +106,7 @@ class World:
         self._fruitless = 0
         self._done = 0
         self._due = False
+        self._round_at = -math.inf  # For when a decision that could not be made was put off.
         self.record = Record(
             workload=workload.name,
             policy=policy.name,
@@ -113,9 +120,9 @@ class World:
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            self._kernel.at(
-                traced.job.submitted_at, Order.ARRIVAL, _bind(self._arrive, order, traced)
-            )
+            # Who is there already was submitted before time began.
+            at = traced.job.submitted_at if traced.standing is None else 0.0
+            self._kernel.at(at, Order.ARRIVAL, _bind(self._arrive, order, traced))
         for outage in self._setting.outages:
             self._kernel.at(outage.lost_at, Order.FAILURE, _bind(self._lose, outage.node))
             if outage.back_at is not None:
@@ -124,7 +131,7 @@ class World:
             if self._fruitless > PATIENCE:
                 break
             self._handle_instant()
-            if self._due:
+            if self._due and self._is_round():
                 self._decide()
             self._note_levels()
         self.record.ended_at = self._kernel.now
@@ -142,6 +149,19 @@ class World:
             self._kernel.pop()()
 
     # Deciding.
+
+    def _is_round(self) -> bool:
+        """Whether decisions are made now. If not, one is made at the beginning of the next round."""
+        begins = next_round(self._kernel.now, self._setting.round_s)
+        if begins <= self._kernel.now + RESOLUTION:
+            return True
+        if self._round_at < begins:
+            self._round_at = begins
+            self._kernel.at(begins, Order.WAKE, self._open_round)
+        return False
+
+    def _open_round(self) -> None:
+        self._due = True
 
     def _decide(self) -> None:
         self._observe_metrics()
@@ -248,26 +268,49 @@ class World:
     # Events.
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
-        job = traced.job
-        isolated_s = self._time_isolated(traced)
-        record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
+        job, standing = traced.job, traced.standing or Standing()
         now = self._kernel.now
+        growth = self._setting.growth
+        # Times of a job that was there before count from the beginning.
+        begin = job.submitted_at if traced.standing is None else now
+        isolated_s = self._time_isolated(traced, done=standing.iterations_done)
+        record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
         state = JobState(
-            job=job, order=order, observed_at=now, iterations_total=self._first_guess(traced)
+            job=job if growth is None else growth.limit(job, 0),
+            order=order,
+            observed_at=now,
+            iterations_done=standing.iterations_done,
+            iterations_total=self._first_guess(traced),
+            service=standing.service,
+            started_at=standing.started_at,
+            bound_to=standing.bound_to,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs.
-        if job.gpus.requested > rooms.largest_possible(state, self._whole):
+        # Judged by what was asked for, so that every policy is given the same jobs. A live system
+        # has taken a job that it can run on fewer GPUs.
+        needed = job.gpus.requested if traced.standing is None else state.least
+        if needed > rooms.largest_possible(state, self._whole):
             self._done += 1
             self.record.dropped.append(job.id)
             self.record.log.append(Entry(now, job.id, Happening.DROPPED))
             return
         self.record.jobs.append(record)
         run = Run(traced=traced, record=record, state=state)
+        run.safe_iterations = standing.iterations_done
         self._runs[job.id] = run
-        self._pending = self._pending.put(state)
-        self._enter_queue(run)
         self._log(run, Happening.SUBMITTED, job.gpus.requested)
         self._due = True
+        if standing.placement is not None:
+            self._go_on(run, standing.placement)
+            return
+        self._pending = self._pending.put(state)
+        self._enter_queue(run)
+
+    def _go_on(self, run: Run, placement: Placement) -> None:
+        """Let a job train on where a live system has it."""
+        run.record.started_at = self._kernel.now
+        self._note(run, placement=placement)
+        self._log(run, Happening.GRANTED, placement.gpus)
+        self._coordinator.adopt(run, placement)
 
     def _complete(self, run: Run, stamp: int) -> None:
         if run.stamp != stamp:
@@ -360,7 +403,10 @@ class World:
         run.trained = True
         run.training_since = now
         bound = () if job.checkpoint.shared else run.serving.nodes
-        self._note(run, speed=speed, adjusting=False, bound_to=bound)
+        run.profiled = max(run.profiled, shape.gpus)
+        growth = self._setting.growth
+        job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
+        self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound)
         alone = self._one_gpu_speed(run)
         run.efficiency = speed / alone if alone > 0 else 0.0
         self.record.efficiency.add(run.efficiency, now)
@@ -446,15 +492,15 @@ class World:
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
-    def _time_isolated(self, traced: TracedJob) -> float:
-        """How long the whole job trains on its requested GPUs if it is alone there."""
+    def _time_isolated(self, traced: TracedJob, *, done: float) -> float:
+        """How long what is left of a job trains on its requested GPUs if it is alone there."""
         job, gpus = traced.job, traced.job.gpus.requested
         speed = self._truth.speed(job, self._truth.shape(gpus, self._truth.best_type(job, gpus)))
-        return traced.iterations / speed if speed > 0 else 0.0
+        return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
 
     def _one_gpu_speed(self, run: Run) -> float:
         """True speed with one GPU; of a job that runs on one number only, its part of that speed."""
-        job = run.state.job
+        job = run.traced.job
         serving = run.serving
         kind = serving.gpu_type if serving is not None else self._truth.best_type(job, 1)
         options = job.gpus.options

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dlsim.comparing import running
-from tests.ctl.running import FIVE, run_apart
+from tests.ctl.running import FIVE
 
 TWO = ("--policy", "max-min", "--policy", "srtf")
 SMALL = ("compare", "five.csv", *TWO, "--gpus", 8, "--jobs", 1)
@@ -62,7 +62,7 @@ def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monke
 def test_a_changed_trace_is_played_again(dljob, folder):
     dljob(*SMALL, "--resume", ".")
     (folder / "five.csv").write_text(FIVE.replace("3600", "1200"), encoding="utf-8")
-    result = run_apart(*SMALL, "--resume", ".", cwd=folder)
+    result = dljob(*SMALL, "--resume", ".")
     assert result.status == 0
     assert "already" not in result.stderr
     assert len((folder / "compare.jsonl").read_text(encoding="utf-8").splitlines()) == 4
@@ -123,6 +123,7 @@ def test_the_comparison_is_drawn(dljob, folder):
         (("compare", "--policy", "fifo"), "no TRACE is given"),
         (("compare", "five.csv"), "no policy is given"),
         ((*SMALL, "--reference", "fifo"), "--reference fifo is not compared"),
+        ((*SMALL, "--reference", "exact", "--reference", "srtf"), "give it alone"),
         ((*SMALL, "--by", "colour"), "'colour' is none of"),
         ((*SMALL, "--loads", "0.5,-1"), "not a load above 0"),
         ((*SMALL, "--restart-costs", "x"), "not a number of seconds"),

@@ -235,11 +235,13 @@ LINES = {
     ),
     "reproduce everything": (
         "dljob reproduce: Invalid value for 'NAME': 'everything' is not one of 'sidecar', 'gang',"
-        " 'dragon', 'afs', 'ones', 'peers'."
+        " 'dragon', 'afs', 'ones', 'sia', 'shockwave', 'rubick', 'pollux', 'peers'."
     ),
     "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, peers"
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, sia, shockwave,"
+        " rubick, pollux, peers"
     ),
+    "reproduce shockwave --all": "dljob reproduce: shockwave has one form only; leave --all out",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
 

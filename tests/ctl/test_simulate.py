@@ -163,6 +163,40 @@ def test_with_a_period_decisions_are_made_though_nothing_happens(dljob, folder):
     assert dljob(*options, "--period", 300).data[0]["decisions"] == 5
 
 
+BY_WORLD = {
+    ("pollux", ""): ("pollux_1.0_workload-1.csv.gz", 160),
+    ("sia", "--restart-cost 0"): ("pollux_1.0_workload-1.csv.gz", 160),
+    ("afs", "--cluster 2x4"): ("tiresias_60_job.csv.gz", 60),
+}
+
+
+@pytest.mark.parametrize(("world", "more"), BY_WORLD)
+def test_a_world_is_played_by_its_name(dljob, folder, world, more):
+    trace, jobs = BY_WORLD[world, more]
+    options = ("simulate", TRACES / trace, "--policy", "srsf", "-o", "json", *more.split())
+    (plain,) = dljob(*options).data
+    (there,) = dljob(*options, "--world", world).data
+    assert there["jobs"] + there["dropped"] == jobs
+    assert there["unfinished"] == 0
+    assert there["avg_jct_s"] != plain["avg_jct_s"]
+
+
+def test_a_world_brings_its_cluster_and_costs_unless_others_are_given(dljob, folder):
+    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
+    options = ("simulate", "one.csv", "--rigid", "--policy", "fifo", "-o", "json", "--world", "afs")
+    assert dljob(*options).data[0]["avg_jct_s"] == 1000.0, "AFS charges nothing"
+    assert dljob(*options, "--restart-cost", 7).data[0]["avg_jct_s"] == 1007.0
+    result = dljob(*options, "--cluster", "1x2")
+    assert result.status == 1
+    assert "no job that fits into 2 GPUs" in result.stderr
+
+
+def test_a_world_that_there_is_not_is_refused_by_name(dljob, folder):
+    result = dljob("simulate", "five.csv", "--world", "utopia")
+    assert (result.status, result.stdout) == (2, "")
+    assert "'utopia' is not one of 'afs', 'pollux', 'sia'" in result.stderr
+
+
 def test_recreation_costs_more_than_a_restart_in_place(dljob, folder):
     options = ("simulate", "five.csv", "--gpus", 8, "-o", "json")
     (inside,) = dljob(*options).data

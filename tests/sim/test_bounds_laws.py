@@ -162,7 +162,7 @@ def test_any_prices_prove_something_true(name, case, seed):
     if len(done) != len(demands.jobs):
         return
     submitted = np.sort([job.submitted_at for job in done])
-    completed = np.sort([job.completed_at for job in done])
+    completed = np.sort([job.submitted_at + job.jct for job in done])
     earliest_end = max(job.submitted_at + job.alone_s for job in demands.jobs)
     edges = choose_edges(Times(submitted, completed), earliest_end, 12)
     dual = Dual(demands.jobs, Market(demands.gpus, edges))

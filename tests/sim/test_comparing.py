@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from dlsim.comparing import tasks as tasks_module
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, perform, run_tasks
-from dlsim.comparing.summing import ratios_of, spread, sum_up
-from dlsim.comparing.tasks import Task, digest_input, digest_program, without_measured
+from dlsim.comparing.summing import KNOWING_ALL, ratios_of, spread, sum_up
+from dlsim.comparing.tasks import Task, digest_program, without_measured
 from dlsim.errors import BadInput
 from dlsim.scenarios import Scenario
 
@@ -84,7 +85,6 @@ def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
 def test_a_trace_that_changed_has_another_key(scenario):
     before = Task(scenario=scenario, policy="fifo").key()
     scenario.trace.write_text(HEADER + JOBS.replace("3600", "3601"), encoding="utf-8")
-    digest_input.cache_clear()
     assert Task(scenario=scenario, policy="fifo").key() != before
 
 
@@ -180,6 +180,25 @@ def test_several_processes_find_what_one_finds(scenario):
     }
 
 
+class Dying(Task):
+    """A task that takes its process with it."""
+
+    def perform(self):
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
+    tasks = [Dying(scenario=scenario, policy="fifo")]
+    tasks += [Task(scenario=replace(scenario, seed=n), policy="fifo") for n in range(7)]
+    finished = dict(run_tasks(list(enumerate(tasks)), processes=2))
+    assert len(finished) == 8
+    failed = {number for number, result in finished.items() if isinstance(result, Failure)}
+    assert 0 in failed
+    # At most those that were handed out together with it.
+    assert failed <= set(range(4))
+
+
 def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
     count = []
     read = tasks_module.read_workload
@@ -248,6 +267,22 @@ def test_of_several_references_the_best_of_each_case_counts():
     assert z.ratios["avg_jct_s"].mean == pytest.approx(math.sqrt(4.0 * 2.0))
 
 
+def test_each_policy_is_compared_with_itself_where_it_knows_everything():
+    wrong = {"speed_error": 0.2, "size_error": 0.0, "sizes": "known"}
+    rows = [
+        *(row("x", 2.0, **KNOWING_ALL), row("y", 4.0, **KNOWING_ALL)),
+        *(row("x", 3.0, **wrong), row("y", 5.0, **wrong)),
+    ]
+    lines = sum_up(rows, by=["speed_error"], references=["exact"])
+    means = {(line.group, line.policy): line.ratios["avg_jct_s"].mean for line in lines}
+    assert means == {
+        (("0",), "x"): 1.0,
+        (("0",), "y"): 1.0,
+        (("0.2",), "x"): pytest.approx(1.5),
+        (("0.2",), "y"): pytest.approx(1.25),
+    }
+
+
 def test_cases_without_a_figure_count_in_no_ratio():
     rows = [row("x", 1.0), row("y", math.nan), row("y", 3.0, trace="b")]
     y = sum_up(rows, references=["x"])[1]
@@ -262,6 +297,14 @@ def test_lines_are_told_apart_by_what_is_asked_for():
 
 
 def test_the_bound_is_a_column_where_there_is_one():
-    with_bound, without = sum_up([row("x", 3.0, bound_avg_jct_s=2.0), row("y", 3.0)])
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5}
+    with_bound, without = sum_up([row("x", 3.0, **bound), row("y", 3.0)])
     assert with_bound.bound.mean == pytest.approx(1.5)
     assert without.bound is None
+
+
+def test_an_average_of_fewer_jobs_is_not_held_against_the_bound_of_all():
+    bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5, "unfinished": 1}
+    (line,) = sum_up([row("x", 3.0, **bound)])
+    assert line.bound is None
+    assert line.unfinished == 1

@@ -72,6 +72,6 @@ def make_rows(results: Mapping[Task, Values]) -> list[Values]:
     rows = []
     for task, values in results.items():
         if task.policy is not None:
-            bound = results.get(task.bound(), {"bound_avg_jct_s": None})
+            bound = results.get(task.bound(), {"bound_avg_jct_s": None, "bound_jobs": None})
             rows.append({"policy": task.policy, **task.labels(), **bound, **values})
     return rows

@@ -10,6 +10,8 @@ import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ from dlsim.comparing.tasks import Task, Values
 
 AHEAD = 2
 """So many tasks are handed to each process, so that it need not wait for its next."""
+
+
+ENDED = "its process was ended, perhaps for lack of memory; try with fewer --jobs"
 
 
 class Failure(NamedTuple):
@@ -52,27 +57,61 @@ def perform(task: Task) -> Result:
 
 
 def _run_in_pool(tasks: Sequence[tuple[int, Task]], processes: int) -> Iterator[Finished]:
+    queue = iter(tasks)
+    under_way: dict[Future[Result], int] = {}
+    with _open_pool(processes) as pool:
+        for future in _iter_done(pool, queue, under_way, processes * AHEAD):
+            if isinstance(future.exception(), BrokenProcessPool):
+                break
+            yield Finished(under_way.pop(future), future.result())
+    # A process that was ended ends its pool, and it cannot be known which task was the cause. So all
+    # that were under way have failed, and the others go on in another pool.
+    if under_way:
+        yield from (Finished(number, Failure(ENDED)) for number in under_way.values())
+        yield from _run_in_pool(list(queue), processes)
+
+
+def _iter_done(
+    pool: ProcessPoolExecutor,
+    queue: Iterator[tuple[int, Task]],
+    under_way: dict[Future[Result], int],
+    most: int,
+) -> Iterator[Future[Result]]:
+    """Keep so many tasks under way, and yield those that are done; the caller takes them out."""
+    while True:
+        for number, task in islice(queue, most - len(under_way)):
+            under_way[_submit(pool, task)] = number
+        if not under_way:
+            return
+        yield from wait(under_way, return_when=FIRST_COMPLETED).done
+
+
+def _submit(pool: ProcessPoolExecutor, task: Task) -> Future[Result]:
+    try:
+        return pool.submit(perform, task)
+    except BrokenProcessPool as error:
+        # The pool broke since the last result; the task goes the way of those under way.
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+@contextmanager
+def _open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Open a pool whose processes are ended at once if its user does not come to the end."""
     # Not by fork: a progress bar has a thread, whose locks the children would inherit.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_leave_interrupts)
-    queue, done = iter(tasks), False
-    under_way: dict[Future[Result], int] = {}
     try:
-        while True:
-            for index, task in islice(queue, processes * AHEAD - len(under_way)):
-                under_way[pool.submit(perform, task)] = index
-            if not under_way:
-                break
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                yield Finished(under_way.pop(future), future.result())
-        done = True
-    finally:
-        pool.shutdown(wait=done, cancel_futures=True)
-        if not done:
-            # A simulation may take minutes, and nobody waits for it any more.
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        # A simulation may take minutes, and nobody waits for it any more.
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    pool.shutdown()
 
 
 def _leave_interrupts() -> None:

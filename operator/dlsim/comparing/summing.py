@@ -31,6 +31,11 @@ GROUPS = (
 )
 """What a case is besides its policy, and by what lines can be told apart."""
 
+EXACT = "exact"
+"""As a reference: each policy itself, where it knows everything."""
+
+KNOWING_ALL = {"speed_error": 0.0, "size_error": 0.0, "sizes": "known"}
+
 Row = Mapping[str, Any]
 """A result with its scenario, as ``-o json`` prints it."""
 
@@ -69,15 +74,19 @@ def sum_up(
     """
     Sum up the rows, a line for each group and policy, in the order in which they first appear.
 
-    With several references, each figure is compared with the least of theirs.
+    With several references, each figure is compared with the least of theirs. The reference
+    :data:`EXACT` is the policy itself in the same case but for what it knows.
     """
-    least = _find_references(rows, references)
+    found_references = _References(rows, references)
     groups: dict[tuple[tuple[str, ...], str], list[Row]] = {}
     for group in dict.fromkeys(_name_group(row, by) for row in rows):
         for row in rows:
             if _name_group(row, by) == group:
                 groups.setdefault((group, row["policy"]), []).append(row)
-    return [_make_line(group, policy, found, least) for (group, policy), found in groups.items()]
+    return [
+        _make_line(group, policy, found, found_references)
+        for (group, policy), found in groups.items()
+    ]
 
 
 def spread(ratios: Iterable[float]) -> Spread | None:
@@ -92,23 +101,32 @@ def ratios_of(
     rows: Sequence[Row], figure: str, references: Sequence[str]
 ) -> dict[str, list[float]]:
     """The ratio of each case, by policy, for those who draw them."""
-    least = _find_references(rows, references)
+    least = _References(rows, references)
     found: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row["policy"], []).append(_divide(row[figure], least[_case(row), figure]))
+        found.setdefault(row["policy"], []).append(_divide(row[figure], least.find(row, figure)))
     return {
         policy: [each for each in some if not math.isnan(each)] for policy, some in found.items()
     }
 
 
 def bound_ratio(row: Row) -> float:
-    """Average JCT over the lower bound; not a number where there is none."""
+    """
+    Average JCT over the lower bound; not a number where there is none.
+
+    The bound is about all jobs that can run. A policy that left some of them unfinished has an
+    average of others, which may be below it.
+    """
+    if row.get("bound_jobs") != row.get("jobs", 0) - row["unfinished"]:
+        return math.nan
     return _divide(row["avg_jct_s"], row.get("bound_avg_jct_s"))
 
 
-def _make_line(group: tuple[str, ...], policy: str, rows: Sequence[Row], least: "_Least") -> Line:
+def _make_line(
+    group: tuple[str, ...], policy: str, rows: Sequence[Row], least: "_References"
+) -> Line:
     def compare(figure: str) -> Spread | None:
-        return spread(_divide(row[figure], least[_case(row), figure]) for row in rows)
+        return spread(_divide(row[figure], least.find(row, figure)) for row in rows)
 
     unfair = [row["unfair_local_share"] for row in rows if _is_figure(row["unfair_local_share"])]
     return Line(
@@ -125,23 +143,30 @@ def _make_line(group: tuple[str, ...], policy: str, rows: Sequence[Row], least: 
 Case = tuple[str, ...]
 
 
-class _Least(dict[tuple[Case, str], float | None]):
-    """The figure of the best reference in each case; ``None`` where none has one."""
+class _References:
+    """With what figures are compared."""
 
-    def __missing__(self, key: tuple[Case, str]) -> float | None:
-        return None
+    def __init__(self, rows: Sequence[Row], names: Sequence[str]) -> None:
+        self._itself = EXACT in names
+        self._least: dict[tuple[Case, str], float] = {}
+        for row in rows:
+            if self._itself or row["policy"] in names:
+                self._add(row)
 
-
-def _find_references(rows: Sequence[Row], references: Sequence[str]) -> _Least:
-    least = _Least()
-    for row in rows:
-        if row["policy"] not in references:
-            continue
+    def _add(self, row: Row) -> None:
         for figure in FIGURES:
-            value, known = row[figure], least[_case(row), figure]
-            if _is_figure(value) and (known is None or value < known):
-                least[_case(row), figure] = value
-    return least
+            key, value = (self._place(row), figure), row[figure]
+            if _is_figure(value) and value < self._least.get(key, math.inf):
+                self._least[key] = value
+
+    def find(self, row: Row, figure: str) -> float | None:
+        """Find the figure of the best reference in the case of this row; ``None`` if none has one."""
+        if self._itself:
+            row = {**row, **KNOWING_ALL}
+        return self._least.get((self._place(row), figure))
+
+    def _place(self, row: Row) -> Case:
+        return (*_case(row), row["policy"]) if self._itself else _case(row)
 
 
 def _case(row: Row) -> Case:

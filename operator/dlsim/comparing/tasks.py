@@ -103,7 +103,8 @@ class Task:
         setting = build_setting(self.scenario)
         workload = _read_once(self.scenario)
         if self.policy is None:
-            return {"bound_avg_jct_s": bound_mean_jct(workload, setting).avg_jct_s}
+            bound = bound_mean_jct(workload, setting)
+            return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}
         contestant = Contestant(self.policy, policies.read(self.policy))
         (outcome,) = simulate(workload, setting, [contestant])
         if not outcome.record.jobs:
@@ -152,15 +153,21 @@ def _describe(scenario: Scenario) -> Values:
 # --- digests ------------------------------------------------------------------------------
 
 
-@cache
 def digest_input(path: Path) -> str:
     """Digest the content of a file, or of all job files of a folder."""
     try:
         paths = yamlfiles.find_files(path) if documents.is_document(path) else [path]
-        return _digest((each.name, each.read_bytes()) for each in paths)
+        known = [(each, each.stat()) for each in paths]
+        return _digest_files(tuple((p, stat.st_mtime_ns, stat.st_size) for p, stat in known))
     except OSError as error:
         message = f"cannot be read ({error.strerror or error})"
         raise BadInput(path, message, remedy="name a trace, or a folder of job files") from error
+
+
+@cache
+def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Digest files once, although thousands of tasks read the same one; who changes is read again."""
+    return _digest((path.name, path.read_bytes()) for path, _, _ in files)
 
 
 @cache

@@ -7,8 +7,9 @@ What was assumed for each stands in ``docs/reproduction.md``.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from dlsim.reproducing import peers, sidecar
+from dlsim.reproducing import peers, pollux, rubick, shockwave, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
@@ -18,6 +19,17 @@ REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "dragon": None,
     "afs": None,
     "ones": None,
+    "sia": partial(pollux.reproduce, world="sia"),
+    "shockwave": shockwave.reproduce,
+    "rubick": rubick.reproduce,
+    "pollux": pollux.reproduce,
     "peers": peers.reproduce,
 }
 """By the name that users type; ``None`` is to come."""
+
+WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
+    "sia": partial(pollux.reproduce, world="sia", is_whole=True),
+    "rubick": partial(rubick.reproduce, is_whole=True),
+    "pollux": partial(pollux.reproduce, is_whole=True),
+}
+"""All of those of which the usual form leaves out what takes long (``--all``)."""

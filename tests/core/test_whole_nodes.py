@@ -1,0 +1,103 @@
+"""Jobs that share no node while they are on several: every policy obeys, though none knows of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlcore import checking, cycle, policies
+from dlcore.checking import BrokenLaw, Law
+from dlcore.contract import Decision, Share
+from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName, Placement
+from dlcore.placing import place
+from dlcore.planning import Plan, Start
+from dlcore.rooms import Room
+from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
+from tests.core.test_policies_laws import PROFILES, apply
+
+NODES = {"n0": 4, "n1": 4, "n2": 4, "n3": 4}
+CLUSTERS = [
+    make_cluster(**NODES),
+    make_cluster(n0=4, n1=2, n2=4),
+    Cluster([make_node("n0", 4), make_node("n1", 4, unavailable={1}), make_node("n2", 4)]),
+]
+OPTIONS = [(1,), (2,), (1, 2, 4), (1, 2, 4, 8), (4, 8, 12), (8,), (2, 6, 8), (3, 6)]
+
+
+def make_sharing_none(name: str = "j0", **given: Any) -> JobState:
+    state = make_state(name, **given)
+    return replace(state, job=replace(state.job, gpus=replace(state.job.gpus, whole_nodes=True)))
+
+
+def on(**counts: int) -> dict[NodeName, int]:
+    return {NodeName(node): count for node, count in counts.items()}
+
+
+def is_whole(placement: Placement, cluster: Cluster) -> bool:
+    return len(placement.slices) == 1 or all(
+        len(part.gpus) == len(cluster.usable[part.node]) for part in placement.slices
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[JobState]:
+    drawn = draw(st.lists(st.sampled_from(OPTIONS), min_size=1, max_size=6))
+    return [
+        make_sharing_none(
+            f"j{order}",
+            order=order,
+            options=options,
+            requested=draw(st.sampled_from(options)),
+            model=draw(st.sampled_from(["steep", "flat"])),
+            iterations_total=draw(st.sampled_from([10.0, 1000.0, 50_000.0])),
+        )
+        for order, options in enumerate(drawn)
+    ]
+
+
+@pytest.mark.parametrize("name", [each for each in policies.NAMES if each != "kube-pods"])
+@given(cluster=st.sampled_from(CLUSTERS), states=jobs(), steps=st.integers(1, 4))
+@settings(max_examples=15)
+def test_a_job_on_several_nodes_has_every_gpu_of_each(name, cluster, states, steps):
+    snapshot = make_snapshot(cluster, *states, profiles=PROFILES)
+    for _ in range(steps):
+        plan = cycle.schedule(snapshot, policies.make(name))
+        snapshot = apply(plan, snapshot)
+        for state in snapshot.running:
+            assert state.placement is not None
+            assert is_whole(state.placement, cluster)
+        # The first goes, so that the others grow and move into what it leaves.
+        snapshot = replace(snapshot, running=snapshot.running[1:], now=snapshot.now + 60.0)
+
+
+def test_eight_gpus_are_two_free_nodes_and_no_four_halves():
+    cluster = make_cluster(**NODES)
+    job = make_sharing_none(options=(8,))
+    room = Room(cluster)
+    room.take(on(n0=1, n1=1))
+    fit = room.find(job, 8)
+    assert fit is not None
+    assert fit.nodes == {"n2": 4, "n3": 4}
+    room.take(on(n2=1))
+    assert room.find(job, 8) is None, "thirteen GPUs are free, but only one whole node"
+    assert room.find(make_state(options=(8,)), 8) is not None
+
+
+def test_a_share_that_names_parts_of_nodes_is_placed_on_whole_ones():
+    cluster = make_cluster(**NODES)
+    job = make_sharing_none(options=(8,))
+    share = Share(8, nodes=on(n0=3, n1=3, n2=2))
+    placed = place(Decision({job.id: share}), (), (job,), cluster)
+    assert is_whole(placed.wanted[job.id].placement, cluster)
+
+
+def test_a_plan_with_parts_of_nodes_is_refused():
+    cluster = make_cluster(**NODES)
+    job = make_sharing_none(options=(8,))
+    halves = make_placement(n0=range(4), n1=range(2), n2=range(2))
+    plan = Plan((Start(job.id, halves, Cause(CauseCode.ITS_TURN)),), 1)
+    with pytest.raises(BrokenLaw) as caught:
+        checking.check(plan, make_snapshot(cluster, job))
+    assert caught.value.law is Law.ALLOWED_SHAPE
