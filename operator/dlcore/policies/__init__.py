@@ -11,11 +11,13 @@ from typing import Any
 
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
+from dlcore.policies.dragon import Dragon
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.gang_fifo import GangFifo
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
+from dlcore.policies.locality import Locality
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.srsf import Srsf
@@ -31,6 +33,8 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Fifo,
         Fjf,
         GangFifo,
+        Locality,
+        Dragon,
         Optimus,
         Adaptive,
         MaxMin,
