@@ -20,6 +20,7 @@ from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.locality import Locality
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
+from dlcore.policies.optimus_periodic import OptimusPeriodic
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
 from dlcore.policies.tiresias import Tiresias
@@ -36,6 +37,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Locality,
         Dragon,
         Optimus,
+        OptimusPeriodic,
         Adaptive,
         MaxMin,
         Srtf,
