@@ -8,14 +8,14 @@ What was assumed for each stands in ``docs/reproduction.md``.
 
 from collections.abc import Callable, Mapping
 
-from dlsim.reproducing import peers, sidecar
+from dlsim.reproducing import dragon, peers, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
 REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "sidecar": sidecar.reproduce,
     "gang": None,
-    "dragon": None,
+    "dragon": dragon.reproduce,
     "afs": None,
     "ones": None,
     "peers": peers.reproduce,
