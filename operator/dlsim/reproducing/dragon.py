@@ -44,6 +44,9 @@ INTENSITIES = (0.5, 1.0, 2.0, 3.0, 4.0)
 """Of Figures 9 and 10."""
 SEEDS = 3
 
+AT_ONCE_S = 1.0
+"""A job that waits no longer than this starts at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -80,7 +83,7 @@ def play(workload: Workload, nodes: tuple[Node, ...], policy: str, costs: Costs 
         running_s=fmean(runs) - scaling,
         makespan_s=figures.makespan_s,
         utilization=figures.utilization,
-        at_once=sum(wait == 0.0 for wait in waits),
+        at_once=sum(wait < AT_ONCE_S for wait in waits),
         runs_s=runs,
     )
 
