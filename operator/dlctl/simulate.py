@@ -20,7 +20,7 @@ from dlcore.profiles import JobType, Profile
 from dlctl import arguments, printing, writing
 from dlctl.bars import progress_bar
 from dlctl.messages import say
-from dlsim import failures, shipped, workloads
+from dlsim import failures, knowing, shipped, workloads
 from dlsim.clusters import Machines, build_counted, build_packed, fill_nodes
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.errors import BadInput
@@ -45,6 +45,8 @@ class Options:
     speeds: Path | None
     profiles: Path | None
     rigid: bool
+    known: str
+    predictor: str
     placement: str
     mechanism: str
     restart_cost: float | None
@@ -96,6 +98,22 @@ class Options:
     metavar="FILE",
     help="Measured speeds and costs, as `dljob profiles measure` and `export` write them. They take "
     "the place of the shipped ones, and of the default costs.",
+)
+@click.option(
+    "--known",
+    type=click.Choice(["all", "mini-epochs"]),
+    default="all",
+    show_default=True,
+    help="Which speeds policies know: all, or what Coach's mini-epochs show of each type of job, for "
+    "which every job pays before it trains.",
+)
+@click.option(
+    "--predictor",
+    type=click.Choice(["own", "marginal-utility"]),
+    default="own",
+    show_default=True,
+    help="How policies conclude from speeds that they know to others: as DLJob does, or by Coach's "
+    "marginal utility.",
 )
 @click.option("--rigid", is_flag=True, help="Every job runs on exactly the GPUs it requested.")
 @click.option(
@@ -187,6 +205,7 @@ def run(options: Options) -> None:
     """Do what the command line says."""
     setting = build_setting(options)
     workload = read_workload(options, setting)
+    setting, workload = limit_knowledge(options, setting, workload)
     check_outputs(options)
     outcomes = play(options, workload, setting)
     for note in workload.notes:
@@ -247,6 +266,19 @@ def read_workload(options: Options, setting: Setting) -> Workload:
         largest=max(cluster.totals.values()),
         node_gpus=width,
     )
+
+
+def limit_knowledge(
+    options: Options, setting: Setting, workload: Workload
+) -> tuple[Setting, Workload]:
+    """Let policies know and believe what the options say, and charge for what is measured."""
+    if options.known == "mini-epochs":
+        workload = knowing.know_by_mini_epochs(workload)
+        trials = knowing.price_mini_epochs(workload, setting.costs, setting.mechanism)
+        setting = replace(setting, trials=trials)
+    if options.predictor == "marginal-utility":
+        workload = knowing.believe_marginal_utility(workload)
+    return setting, workload
 
 
 def check_outputs(options: Options) -> None:

@@ -8,13 +8,13 @@ What was assumed for each stands in ``docs/reproduction.md``.
 
 from collections.abc import Callable, Mapping
 
-from dlsim.reproducing import dragon, peers, sidecar
+from dlsim.reproducing import dragon, gang, peers, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
 REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "sidecar": sidecar.reproduce,
-    "gang": None,
+    "gang": gang.reproduce,
     "dragon": dragon.reproduce,
     "afs": None,
     "ones": None,
