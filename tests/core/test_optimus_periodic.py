@@ -8,6 +8,7 @@ from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Change, Plan, Start, Stop, Wait
 from dlcore.policies.optimus_periodic import Round
+from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 
 STEEP = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
@@ -95,8 +96,6 @@ def test_the_period_is_an_option():
 
 
 def test_a_new_job_gets_the_type_that_it_is_fastest_on():
-    from dlwire.messages import Shape
-
     speeds = make_profile({Shape(1, 1, "K80"): 1.0, Shape(1, 1, "V100"): 4.0})
     cluster = make_cluster(n1=(4, "K80"), n2=(1, "V100"))
     states = [make_state(name, options=(1,)) for name in ("first", "second")]

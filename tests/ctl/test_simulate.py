@@ -456,3 +456,14 @@ def test_a_file_that_holds_no_profiles_is_refused_by_name(dljob, folder):
     result = dljob("simulate", "five.csv", "--profiles=profiles.yaml")
     assert result.status == 1
     assert result.stderr.startswith("dljob: profiles.yaml:1: ")
+
+
+def test_what_policies_know_of_speeds_can_be_chosen(dljob, folder):
+    (folder / "jobs.csv").write_text(HEADER + "0,0,600,2\n1,5,600,4\n")
+    args = ("simulate", "jobs.csv", "--gpus", 8, "--policy", "adaptive", "-o", "json")
+    (exact,) = dljob(*args).data
+    (measured,) = dljob(*args, "--known", "mini-epochs").data
+    coach = ("--known", "mini-epochs", "--predictor", "marginal-utility")
+    (believed,) = dljob(*args, *coach).data
+    # Mini-epochs cost time, and what is concluded from them by a parabola costs more.
+    assert exact["avg_jct_s"] < measured["avg_jct_s"] < believed["avg_jct_s"]
