@@ -83,7 +83,8 @@ def fit(samples: Sequence[Sample]) -> Utility:
         return parabola - speeds / unit
 
     found = least_squares(miss, np.ones(5), bounds=(0.0, np.inf))
-    return Utility(*(float(each) for each in found.x), unit)
+    bend_by_workers, best_workers, bend_by_servers, best_servers, most = map(float, found.x)
+    return Utility(bend_by_workers, best_workers, bend_by_servers, best_servers, most, unit)
 
 
 def believe(profile: Profile, shapes: Iterable[Shape]) -> Profile:

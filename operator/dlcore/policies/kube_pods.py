@@ -1,6 +1,6 @@
 """Kubernetes without gangs: pods are bound one by one, and part of a job may hold GPUs idle."""
 
-import random
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -65,9 +65,14 @@ class KubePods:
             jobs = (_Pods(state, view) for state in states)
             return [job for job in jobs if room.total > 0 and job.bind_all(room)]
         unbound = [_Pods(state, view) for state in states]
-        queue = [pods for pods in unbound for _ in range(pods.missing)]
-        random.Random(f"{view.seed}/{view.now}").shuffle(queue)
-        return list({id(pods): pods for pods in queue if pods.bind(room)}.values())
+        queue = [(pods, number) for pods in unbound for number in range(pods.missing)]
+        queue.sort(key=lambda pod: _lot(view, pod[0].state, pod[1]))
+        return list({id(pods): pods for pods, _ in queue if pods.bind(room)}.values())
+
+
+def _lot(view: View, state: JobState, number: int) -> bytes:
+    """What the drawn order goes by; the same in every process, which Python's own hash is not."""
+    return hashlib.sha256(f"{view.seed}/{view.now}/{state.id}/{number}".encode()).digest()
 
 
 def is_incomplete(state: JobState) -> bool:

@@ -183,11 +183,11 @@ def _say(testbed: Outcomes, simulated: Mapping[float, Outcomes]) -> Iterator[str
             f"{found.waiting_s:,.0f} s and scaling {found.scaling_s:,.0f} s; makespan "
             f"{found.makespan_s:,.0f} s; {found.at_once} of 12 jobs start at once."
         )
-    for intensity, found in simulated.items():
+    for intensity, runs in simulated.items():
         yield (
             f"simulated, intensity {intensity:g} (figures 9 and 10, whose values are not printed): "
-            f"elapsed time {reduce_elapsed(found, 'dragon', 'locality'):.0f} % below locality's and "
-            f"{reduce_elapsed(found, 'dragon', 'kubeflow'):.0f} % below kubeflow's."
+            f"elapsed time {reduce_elapsed(runs, 'dragon', 'locality'):.0f} % below locality's and "
+            f"{reduce_elapsed(runs, 'dragon', 'kubeflow'):.0f} % below kubeflow's."
         )
 
 
