@@ -60,8 +60,8 @@ class Dragon:
       minimum is free, room is made for its minimum only. So does the released code.
     - A victim gives only what the urgent job lacks on the node concerned, as far as its optional
       numbers allow, because each scaling restarts the job and the paper wants few of them. A victim
-      on several nodes gives up its smallest parts first. The node is the first one on which
-      enough comes together while all jobs give, in the victims' order, all that they can.
+      on several nodes gives up its smallest parts first. The node is that of the job with the most
+      surplus, of those on which the jobs together can free enough.
     - Idle GPUs go to the job that is the least fulfilled, (held - minimum) / (maximum - minimum), which
       is the order of an earlier version of the authors' code (ChanYiLin/tf-operator-Dragon); one
       optional number at a time, ties by arrival, and first on the node where it has most GPUs.
@@ -270,22 +270,20 @@ class _Surplus:
         return None
 
     def _find_first(self, state: JobState, kind: str) -> NodeName | None:
-        """The first node where enough comes together when all give what they can, in order."""
-        room, looked_at = self.filling.room, []
-        gaps: dict[NodeName, int] = {}
+        """The node of the job with the largest surplus, of those on which enough can be freed."""
+        looked_at: list[tuple[int, int, JobState]] = []
         found: NodeName | None = None
         while self.heap and found is None:
             entry = heapq.heappop(self.heap)
             surplus, _, victim = entry
-            nodes = self.nodes[victim.id]
-            if sum(nodes.values()) - victim.least != -surplus:
+            if self._surplus_of(victim) != -surplus:
                 continue
-            looked_at.append(entry)
-            for node, freed in self._freed(victim, victim.least).items():
-                gaps[node] = gaps.get(node, room.nodes[node]) + freed
-                if gaps[node] >= state.least and self._may_be_on(state, node, kind):
-                    found = node
-                    break
+            # Urgent jobs come smallest first, so a node with too little for this one has too little
+            # for those behind it as well: a victim on no other node is never looked at again.
+            enough = [n for n in self.nodes[victim.id] if self.spare.nodes[n] >= state.least]
+            if enough:
+                looked_at.append(entry)
+                found = next((n for n in enough if self._may_be_on(state, n, kind)), None)
         for entry in looked_at:
             heapq.heappush(self.heap, entry)
         return found
