@@ -9,7 +9,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.policies import ordering
-from dlcore.rooms import Room, count_nodes, name_type
+from dlcore.rooms import Room, count_nodes, largest_possible, name_type
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 
@@ -57,7 +57,9 @@ class KubePods:
     def _lacks_pods(self, state: JobState, view: View) -> bool:
         if state.placement is None or not self.partial:
             return is_incomplete(state)
-        return state.placement.gpus < ordering.count_requested(state, view)
+        # The cluster may have become too small for what it has already.
+        most = min(state.job.gpus.requested, largest_possible(state, view.cluster))
+        return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
 
     def _bind_all(self, room: Room, states: Iterable[JobState], view: View) -> list["_Pods"]:
         """Bind as many pods as there is room for; tell of which jobs."""
