@@ -1,5 +1,5 @@
 """
-Coach's marginal utility: how fast a job trains with so many workers, by a parabola fitted to a few.
+Coach's marginal utility: how fast a job trains with a number of workers, by a parabola fitted to a few.
 
 Lövenvald (Umeå University, 2021), section 4.2. It stands beside the prediction of our own
 (:mod:`dlcore.interpolating`, :mod:`dlcore.relating`), for comparison: ``dljob simulate

@@ -266,7 +266,7 @@ def count_good(
     placement: Placement, nodes: Mapping[NodeName, int], cluster: Cluster
 ) -> dict[NodeName, int]:
     """
-    How many of so many GPUs that the placement keeps on each node other jobs could be given.
+    Count, of the GPUs kept on each node, those that other jobs could be given.
 
     A job may go on with GPUs that no other job would get; it gives those up first.
     """

@@ -282,7 +282,7 @@ def test_since_when_gpus_idle_is_remembered_from_decision_to_decision():
     assert counts_of(replace(snapshot, now=60.0, policy_state=again.policy_state)) == {"old": 4}
 
 
-def test_gpus_that_were_in_use_in_between_idle_anew():
+def test_gpus_that_were_in_use_in_between_idle_from_the_beginning():
     old, new = make_idle(0.0).running[0], hold("new", {"n1": (2, 3)}, options=(2,))
     cluster = make_cluster(n1=4)
     first = decide(make_snapshot(cluster, old))

@@ -24,7 +24,7 @@ class Counts:
         self._fastest_first = fastest_first
 
     def raise_to(self, state: JobState, gpus: int) -> bool:
-        """Let the job have so many GPUs if enough are left and could ever be placed for it."""
+        """Let the job have this number of GPUs if enough are left and could ever be placed for it."""
         kinds = self.kinds.get(state.id) or self._choose_types(state)
         more = gpus - self.gpus.get(state.id, 0)
         if self.left_of(kinds) < more or not self._may_have(state, gpus, kinds):
@@ -41,7 +41,7 @@ class Counts:
         return sum(self.free.get(kind, 0) for kind in kinds)
 
     def _may_have(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> bool:
-        """Whether so many could be placed at all; what cannot be would be waited for in vain."""
+        """Whether this number could be placed at all; the job would wait in vain for any other."""
         cluster = self.view.cluster
         if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
             return True

@@ -65,8 +65,8 @@ class Dragon:
     - Idle GPUs go to the job that is the least fulfilled, (held - minimum) / (maximum - minimum), which
       is the order of an earlier version of the authors' code (ChanYiLin/tf-operator-Dragon); one
       optional number at a time, ties by arrival, and first on the node where it has most GPUs.
-    - The idle time of a GPU is that since which so many GPUs of its node have been free without
-      interruption, because which of them are free is not the policy's business.
+    - Idle time is counted by node: since when at least one of its GPUs has been free without
+      interruption, at least two, and so on. Which GPUs these are is not the policy's business.
     - A job's waiting time counts from its submission; when it loses its GPUs with a node, from then.
     - Priorities are not heeded: the paper names them as a possible extension.
     """
@@ -296,7 +296,7 @@ class _Surplus:
         )
 
     def _freed(self, victim: JobState, keeps: int) -> dict[NodeName, int]:
-        """How many GPUs others could have on each node if the job kept only so many."""
+        """How many GPUs other jobs could have on each node if this one kept only that number."""
         assert victim.placement is not None
         now = self.nodes[victim.id]
         before = count_good(victim.placement, now, self.cluster)
@@ -306,7 +306,7 @@ class _Surplus:
         return {node: count for node, count in freed.items() if count > 0}
 
     def _free(self, node: NodeName, count: int) -> None:
-        """Let jobs on this node shrink until so many GPUs are free there."""
+        """Let jobs on this node shrink until ``count`` GPUs are free there."""
         victims = self.there.get(node, ())
         for victim in sorted(victims, key=lambda each: (-self._surplus_of(each), each.order)):
             missing = count - self.filling.room.nodes[node]

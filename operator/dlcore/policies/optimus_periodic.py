@@ -58,7 +58,7 @@ class OptimusPeriodic:
       largest gain for each GPU more is taken, so that a number that helps little does not hide
       a larger one that helps much.
     - The first round is at the first decision. A round that was due while nothing happened is held
-      at the next decision, and the interval begins anew with it.
+      at the next decision, and the next interval begins with it.
     - When there are more jobs than GPUs, those with the higher priority, then those that came first
       have their least; the others wait, also when they ran before.
     - A job keeps the type of GPU that it has; a new one gets the type that it is fastest on, of
@@ -144,7 +144,7 @@ def _share(counts: Counts, state: JobState) -> Share:
         return Share(gpus, _ITS_TURN, kind)
     if gpus > placement.gpus:
         return Share(gpus, _FASTER_WITH_MORE, kind)
-    # A loss for its own sake is told from one for others'.
+    # A job that is faster with fewer GPUs gives them up for its own sake, not for others.
     fewer = counts.view.predictor.shape(gpus, "+".join(sorted(kinds)))
     is_faster = time_saved(counts.view, state, placement.shape, fewer) > 0.0
     return Share(gpus, _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM, kind)
