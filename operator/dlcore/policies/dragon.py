@@ -90,10 +90,10 @@ class Dragon:
         memory = view.state if isinstance(view.state, Memory) else _NOTHING
         waiting = _Waiting(view, memory.waiting)
         filling = ordering.Filling(view, view.running)
-        _serve_urgent(filling, waiting.iter_urgent(view.now - self.urgent_seconds))
+        _serve_urgent(filling, waiting.iter_urgent(self.urgent_seconds, view.now))
         _start_fitting(filling)
         idle = _note_idle(filling.room, memory.idle, view.now)
-        _enlarge(filling, idle, view.now - self.idle_seconds)
+        _enlarge(filling, idle, self.idle_seconds)
         idle = _note_idle(filling.room, idle, view.now)
         alarms = [
             *waiting.iter_alarms(filling.shares, self.urgent_seconds, view.now),
@@ -122,10 +122,13 @@ class _Waiting:
     def _since(self, state: JobState) -> float:
         return self.since.get(state.order, state.job.submitted_at)
 
-    def iter_urgent(self, latest: float) -> Iterator[JobState]:
-        """Those that have waited since that time or longer, the smallest first."""
-        due = [block.ask(_sort_by_size) for block in self.blocks if block.ask(_earliest) <= latest]
-        return (state for state in heapq.merge(*due, key=_size) if self._since(state) <= latest)
+    def iter_urgent(self, after: float, now: float) -> Iterator[JobState]:
+        """Those that have waited so long, the smallest first."""
+        # Reckoned as the alarms are, so that no job is missed at its alarm by a rounding error.
+        due = [b.ask(_sort_by_size) for b in self.blocks if b.ask(_earliest) + after <= now]
+        return (
+            state for state in heapq.merge(*due, key=_size) if self._since(state) + after <= now
+        )
 
     def iter_alarms(
         self, served: Mapping[JobId, Share], after: float, now: float
@@ -369,10 +372,11 @@ def _note_idle(
 
 
 def _enlarge(
-    filling: ordering.Filling, idle: Mapping[NodeName, tuple[float, ...]], latest: float
+    filling: ordering.Filling, idle: Mapping[NodeName, tuple[float, ...]], after: float
 ) -> None:
-    """Give GPUs that have been idle since that time to jobs on their nodes, the least fulfilled first."""
-    ready = {node: sum(since <= latest for since in times) for node, times in idle.items()}
+    """Give GPUs that have been idle for so long to jobs on their nodes, the least fulfilled first."""
+    now = filling.view.now
+    ready = {node: sum(since + after <= now for since in times) for node, times in idle.items()}
     ready = {node: count for node, count in ready.items() if count > 0}
     heap = [
         (_fulfilment(state, state.placement.gpus), state.order, state)
