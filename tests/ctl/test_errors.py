@@ -238,7 +238,7 @@ LINES = {
         " 'dragon', 'afs', 'ones', 'peers'."
     ),
     "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, peers"
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, gang, dragon, peers"
     ),
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
