@@ -226,7 +226,8 @@ def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) 
     document = {**yaml.safe_load(JOB), "status": status or {}}
     template.setdefault("containers", [{"name": "ps", "image": "i"}])
     role = Role(name="ps", replicas=1, template={"spec": template})
-    return podmaking.make_auxiliary(document, role, 0)["spec"]
+    spec: dict[str, Any] = podmaking.make_auxiliary(document, role, 0)["spec"]
+    return spec
 
 
 def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
