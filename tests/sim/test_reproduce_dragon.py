@@ -5,6 +5,7 @@ import pytest
 from dlsim.reproducing.dragon import (
     _compare,
     compare_runs,
+    draw,
     play_simulated,
     play_testbed,
     reduce_elapsed,
@@ -96,6 +97,13 @@ def test_every_figure_of_the_text_has_a_row(testbed):
     assert papers["testbed/kubeflow", "utilization"] == 57.0
     assert papers["testbed/locality", "utilization"] == 45.0
     assert papers["testbed/dragon", "elapsed time below kubeflow"] == 65.0
+
+
+def test_the_picture_shows_what_is_in_percent(testbed):
+    (figure,) = draw(tuple(_compare(testbed))).values()
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels[:2] == ["dragon\ntime saved", "locality\ntime saved"]
+    assert len(labels) == 5
 
 
 def test_arrivals_are_as_dense_as_the_intensity_says_and_the_jobs_the_same():
