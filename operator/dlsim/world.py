@@ -8,8 +8,8 @@ made for all of them. What the decision costs is the business of :mod:`dlsim.coo
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from dlcore import cycle, fitting, rooms
 from dlcore.contract import Policy
@@ -26,7 +26,7 @@ from dlcore.model import (
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.predicting import Predictor
-from dlcore.profiles import AccuracyPoint, Costs
+from dlcore.profiles import AccuracyPoint, Costs, JobType
 from dlcore.queues import Queue
 from dlsim import beliefs
 from dlsim.coordinator import Coordinator
@@ -77,6 +77,8 @@ class Setting:
     """Decisions are made at multiples of this only; 0: whenever something has happened."""
     growth: Growth | None = None
     """How far jobs may grow at once; ``None``: as far as they like."""
+    trials: Mapping[JobType, float] = field(default_factory=dict)
+    """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
 
 
 class World:
@@ -509,7 +511,11 @@ class World:
         return self._truth.speed(job, self._truth.shape(1, kind))
 
     def _costs_of(self, run: Run) -> Costs:
-        return self._truth.costs_of(run.state.job)
+        costs = self._truth.costs_of(run.state.job)
+        trial_s = 0.0 if run.trained else self._setting.trials.get(run.state.job.type, 0.0)
+        if not trial_s:
+            return costs
+        return replace(costs, process_initialization=costs.process_initialization + trial_s)
 
     def _make_predictor(self) -> Predictor:
         return Predictor(

@@ -238,8 +238,8 @@ LINES = {
         " 'dragon', 'afs', 'ones', 'sia', 'shockwave', 'rubick', 'pollux', 'peers'."
     ),
     "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, sia, shockwave,"
-        " rubick, pollux, peers"
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, gang, dragon, sia,"
+        " shockwave, rubick, pollux, peers"
     ),
     "reproduce shockwave --all": "dljob reproduce: shockwave has one form only; leave --all out",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",

@@ -12,14 +12,17 @@ from typing import Any
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.afs_l import AfsL
+from dlcore.policies.dragon import Dragon
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.gang_fifo import GangFifo
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
+from dlcore.policies.locality import Locality
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
+from dlcore.policies.optimus_periodic import OptimusPeriodic
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
 from dlcore.policies.tiresias import Tiresias
@@ -33,7 +36,10 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Fifo,
         Fjf,
         GangFifo,
+        Locality,
+        Dragon,
         Optimus,
+        OptimusPeriodic,
         Adaptive,
         Foresight,
         MaxMin,

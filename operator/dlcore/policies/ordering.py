@@ -155,11 +155,15 @@ class Filling:
         if fit is None:
             self._say_why_not(state, gpus)
             return False
+        self.give(state, gpus, fit)
+        return True
+
+    def give(self, state: JobState, gpus: int, fit: Fit) -> None:
+        """Give a pending job these GPUs, which must be free."""
         self.room.take(fit.nodes, state)
         self.most -= gpus
         self.shares[state.id] = Share(gpus, gpu_type=fit.gpu_type, nodes=fit.nodes)
         self.waits.pop(state.id, None)
-        return True
 
     def go_on(self, state: JobState) -> bool:
         """Let a running job keep its GPUs, unless a job that was put in before has some of them."""

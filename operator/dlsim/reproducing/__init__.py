@@ -9,14 +9,14 @@ What was assumed for each stands in ``docs/reproduction.md``.
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from dlsim.reproducing import peers, pollux, rubick, shockwave, sidecar
+from dlsim.reproducing import dragon, gang, peers, pollux, rubick, shockwave, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
 REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "sidecar": sidecar.reproduce,
-    "gang": None,
-    "dragon": None,
+    "gang": gang.reproduce,
+    "dragon": dragon.reproduce,
     "afs": None,
     "ones": None,
     "sia": partial(pollux.reproduce, world="sia"),
