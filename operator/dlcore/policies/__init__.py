@@ -18,6 +18,7 @@ from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
+from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
 from dlcore.policies.tiresias import Tiresias
@@ -37,6 +38,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srtf,
         Srsf,
         Tiresias,
+        SmartFill,
     )
 }
 
