@@ -14,6 +14,8 @@ from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.gang_fifo import GangFifo
+from dlcore.policies.hdf import HighestDensityFirst
+from dlcore.policies.hesrpt import Hesrpt
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.max_min import MaxMin
@@ -39,6 +41,8 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srsf,
         Tiresias,
         SmartFill,
+        Hesrpt,
+        HighestDensityFirst,
     )
 }
 

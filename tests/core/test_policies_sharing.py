@@ -1,0 +1,202 @@
+"""The policies that share GPUs out by what each is worth, and those that peers evaluate with."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcore import cycle, policies
+from dlcore.model import CauseCode, Snapshot
+from dlcore.planning import Plan, Reshape, Start, Stop
+from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
+from dlcore.policies.hulls import make_curve
+from dlcore.policies.sharing import Claim
+from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
+
+ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
+"""The fourth GPU adds a quarter of what the first did, so that sharing pays."""
+
+SHARING = ("smartfill", "hesrpt", "hdf")
+
+
+def decide(snapshot: Snapshot, policy: str) -> Plan:
+    return cycle.schedule(snapshot, policies.read(policy))
+
+
+def count_given(plan: Plan) -> dict[str, int]:
+    """How many GPUs each job has that is started or changed."""
+    return {
+        step.job: (step.placement if isinstance(step, Start) else step.new).gpus
+        for step in plan.steps
+        if isinstance(step, Start | Reshape)
+    }
+
+
+# --- all that share by worth --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_alone_gets_all_up_to_its_peak(policy: str):
+    peaked = make_profile({1: 1.0, 2: 1.8, 4: 3.0, 8: 2.0})
+    job = make_state(options=(1, 2, 4, 8))
+    assert count_given(
+        decide(make_snapshot(make_cluster(n1=8), job, profiles=[peaked]), policy)
+    ) == {"job": 4}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_the_shorter_of_two_gets_more(policy: str):
+    short = make_state("short", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=100.0)
+    long = make_state("long", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=9000.0)
+    given = count_given(
+        decide(make_snapshot(make_cluster(n1=8), long, short, profiles=[ROOT]), policy)
+    )
+    assert given["short"] > given["long"] > 0
+    assert sum(given.values()) == 8
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_gpus_are_taken_from_a_job_only_for_another(policy: str):
+    rich = make_state("rich", options=(1, 2, 4), holds={"n1": range(4)}, iterations_total=9000.0)
+    snapshot = make_snapshot(make_cluster(n1=4), rich, make_state("new"), profiles=[ROOT])
+    plan = decide(snapshot, policy)
+    (loss,) = (step for step in plan.steps if isinstance(step, Reshape | Stop))
+    assert (loss.cause.code, loss.cause.job) == (CauseCode.FAIR_SHARE, "new")
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_is_slower_with_what_it_has_gives_it_up_for_its_own_sake(policy: str):
+    peaked = make_profile({1: 1.0, 2: 1.5, 4: 1.2})
+    job = make_state(options=(1, 2, 4), holds={"n1": range(4)}, speed=1.2)
+    plan = decide(make_snapshot(make_cluster(n1=4), job, profiles=[peaked]), policy)
+    (step,) = plan.steps
+    assert step.cause.code is CauseCode.FASTER_WITH_FEWER
+    assert count_given(plan) == {"job": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_what_fits_on_no_node_is_not_taken_from_those_who_run(policy: str):
+    """Two GPUs on each of two nodes are four, but not for a job of one node."""
+    jobs = [make_state(f"runs-{n}", options=(2,), holds={n: (0, 1)}) for n in ("n1", "n2")]
+    wide = make_state("wide", options=(3,), max_nodes=1, iterations_total=1.0)
+    bound = replace(wide, bound_to=("n1",))
+    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, bound), policy))
+    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_jobs_of_unknown_speed_and_length_are_taken_for_usual_ones(policy: str):
+    jobs = [
+        make_state(name, model="unknown", iterations_total=float("inf"), options=(1, 2, 4))
+        for name in ("a", "b")
+    ]
+    given = count_given(decide(make_snapshot(make_cluster(n1=4), *jobs, profiles=[]), policy))
+    assert sum(given.values()) == 4
+    assert given["a"] >= 2
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_each_type_is_shared_out_among_those_that_are_fast_on_it(policy: str):
+    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
+    jobs = [make_state(name, options=(1, 2), types=("V100", "P100")) for name in ("a", "b")]
+    plan = decide(make_snapshot(cluster, *jobs), policy)
+    assert {step.placement.gpu_type for step in plan.steps} == {"V100", "P100"}
+    assert count_given(plan) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_only_a_mixture_suffices_for_gets_what_is_left(policy: str):
+    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
+    plan = decide(make_snapshot(cluster, make_state(options=(4,), mixed=True)), policy)
+    assert count_given(plan) == {"job": 4}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_on_gpus_that_no_other_may_have_keeps_them(policy: str):
+    cluster = make_cluster(make_node("n1", 4, schedulable=False), n2=4)
+    kept = make_state("kept", options=(1, 2, 4), holds={"n1": range(4)})
+    plan = decide(make_snapshot(cluster, kept, make_state("new", options=(1, 2, 4))), policy)
+    assert count_given(plan) == {"new": 4}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_gives_up_gpus_that_are_broken_before_good_ones(policy: str):
+    cluster = make_cluster(make_node("n1", 4, unavailable={0}), n2=1)
+    rich = make_state("rich", options=(1, 3, 4), holds={"n1": range(4)}, iterations_total=9e5)
+    urgent = make_state("urgent", options=(3,), iterations_total=1.0, max_nodes=2)
+    plan = decide(make_snapshot(cluster, rich, urgent), policy)
+    assert count_given(plan)["urgent"] == 3
+
+
+@pytest.mark.parametrize("policy", ["smartfill", "hdf"])
+def test_priority_counts_as_often_as_the_option_says(policy: str):
+    low = make_state("low", options=(1,))
+    high = make_state("high", options=(1,), priority=1, iterations_total=1100.0)
+    snapshot = make_snapshot(make_cluster(n1=1), low, high)
+    assert count_given(decide(snapshot, policy)) == {"high": 1}
+    assert count_given(decide(snapshot, f"{policy}:base=1")) == {"low": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("smartfill:base=0.5", "smartfill: base must be at least 1"),
+        ("hdf:base=0", "hdf: base must be at least 1"),
+        ("hdf:beta=-1", "hdf: beta must be from 0 to 4"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(text: str, refusal: str):
+    with pytest.raises(ValueError, match=refusal):
+        policies.read(text)
+
+
+# --- hesrpt and hdf -----------------------------------------------------------------------
+
+
+def test_the_shares_of_hesrpt_are_those_of_the_closed_form():
+    assert find_shares(3, 0.5) == pytest.approx([5 / 9, 3 / 9, 1 / 9])
+    assert sum(find_shares(7, 0.8)) == pytest.approx(1.0)
+
+
+def make_claims(*options: tuple[int, ...], p: float = 0.5) -> list[Claim]:
+    curves = [make_curve(each, [k**p for k in each]) for each in options]
+    return [Claim(make_state(order=i), "", c, 100.0) for i, c in enumerate(curves)]
+
+
+def test_hesrpt_fits_one_exponent_to_all_curves():
+    claims = [*make_claims((1, 2, 4), p=0.4), *make_claims((1, 4), p=0.6), *make_claims((4,))]
+    assert fit_exponent(claims) == pytest.approx(0.5)
+    assert fit_exponent(make_claims((4,))) == 0.5
+
+
+def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
+    # Shares of 9 GPUs are 5, 3 and 1: the first can use 4, so the second has 3 + 1.
+    claims = make_claims((1, 2, 4), (1, 2, 4), (1, 2, 4))
+    assert round_shares(claims, find_shares(3, 0.5), 9) == [4, 4, 1]
+    # The last is past its peak with one: what is left goes to the smallest that can use it.
+    claims = make_claims((1, 2, 6), (1, 2), (1,))
+    assert round_shares(claims, find_shares(3, 0.5), 9) == [6, 2, 1]
+
+
+def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
+    jobs = [make_state(name, options=tuple(range(1, 9))) for name in ("a", "b")]
+    first = make_snapshot(make_cluster(n1=8), *jobs)
+    plan = decide(first, "hesrpt")
+    shares = [step.placement for step in plan.steps]
+    # Their order has changed since, but nothing has happened.
+    held = [
+        replace(job, placement=placement, speed=1.0, order=i, iterations_done=done)
+        for i, (job, placement, done) in enumerate(zip(jobs, shares, (0.0, 900.0), strict=True))
+    ]
+    after = make_snapshot(make_cluster(n1=8), *held, policy_state=plan.policy_state)
+    assert decide(after, "hesrpt").steps == ()
+    assert decide(replace(after, policy_state=None), "hesrpt").steps != ()
+
+
+@pytest.mark.parametrize(("beta", "first"), [(0.0, "steep"), (1.0, "short")])
+def test_beta_says_how_much_the_time_left_matters(beta: float, first: str):
+    profiles = [make_profile({1: 1.0, 2: 2.0}, "steep"), make_profile({1: 1.0, 2: 1.5}, "flat")]
+    steep = make_state("steep", options=(1, 2), model="steep", iterations_total=9000.0)
+    short = make_state("short", options=(1, 2), model="flat", iterations_total=100.0)
+    snapshot = make_snapshot(make_cluster(n1=3), steep, short, profiles=profiles)
+    given = count_given(decide(snapshot, f"hdf:beta={beta}"))
+    assert given == {"steep": 1, "short": 1, first: 2}
