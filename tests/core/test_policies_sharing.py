@@ -1,5 +1,7 @@
 """The policies that share GPUs out by what each is worth, and those that peers evaluate with."""
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,13 +11,14 @@ from dlcore.model import CauseCode, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
 from dlcore.policies.hulls import make_curve
+from dlcore.policies.lyra import find_more
 from dlcore.policies.sharing import Claim
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
 """The fourth GPU adds a quarter of what the first did, so that sharing pays."""
 
-SHARING = ("smartfill", "hesrpt", "hdf")
+SHARING = ("smartfill", "hesrpt", "hdf", "lyra")
 
 
 def decide(snapshot: Snapshot, policy: str) -> Plan:
@@ -43,7 +46,7 @@ def test_a_job_alone_gets_all_up_to_its_peak(policy: str):
     ) == {"job": 4}
 
 
-@pytest.mark.parametrize("policy", SHARING)
+@pytest.mark.parametrize("policy", ["smartfill", "hesrpt", "hdf"])
 def test_the_shorter_of_two_gets_more(policy: str):
     short = make_state("short", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=100.0)
     long = make_state("long", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=9000.0)
@@ -59,7 +62,7 @@ def test_gpus_are_taken_from_a_job_only_for_another(policy: str):
     rich = make_state("rich", options=(1, 2, 4), holds={"n1": range(4)}, iterations_total=9000.0)
     snapshot = make_snapshot(make_cluster(n1=4), rich, make_state("new"), profiles=[ROOT])
     plan = decide(snapshot, policy)
-    (loss,) = (step for step in plan.steps if isinstance(step, Reshape | Stop))
+    (loss,) = [step for step in plan.steps if isinstance(step, Reshape | Stop)]
     assert (loss.cause.code, loss.cause.job) == (CauseCode.FAIR_SHARE, "new")
 
 
@@ -200,3 +203,41 @@ def test_beta_says_how_much_the_time_left_matters(beta: float, first: str):
     snapshot = make_snapshot(make_cluster(n1=3), steep, short, profiles=profiles)
     given = count_given(decide(snapshot, f"hdf:beta={beta}"))
     assert given == {"steep": 1, "short": 1, first: 2}
+
+
+# --- lyra ---------------------------------------------------------------------------------
+
+
+def test_lyra_admits_the_leasts_by_remaining_time():
+    long = make_state("long", options=(2, 4), iterations_total=9000.0)
+    short = make_state("short", options=(2, 4), iterations_total=100.0)
+    wide = make_state("wide", options=(3, 4), iterations_total=200.0)
+    plan = decide(make_snapshot(make_cluster(n1=4), long, wide, short), "lyra")
+    # The wide one comes second and does not fit beside the first.
+    assert count_given(plan) == {"short": 2, "long": 2}
+
+
+def test_lyra_stops_a_running_job_for_a_shorter_one_unless_it_shall_not():
+    old = make_state("old", options=(4,), holds={"n1": range(4)}, iterations_total=9000.0)
+    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", options=(4,)))
+    assert count_given(decide(snapshot, "lyra")) == {"new": 4}
+    assert count_given(decide(snapshot, "lyra:preempts=false")) == {}
+
+
+def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
+    rng = random.Random(7)
+    for _ in range(60):
+        claims = []
+        for order in range(rng.randint(1, 4)):
+            options = sorted(rng.sample(range(1, 7), rng.randint(1, 4)))
+            curve = make_curve(options, sorted(rng.uniform(0.2, 3.0) for _ in options))
+            claims.append(Claim(make_state(order=order), "", curve, rng.uniform(10.0, 900.0)))
+        gpus = rng.randint(0, 10)
+        more = find_more(claims, gpus)
+        ends = sum(c.remaining(c.curve.least + n) for c, n in zip(claims, more, strict=True))
+        best = min(
+            sum(c.remaining(n) for c, n in zip(claims, counts, strict=True))
+            for counts in itertools.product(*(c.curve.options for c in claims))
+            if sum(counts) - sum(c.curve.least for c in claims) <= gpus
+        )
+        assert ends == pytest.approx(best)

@@ -18,6 +18,7 @@ from dlcore.policies.hdf import HighestDensityFirst
 from dlcore.policies.hesrpt import Hesrpt
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
+from dlcore.policies.lyra import Lyra
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.smartfill import SmartFill
@@ -43,6 +44,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         SmartFill,
         Hesrpt,
         HighestDensityFirst,
+        Lyra,
     )
 }
 
