@@ -1,18 +1,21 @@
 """The policies that share GPUs out by what each is worth, and those that peers evaluate with."""
 
 import itertools
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import CauseCode, Snapshot
+from dlcore.model import CauseCode, JobState, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
 from dlcore.policies.hulls import make_curve
 from dlcore.policies.lyra import find_more
 from dlcore.policies.sharing import Claim
+from dlcore.policies.themis import UNSERVED, Bid, Leases, find_winners
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
@@ -145,6 +148,8 @@ def test_priority_counts_as_often_as_the_option_says(policy: str):
         ("smartfill:base=0.5", "smartfill: base must be at least 1"),
         ("hdf:base=0", "hdf: base must be at least 1"),
         ("hdf:beta=-1", "hdf: beta must be from 0 to 4"),
+        ("themis:lease=0", "themis: lease must be positive"),
+        ("themis:f=1", "themis: f must be at least 0 and below 1"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(text: str, refusal: str):
@@ -241,3 +246,66 @@ def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
             if sum(counts) - sum(c.curve.least for c in claims) <= gpus
         )
         assert ends == pytest.approx(best)
+
+
+# --- themis -------------------------------------------------------------------------------
+
+
+def make_waiting(name: str, since: float, **rest) -> JobState:
+    """A job that requests four GPUs and was submitted so long before the second 1000."""
+    given = {"options": (4,), "requested": 4, "submitted_at": 1000.0 - since, **rest}
+    return make_state(name, **given)
+
+
+def test_themis_leases_gpus_to_the_job_that_waited_longest_for_its_size():
+    jobs = [make_waiting("new", 10.0), make_waiting("old", 900.0)]
+    plan = decide(make_snapshot(make_cluster(n1=4), *jobs, now=1000.0), "themis")
+    assert count_given(plan) == {"old": 4}
+    assert plan.wake_at == 1000.0 + 1200.0
+
+
+def test_themis_takes_nothing_from_a_lease_and_all_when_it_has_ended():
+    runs = make_waiting("runs", 10.0, holds={"n1": range(4)}, iterations_total=9e6)
+    worse = make_waiting("worse", 990.0, iterations_total=10.0)
+    snapshot = make_snapshot(make_cluster(n1=4), runs, worse, now=1000.0)
+    leased = replace(snapshot, policy_state=Leases({runs.id: 1500.0}))
+    plan = decide(leased, "themis")
+    assert (count_given(plan), plan.wake_at) == ({}, 1500.0)
+    plan = decide(replace(leased, now=1500.0), "themis")
+    assert count_given(plan) == {"worse": 4}
+    assert plan.policy_state == Leases({worse.id: 2700.0})
+
+
+def test_themis_gives_no_more_than_requested_and_then_asks_no_more():
+    job = make_waiting("job", 10.0, options=(1, 2, 4), requested=2)
+    plan = decide(make_snapshot(make_cluster(n1=4), job, now=1000.0), "themis")
+    assert (count_given(plan), plan.wake_at) == ({"job": 2}, None)
+
+
+def test_what_an_auction_leaves_goes_to_the_others_and_then_to_leased_jobs():
+    small = make_waiting("small", 10.0, options=(1, 2), requested=1)
+    bidder = make_waiting("bidder", 900.0, options=(1, 2), requested=2)
+    poor = make_waiting("poor", 500.0, options=(1, 4), holds={"n1": (0,)})
+    snapshot = make_snapshot(make_cluster(n1=8), small, bidder, poor, now=1000.0)
+    plan = decide(replace(snapshot, policy_state=Leases({poor.id: 1500.0})), "themis")
+    assert count_given(plan) == {"bidder": 2, "small": 1, "poor": 4}
+
+
+def test_an_auction_maximises_the_product_of_one_over_rho():
+    rng = random.Random(11)
+    for _ in range(40):
+        bids = []
+        for order in range(rng.randint(1, 4)):
+            options = sorted(rng.sample(range(1, 6), rng.randint(1, 3)))
+            curve = make_curve(options, sorted(rng.uniform(0.2, 3.0) for _ in options))
+            claim = Claim(make_state(order=order), "", curve, rng.uniform(10.0, 900.0))
+            bids.append(Bid(claim, curve.options, 100.0, rng.uniform(1.0, 900.0)))
+        gpus = rng.randint(0, 9)
+        choices = itertools.product(*((0, *bid.options) for bid in bids))
+        best = max(multiply(bids, counts) for counts in choices if sum(counts) <= gpus)
+        assert multiply(bids, find_winners(bids, gpus)) == pytest.approx(best)
+
+
+def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
+    """The product of 1 / rho."""
+    return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))

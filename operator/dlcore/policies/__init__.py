@@ -24,6 +24,7 @@ from dlcore.policies.optimus import Optimus
 from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
+from dlcore.policies.themis import Themis
 from dlcore.policies.tiresias import Tiresias
 from dlcore.problems import nearest
 
@@ -45,6 +46,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Hesrpt,
         HighestDensityFirst,
         Lyra,
+        Themis,
     )
 }
 
