@@ -15,7 +15,9 @@ from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
 from dlcore.policies.hulls import make_curve
 from dlcore.policies.lyra import find_more
 from dlcore.policies.sharing import Claim
+from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
 from dlcore.policies.themis import UNSERVED, Bid, Leases, find_winners
+from dlcore.profiles import Costs
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
@@ -149,6 +151,10 @@ def test_priority_counts_as_often_as_the_option_says(policy: str):
         ("hdf:base=0", "hdf: base must be at least 1"),
         ("hdf:beta=-1", "hdf: beta must be from 0 to 4"),
         ("themis:lease=0", "themis: lease must be positive"),
+        ("sia:period=0", "sia: period must be positive"),
+        ("sia:power=0", "sia: power must be negative"),
+        ("sia:penalty=0", "sia: penalty must be positive"),
+        ("sia:jobs=1", "sia: jobs must be at least 2, nodes at least 1, and gap from 0 to 1"),
         ("themis:f=1", "themis: f must be at least 0 and below 1"),
     ],
 )
@@ -309,3 +315,98 @@ def test_an_auction_maximises_the_product_of_one_over_rho():
 def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
     """The product of 1 / rho."""
     return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))
+
+
+# --- sia ----------------------------------------------------------------------------------
+
+
+def count_cost(taken: Sequence[Choice], jobs: int) -> float:
+    return sum(choice.cost for choice in taken) + 1.1 * (jobs - len(taken))
+
+
+def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -> float:
+    """The least cost of all combinations."""
+    by_job = [[c for c in choices if c.job == job] for job in range(jobs)]
+    costs = []
+    for picked in itertools.product(*([None, *each] for each in by_job)):
+        taken = [choice for choice in picked if choice is not None]
+        used = {kind: sum(c.gpus for c in taken if c.gpu_type == kind) for kind in gpus}
+        if all(used[kind] <= gpus[kind] for kind in gpus):
+            costs.append(count_cost(taken, jobs))
+    return min(costs)
+
+
+def test_nothing_found_by_search_is_better_than_the_programme_of_sia():
+    rng = random.Random(13)
+    for _ in range(40):
+        jobs, gpus = rng.randint(1, 5), {"V100": rng.randint(1, 6), "P100": rng.randint(0, 4)}
+        choices = [
+            Choice(job, n, kind, round(rng.uniform(0.3, 1.09), 2))
+            for job in range(jobs)
+            for kind in gpus
+            for n in (1, 2, 4)
+        ]
+        taken = solve(choices, gpus, 1.1, nodes=1000, gap=0.0)
+        assert len({choice.job for choice in taken}) == len(taken)
+        least = search_choices(choices, gpus, jobs)
+        assert count_cost(taken, jobs) == pytest.approx(least)
+        assert count_cost(take_greedily(choices, gpus, 1.1), jobs) >= least - 1e-9
+    assert solve([], {"": 4}, 1.1, nodes=1, gap=0.0) == []
+
+
+ALONE = make_state("job", options=(1, 2, 4, 8))
+DOUBLING = make_profile({n: float(n) for n in (1, 2, 4, 8)})
+
+
+def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
+    snapshot = make_snapshot(make_cluster(n1=8), ALONE, now=10.0, profiles=[DOUBLING])
+    plan = decide(snapshot, "sia")
+    assert (count_given(plan), plan.wake_at) == ({"job": 1}, 60.0)
+    held = replace(ALONE, placement=plan.steps[0].placement, speed=1.0)
+    early = make_snapshot(
+        make_cluster(n1=8), held, now=59.0, profiles=[DOUBLING], policy_state=plan.policy_state
+    )
+    assert (decide(early, "sia").steps, decide(early, "sia").wake_at) == ((), 60.0)
+    plan = decide(replace(early, now=60.0), "sia")
+    assert (count_given(plan), plan.wake_at) == ({"job": 2}, 120.0)
+    assert plan.policy_state == Rounds(120.0, {"job": 1}, {"job": 2})
+
+
+def test_sia_waits_for_the_round_with_a_job_that_comes_between():
+    state = Rounds(60.0, {}, {})
+    plan = decide(make_snapshot(make_cluster(n1=8), ALONE, now=30.0, policy_state=state), "sia")
+    assert (count_given(plan), plan.wake_at) == ({}, 60.0)
+    empty = make_snapshot(make_cluster(n1=8), now=30.0, policy_state=state)
+    assert decide(empty, "sia").wake_at is None
+
+
+def test_sia_changes_a_job_the_less_the_more_often_it_was_changed():
+    costs = Costs(process_initialization=100.0)
+    held = make_state(options=(1, 2), holds={"n1": (0,)}, submitted_at=0.0)
+    snapshot = make_snapshot(make_cluster(n1=2), held, now=1000.0, costs=costs, profiles=[DOUBLING])
+    assert count_given(decide(snapshot, "sia")) == {"job": 2}
+    # 2 x (1000 - 5 x 100) / 1100 is less than 1.
+    often = replace(snapshot, policy_state=Rounds(0.0, {held.id: 5}, {held.id: 1}))
+    assert count_given(decide(often, "sia")) == {}
+
+
+def test_sia_gives_powers_of_two_within_a_node_and_then_whole_nodes():
+    threes = make_profile({n: float(n) for n in (1, 3, 4, 6, 8)})
+    job = make_state(options=(1, 3, 4, 6, 8), holds={"n1": range(4)}, speed=4.0)
+    snapshot = make_snapshot(make_cluster(n1=4, n2=4), job, profiles=[threes])
+    assert count_given(decide(snapshot, "sia")) == {"job": 8}
+    odd = make_state(options=(3,))
+    assert count_given(decide(make_snapshot(make_cluster(n1=4), odd), "sia")) == {"job": 3}
+
+
+def test_of_more_jobs_than_it_may_look_at_sia_lets_running_ones_take_turns():
+    jobs = [make_state(f"job-{n}", options=(1, 2), holds={"n1": (n,)}) for n in range(3)]
+    snapshot = make_snapshot(make_cluster(n1=6), *jobs, profiles=[DOUBLING])
+    changed = []
+    for turn in range(3):
+        plan = decide(replace(snapshot, now=60.0 * turn), "sia:jobs=2")
+        changed.append(sorted(count_given(plan)))
+    assert changed == [["job-0", "job-1"], ["job-0", "job-2"], ["job-1", "job-2"]]
+    waiting = [make_state(f"new-{n}", options=(1,), order=n + 3) for n in range(3)]
+    crowd = make_snapshot(make_cluster(n1=9), *jobs, *waiting, profiles=[DOUBLING])
+    assert sorted(count_given(decide(crowd, "sia:jobs=4"))) == ["job-0", "job-1", "new-0", "new-1"]

@@ -21,6 +21,7 @@ from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.lyra import Lyra
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
+from dlcore.policies.sia import Sia
 from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
@@ -47,6 +48,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         HighestDensityFirst,
         Lyra,
         Themis,
+        Sia,
     )
 }
 

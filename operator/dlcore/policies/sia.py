@@ -1,0 +1,240 @@
+"""Sia: in rounds, the choice of configurations by an integer programme."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from scipy import optimize, sparse
+
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
+from dlcore.model import JobId, JobState
+from dlcore.policies.ordering import BEHIND, keep_all
+from dlcore.policies.sharing import Claim, Claims, read_claims, settle
+
+DECIMALS = 2
+"""To which the released programme rounds its costs; many are equal then."""
+
+
+class Rounds(NamedTuple):
+    """What the policy remembers from one decision to the next."""
+
+    next_at: float
+    """When the next round begins."""
+    restarts: Mapping[JobId, int]
+    """How often each job was given other GPUs than it had."""
+    most: Mapping[JobId, int]
+    """The most GPUs that each job ever had."""
+
+
+class Choice(NamedTuple):
+    """One configuration that one job may get."""
+
+    job: int
+    """Its place among the claims."""
+    gpus: int
+    gpu_type: str
+    cost: float
+    """What it counts in the programme; less is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sia:
+    """
+    Every minute, give each job the configuration with which the sum of inverse root speed-ups is least.
+
+    Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling"
+    (SOSP 2023), section 3.4, with the rules of the released programme. It minimises the sum of
+    A**power over the jobs served plus ``penalty`` for each that is not, where A is a job's speed in a
+    configuration over its slowest one. Configurations are powers of two within a node, then whole
+    nodes. For each other than the present one, A is multiplied by max(age - n S, 0) / (age + S) as soon as
+    a job is older than a restart S takes, n being its restarts so far. A**power is rounded to two
+    decimals, and a job grows at most to twice the most GPUs that it had; it starts with its least.
+
+    Where the paper and the programme leave room:
+
+    - Speed is speed, not goodput: the batch size stays the user's.
+    - The factor for restarts counts for jobs that have GPUs. Age is counted from submission; S is what a
+      change is predicted to cost the job.
+    - A running job keeps its type of GPU; a pending one may get any that it accepts.
+    - A job that allows none of the configurations may have its own options instead.
+    - Rounds are multiples of ``period``; the first decision of all, and the first after a pause in
+      which no job was there, come at once. In between, nothing changes.
+
+    The brain has no clock, so that the limits are of work and not of time: a search of at most ``nodes``
+    nodes, which ends when it is proven to be within ``gap`` of the optimum, among at most ``jobs``
+    jobs. If there are more, pending ones come first in order of arrival, up to half; running ones
+    take turns from round to round, and keep what they have when it is not theirs. A search that finds
+    nothing within its limits is replaced by greed.
+    """
+
+    name: ClassVar[str] = "sia"
+    paper: ClassVar[str] = "Sia (SOSP '23) 3.4, as released"
+    needs: ClassVar[str] = "speeds by number of GPUs"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    period: float = 60.0
+    """How many seconds a round takes."""
+    power: float = -0.5
+    """Below 0: the lower, the more a job counts that is far from its fastest."""
+    penalty: float = 1.1
+    """What a job counts that gets nothing."""
+    jobs: int = 1000
+    """Among how many jobs a round decides."""
+    nodes: int = 1000
+    """How many nodes the search may look at."""
+    gap: float = 0.0
+    """How far from the optimum the search may end, as a share of it."""
+
+    def __post_init__(self) -> None:
+        if self.period <= 0.0:
+            raise ValueError("period must be positive")
+        if self.power >= 0.0:
+            raise ValueError("power must be negative")
+        if self.penalty <= 0.0:
+            raise ValueError("penalty must be positive")
+        if self.jobs < 2 or self.nodes < 1 or not 0.0 <= self.gap < 1.0:
+            raise ValueError("jobs must be at least 2, nodes at least 1, and gap from 0 to 1")
+
+    def allocate(self, view: View) -> Decision:
+        """Decide if a round begins; else leave everything as it is."""
+        old = view.state if isinstance(view.state, Rounds) else Rounds(view.now, {}, {})
+        if view.now < old.next_at:
+            shares = keep_all(view.running)
+            return Decision(shares, wait=BEHIND, state=old, wake_at=_wake(view, old))
+        claims = read_claims(view)
+        chosen = self._choose(view, claims, old)
+        next_at = (math.floor(view.now / self.period) + 1.0) * self.period
+        decision = settle(view, claims, chosen)
+        new = _remember(view, old, decision.shares, next_at)
+        return replace(decision, state=new, wake_at=_wake(view, new))
+
+    def _choose(self, view: View, claims: Claims, old: Rounds) -> dict[JobId, int]:
+        several, turn = list(claims), int(view.now // self.period)
+        taking = set(self._take_turns(several, turn))
+        left = dict(claims.gpus)
+        wants: dict[JobId, int] = {}
+        for i, claim in enumerate(several):
+            if i not in taking and claim.held:
+                wants[claim.state.id] = claim.held
+                left[claim.gpu_type] -= claim.held
+        choices = [c for i in sorted(taking) for c in self._list_choices(view, i, several[i], old)]
+        for choice in solve(choices, left, self.penalty, nodes=self.nodes, gap=self.gap):
+            wants[several[choice.job].state.id] = choice.gpus
+        return wants
+
+    def _take_turns(self, claims: Sequence[Claim], turn: int) -> Iterable[int]:
+        """Those about which this round decides."""
+        if len(claims) <= self.jobs:
+            return range(len(claims))
+        waiting = [i for i, claim in enumerate(claims) if not claim.held]
+        running = [i for i, claim in enumerate(claims) if claim.held]
+        first = waiting[: max(self.jobs // 2, self.jobs - len(running))]
+        most = self.jobs - len(first)
+        start = turn * most % max(1, len(running))
+        return [*first, *(running[start:] + running[:start])[:most]]
+
+    def _list_choices(self, view: View, i: int, claim: Claim, old: Rounds) -> Iterator[Choice]:
+        """The configurations of a job that are better than none."""
+        state, curve = claim.state, claim.curve
+        most = max(2 * max(old.most.get(state.id, 0), claim.held), curve.least)
+        allowed = _list_configurations(view, claim)
+        factor = _find_restart_factor(view, claim, old)
+        slowest = curve.speed(allowed[0])
+        for gpus in allowed:
+            if gpus > max(most, allowed[0]):
+                return
+            ratio = curve.speed(gpus) / slowest * (1.0 if gpus == claim.held else factor)
+            cost = round(ratio**self.power, DECIMALS) if ratio > 0.0 else math.inf
+            if cost < self.penalty:
+                yield Choice(i, gpus, claim.gpu_type, cost)
+
+
+def _wake(view: View, rounds: Rounds) -> float | None:
+    return rounds.next_at if view.running or view.pending else None
+
+
+def _list_configurations(view: View, claim: Claim) -> list[int]:
+    """The numbers of GPUs that the job may have of those that Sia gives."""
+    node = view.cluster.largest_node[claim.gpu_type]
+    options = claim.curve.options
+    known = [n for n in options if n % node == 0 or (n < node and n & (n - 1) == 0)]
+    return known or list(options)
+
+
+def _find_restart_factor(view: View, claim: Claim, old: Rounds) -> float:
+    """By what share a change is worth less to a job, because it may be changed as often again."""
+    state = claim.state
+    if state.placement is None:
+        return 1.0
+    age = view.now - state.job.submitted_at
+    cost = view.predictor.change_cost(state.job, state.placement.shape)
+    if age <= 0.0 or age < cost:
+        return 1.0
+    return max(0.0, age - old.restarts.get(state.id, 0) * cost) / (age + cost)
+
+
+def _remember(view: View, old: Rounds, shares: Mapping[JobId, Share], next_at: float) -> Rounds:
+    restarts: dict[JobId, int] = {}
+    most: dict[JobId, int] = {}
+    for states in (view.running, view.pending):
+        for state in states:
+            had = _count_held(state)
+            share = shares.get(state.id)
+            has = share.gpus if share is not None else 0
+            began = state.id in old.most or had > 0
+            if began or has:
+                most[state.id] = max(old.most.get(state.id, 0), had, has)
+                restarts[state.id] = old.restarts.get(state.id, 0) + (began and has not in (0, had))
+    return Rounds(next_at, restarts, most)
+
+
+def _count_held(state: JobState) -> int:
+    return state.placement.shape.gpus if state.placement is not None else 0
+
+
+# --- the programme ------------------------------------------------------------------------
+
+
+def solve(
+    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float, *, nodes: int, gap: float
+) -> list[Choice]:
+    """
+    Take at most one choice of each job and no more GPUs of a type than there are, at the least cost.
+
+    A job without a choice costs ``penalty``.
+    """
+    if not choices:
+        return []
+    jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
+    kinds = {kind: len(jobs) + row for row, kind in enumerate(gpus)}
+    columns = np.tile(np.arange(len(choices)), 2)
+    rows = [jobs[c.job] for c in choices] + [kinds[c.gpu_type] for c in choices]
+    sizes = np.array([1.0] * len(choices) + [float(c.gpus) for c in choices])
+    limits = np.array([1.0] * len(jobs) + [max(0.0, float(n)) for n in gpus.values()])
+    matrix = sparse.csr_array((sizes, (rows, columns)), shape=(len(limits), len(choices)))
+    result = optimize.milp(
+        np.array([c.cost - penalty for c in choices]),
+        integrality=np.ones(len(choices)),
+        bounds=optimize.Bounds(0.0, 1.0),
+        constraints=optimize.LinearConstraint(matrix, ub=limits),
+        options={"node_limit": nodes, "mip_rel_gap": gap},
+    )
+    if result.x is None:
+        return take_greedily(choices, gpus, penalty)
+    return [choice for choice, taken in zip(choices, result.x, strict=True) if taken > 0.5]
+
+
+def take_greedily(
+    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float
+) -> list[Choice]:
+    """The same by what each choice saves a GPU, without looking back."""
+    left = dict(gpus)
+    taken: dict[int, Choice] = {}
+    for choice in sorted(choices, key=lambda c: ((c.cost - penalty) / c.gpus, c.job, c.gpus)):
+        if choice.job not in taken and choice.gpus <= left[choice.gpu_type]:
+            taken[choice.job] = choice
+            left[choice.gpu_type] -= choice.gpus
+    return list(taken.values())
