@@ -18,6 +18,7 @@ from dlcore.policies.sharing import Claim
 from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
 from dlcore.policies.themis import UNSERVED, Bid, Leases, find_winners
 from dlcore.profiles import Costs
+from dlwire.messages import Shape
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
@@ -330,7 +331,7 @@ def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -
     costs = []
     for picked in itertools.product(*([None, *each] for each in by_job)):
         taken = [choice for choice in picked if choice is not None]
-        used = {kind: sum(c.gpus for c in taken if c.gpu_type == kind) for kind in gpus}
+        used = {kind: sum(c.gpus for c in taken if c.claim.gpu_type == kind) for kind in gpus}
         if all(used[kind] <= gpus[kind] for kind in gpus):
             costs.append(count_cost(taken, jobs))
     return min(costs)
@@ -338,10 +339,12 @@ def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -
 
 def test_nothing_found_by_search_is_better_than_the_programme_of_sia():
     rng = random.Random(13)
-    for _ in range(40):
+    (claim,) = make_claims((1, 2, 4))
+    claims = {kind: claim._replace(gpu_type=kind) for kind in ("V100", "P100")}
+    for _ in range(20):
         jobs, gpus = rng.randint(1, 5), {"V100": rng.randint(1, 6), "P100": rng.randint(0, 4)}
         choices = [
-            Choice(job, n, kind, round(rng.uniform(0.3, 1.09), 2))
+            Choice(job, n, claims[kind], round(rng.uniform(0.3, 1.09), 2))
             for job in range(jobs)
             for kind in gpus
             for n in (1, 2, 4)
@@ -370,6 +373,16 @@ def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
     plan = decide(replace(early, now=60.0), "sia")
     assert (count_given(plan), plan.wake_at) == ({"job": 2}, 120.0)
     assert plan.policy_state == Rounds(120.0, {"job": 1}, {"job": 2})
+
+
+def test_sia_starts_a_job_on_the_type_on_which_it_is_fastest_unless_that_is_taken():
+    speeds = {Shape(1, 1, "V100"): 4.0, Shape(1, 1, "P100"): 1.0}
+    jobs = [make_state(name, options=(1,)) for name in ("a", "b")]
+    cluster = make_cluster(n1=(1, "V100"), n2=(3, "P100"))
+    plan = decide(make_snapshot(cluster, *jobs, profiles=[make_profile(speeds)]), "sia")
+    assert sorted(step.placement.gpu_type for step in plan.steps) == ["P100", "V100"]
+    plan = decide(make_snapshot(cluster, jobs[0], profiles=[make_profile(speeds)]), "sia")
+    assert [step.placement.gpu_type for step in plan.steps] == ["V100"]
 
 
 def test_sia_waits_for_the_round_with_a_job_that_comes_between():

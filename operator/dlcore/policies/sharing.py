@@ -74,6 +74,15 @@ class Claims:
     """Running jobs that keep what they have: on several types, or on GPUs that no other job may get."""
     odd: list[JobState] = field(default_factory=list)
     """Pending jobs that no single type suffices for."""
+    elsewhere: Mapping[JobId, list[Claim]] = field(default_factory=dict)
+    """What pending jobs would be on the other types that they accept."""
+
+    def replace(self, chosen: Iterable[Claim]) -> "Claims":
+        """The same with these claims in the stead of those of all jobs."""
+        by_type: dict[str, list[Claim]] = {kind: [] for kind in self.by_type}
+        for claim in chosen:
+            by_type[claim.gpu_type].append(claim)
+        return Claims(by_type, self.gpus, self.fixed, self.odd)
 
     def __iter__(self) -> Iterator[Claim]:
         for claims in self.by_type.values():
@@ -101,7 +110,7 @@ def read_claims(view: View) -> Claims:
     for block in view.pending.blocks:
         for state in block:
             reading.add_pending(state)
-    return Claims(reading.by_type, reading.gpus, reading.fixed, reading.odd)
+    return Claims(reading.by_type, reading.gpus, reading.fixed, reading.odd, reading.elsewhere)
 
 
 class _Reading:
@@ -113,6 +122,7 @@ class _Reading:
         self.gpus = dict(view.cluster.totals)
         self.fixed: list[JobState] = []
         self.odd: list[JobState] = []
+        self.elsewhere: dict[JobId, list[Claim]] = {}
         self._curves: dict[
             tuple[JobType, str, tuple[int, ...], int], tuple[Curve | None, bool]
         ] = {}
@@ -140,8 +150,11 @@ class _Reading:
         claim = self._claim(state, kind) if kind is not None else None
         if claim is None:
             self.odd.append(state)
-        else:
-            self.by_type[claim.gpu_type].append(claim)
+            return
+        self.by_type[claim.gpu_type].append(claim)
+        if len(kinds) > 1:
+            others = [self._claim(state, other) for other in kinds if other != kind]
+            self.elsewhere[state.id] = [other for other in others if other is not None]
 
     def _fastest(self, state: JobState, kinds: Iterable[str]) -> str | None:
         predictor, best = self.view.predictor, (-1.0, 0.0)

@@ -35,7 +35,8 @@ class Choice(NamedTuple):
     job: int
     """Its place among the claims."""
     gpus: int
-    gpu_type: str
+    claim: Claim
+    """On which type of GPU it would be."""
     cost: float
     """What it counts in the programme; less is better."""
 
@@ -105,13 +106,16 @@ class Sia:
             shares = keep_all(view.running)
             return Decision(shares, wait=BEHIND, state=old, wake_at=_wake(view, old))
         claims = read_claims(view)
-        chosen = self._choose(view, claims, old)
+        chosen, wants = self._choose(view, claims, old)
         next_at = (math.floor(view.now / self.period) + 1.0) * self.period
-        decision = settle(view, claims, chosen)
+        decision = settle(view, claims.replace(chosen), wants)
         new = _remember(view, old, decision.shares, next_at)
         return replace(decision, state=new, wake_at=_wake(view, new))
 
-    def _choose(self, view: View, claims: Claims, old: Rounds) -> dict[JobId, int]:
+    def _choose(
+        self, view: View, claims: Claims, old: Rounds
+    ) -> tuple[list[Claim], dict[JobId, int]]:
+        """Which type of GPU each job is to have, and how many of it."""
         several, turn = list(claims), int(view.now // self.period)
         taking = set(self._take_turns(several, turn))
         left = dict(claims.gpus)
@@ -120,10 +124,14 @@ class Sia:
             if i not in taking and claim.held:
                 wants[claim.state.id] = claim.held
                 left[claim.gpu_type] -= claim.held
-        choices = [c for i in sorted(taking) for c in self._list_choices(view, i, several[i], old)]
+        choices: list[Choice] = []
+        for i in sorted(taking):
+            there = [several[i], *claims.elsewhere.get(several[i].state.id, ())]
+            choices += self._list_choices(view, i, there, old)
         for choice in solve(choices, left, self.penalty, nodes=self.nodes, gap=self.gap):
-            wants[several[choice.job].state.id] = choice.gpus
-        return wants
+            several[choice.job] = choice.claim
+            wants[choice.claim.state.id] = choice.gpus
+        return several, wants
 
     def _take_turns(self, claims: Sequence[Claim], turn: int) -> Iterable[int]:
         """Those about which this round decides."""
@@ -136,20 +144,22 @@ class Sia:
         start = turn * most % max(1, len(running))
         return [*first, *(running[start:] + running[:start])[:most]]
 
-    def _list_choices(self, view: View, i: int, claim: Claim, old: Rounds) -> Iterator[Choice]:
-        """The configurations of a job that are better than none."""
-        state, curve = claim.state, claim.curve
-        most = max(2 * max(old.most.get(state.id, 0), claim.held), curve.least)
-        allowed = _list_configurations(view, claim)
-        factor = _find_restart_factor(view, claim, old)
-        slowest = curve.speed(allowed[0])
-        for gpus in allowed:
-            if gpus > max(most, allowed[0]):
-                return
-            ratio = curve.speed(gpus) / slowest * (1.0 if gpus == claim.held else factor)
-            cost = round(ratio**self.power, DECIMALS) if ratio > 0.0 else math.inf
-            if cost < self.penalty:
-                yield Choice(i, gpus, claim.gpu_type, cost)
+    def _list_choices(
+        self, view: View, i: int, there: Sequence[Claim], old: Rounds
+    ) -> Iterator[Choice]:
+        """The configurations of a job, on all of these types, that are better than none."""
+        allowed = [(claim, _list_configurations(view, claim)) for claim in there]
+        slowest = min(_find_speed(claim, numbers[0]) for claim, numbers in allowed)
+        for claim, numbers in allowed:
+            factor = _find_restart_factor(view, claim, old)
+            had = max(old.most.get(claim.state.id, 0), claim.held)
+            most = max(2 * had, numbers[0])
+            for gpus in numbers:
+                ratio = _find_speed(claim, gpus) / slowest
+                ratio *= 1.0 if gpus == claim.held else factor
+                cost = round(ratio**self.power, DECIMALS) if ratio > 0.0 else math.inf
+                if gpus <= most and cost < self.penalty:
+                    yield Choice(i, gpus, claim, cost)
 
 
 def _wake(view: View, rounds: Rounds) -> float | None:
@@ -162,6 +172,11 @@ def _list_configurations(view: View, claim: Claim) -> list[int]:
     options = claim.curve.options
     known = [n for n in options if n % node == 0 or (n < node and n & (n - 1) == 0)]
     return known or list(options)
+
+
+def _find_speed(claim: Claim, gpus: int) -> float:
+    """Which part of what is left it does in a second, by which types can be compared."""
+    return claim.curve.speed(gpus) / claim.span
 
 
 def _find_restart_factor(view: View, claim: Claim, old: Rounds) -> float:
@@ -211,7 +226,7 @@ def solve(
     jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
     kinds = {kind: len(jobs) + row for row, kind in enumerate(gpus)}
     columns = np.tile(np.arange(len(choices)), 2)
-    rows = [jobs[c.job] for c in choices] + [kinds[c.gpu_type] for c in choices]
+    rows = [jobs[c.job] for c in choices] + [kinds[c.claim.gpu_type] for c in choices]
     sizes = np.array([1.0] * len(choices) + [float(c.gpus) for c in choices])
     limits = np.array([1.0] * len(jobs) + [max(0.0, float(n)) for n in gpus.values()])
     matrix = sparse.csr_array((sizes, (rows, columns)), shape=(len(limits), len(choices)))
@@ -234,7 +249,7 @@ def take_greedily(
     left = dict(gpus)
     taken: dict[int, Choice] = {}
     for choice in sorted(choices, key=lambda c: ((c.cost - penalty) / c.gpus, c.job, c.gpus)):
-        if choice.job not in taken and choice.gpus <= left[choice.gpu_type]:
+        if choice.job not in taken and choice.gpus <= left[choice.claim.gpu_type]:
             taken[choice.job] = choice
-            left[choice.gpu_type] -= choice.gpus
+            left[choice.claim.gpu_type] -= choice.gpus
     return list(taken.values())
