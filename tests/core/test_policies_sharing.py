@@ -150,6 +150,7 @@ def test_priority_counts_as_often_as_the_option_says(policy: str):
     [
         ("smartfill:base=0.5", "smartfill: base must be at least 1"),
         ("hdf:base=0", "hdf: base must be at least 1"),
+        ("hesrpt:p=1", "hesrpt: p must be at least 0 and below 1"),
         ("hdf:beta=-1", "hdf: beta must be from 0 to 4"),
         ("themis:lease=0", "themis: lease must be positive"),
         ("sia:period=0", "sia: period must be positive"),
@@ -179,8 +180,19 @@ def make_claims(*options: tuple[int, ...], p: float = 0.5) -> list[Claim]:
 
 def test_hesrpt_fits_one_exponent_to_all_curves():
     claims = [*make_claims((1, 2, 4), p=0.4), *make_claims((1, 4), p=0.6), *make_claims((4,))]
-    assert fit_exponent(claims) == pytest.approx(0.5)
-    assert fit_exponent(make_claims((4,))) == 0.5
+    assert fit_exponent(claims, 12) == pytest.approx(0.5)
+    assert fit_exponent(make_claims((4,)), 12) == 0.5
+
+
+def test_hesrpt_fits_curves_as_far_as_the_share_goes_that_follows_from_the_fit():
+    kinked = make_curve([1, 2, 4, 8, 16], [1.0, 1.9, 3.4, 3.6, 3.7])
+    claims = [Claim(make_state(), "", kinked, 100.0)] * 4
+    p = fit_exponent(claims, 8)
+    widest = 8 * find_shares(4, p)[0]
+    assert 4 < widest <= 8
+    assert p == pytest.approx(kinked.fit_exponent(widest), abs=0.02)
+    assert kinked.fit_exponent(16) < p < kinked.fit_exponent(2)
+    assert kinked.fit_exponent(2) == pytest.approx(math.log2(1.9))
 
 
 def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():

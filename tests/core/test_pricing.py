@@ -53,8 +53,8 @@ def test_a_curve_between_its_options_is_that_of_the_lower_one():
 
 def test_the_exponent_of_a_power_is_found():
     options = [1, 2, 4, 8]
-    assert make_curve(options, [k**0.7 for k in options]).exponent == pytest.approx(0.7)
-    assert make_curve([4], [1.0]).exponent is None
+    assert make_curve(options, [k**0.7 for k in options]).fit_exponent(8) == pytest.approx(0.7)
+    assert make_curve([4], [1.0]).fit_exponent(8) is None
 
 
 # --- prices -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
+from dlcore.policies.hulls import Curve
 from dlcore.policies.ordering import BEHIND, keep_all
 from dlcore.policies.sharing import Claim, read_claims, settle
 
@@ -17,6 +18,9 @@ LEAST_EXPONENT, MOST_EXPONENT = 0.05, 0.95
 
 USUAL_EXPONENT = 0.5
 """Where no job has two options, so that nothing can be fitted."""
+
+MOST_ROUNDS, CLOSE = 8, 1e-3
+"""How often the exponent is fitted again, unless it has come so close to itself."""
 
 _ROUNDING = 1e-9
 
@@ -40,7 +44,9 @@ class Hesrpt:
     Where the paper leaves room:
 
     - **p** is the mean, over the jobs of one type of GPU, of the exponents that fit their curves
-      best, each by least squares of logarithms, between 0.05 and 0.95.
+      best, each by least squares of logarithms, between 0.05 and 0.95. Curves are steep at first and
+      flat near their peaks; so each is fitted only as far as the largest share goes that the closed
+      form gives with that p, which is found by halving the way. An option sets p instead.
     - **Sizes** are remaining times on one GPU; of a job that needs more, as its concave hull begins.
       Jobs of higher priority count as smaller than all of lower priority.
     - **Whole options**: from the smallest job to the largest, each has the largest option that its
@@ -57,6 +63,13 @@ class Hesrpt:
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
+    p: float = 0.0
+    """The exponent of all speeds; 0: it is fitted to their curves."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p < 1.0:
+            raise ValueError("p must be at least 0 and below 1")
+
     def allocate(self, view: View) -> Decision:
         """Share each type of GPU out by the closed form, if it is not as the last time."""
         jobs = frozenset(state.id for states in (view.running, view.pending) for state in states)
@@ -67,8 +80,9 @@ class Hesrpt:
         wants: dict[JobId, int] = {}
         for kind, several in claims.by_type.items():
             ranked = sorted(several, key=_size)
-            shares = find_shares(len(ranked), fit_exponent(ranked))
-            counts = round_shares(ranked, shares, claims.gpus[kind])
+            gpus = claims.gpus[kind]
+            shares = find_shares(len(ranked), self.p or fit_exponent(ranked, gpus))
+            counts = round_shares(ranked, shares, gpus)
             wants.update((c.state.id, n) for c, n in zip(ranked, counts, strict=True) if n)
         return replace(settle(view, claims, wants), state=known)
 
@@ -77,11 +91,35 @@ def _size(claim: Claim) -> tuple[int, float, int]:
     return (-claim.state.job.priority, claim.alone, claim.state.order)
 
 
-def fit_exponent(claims: Iterable[Claim]) -> float:
+def fit_exponent(claims: Sequence[Claim], gpus: int) -> float:
     """The one p that stands for the curves of all these jobs."""
-    fitted = [p for claim in claims if (p := claim.curve.exponent) is not None]
-    mean = sum(fitted) / len(fitted) if fitted else USUAL_EXPONENT
+    alike: dict[int, tuple[Curve, int]] = {}
+    for claim in claims:
+        _, count = alike.get(id(claim.curve), (claim.curve, 0))
+        alike[id(claim.curve)] = claim.curve, count + 1
+    if not alike:
+        return USUAL_EXPONENT
+    p = _average_exponents(alike.values(), gpus / len(claims))
+    for _ in range(MOST_ROUNDS):
+        widest = gpus * find_largest_share(len(claims), p)
+        fitted = _average_exponents(alike.values(), widest)
+        if abs(fitted - p) < CLOSE:
+            break
+        p = (p + fitted) / 2.0
+    return p
+
+
+def _average_exponents(alike: Iterable[tuple[Curve, int]], most: float) -> float:
+    fitted = [(p, n) for curve, n in alike if (p := curve.fit_exponent(most)) is not None]
+    if not fitted:
+        return USUAL_EXPONENT
+    mean = sum(p * n for p, n in fitted) / sum(n for _, n in fitted)
     return min(MOST_EXPONENT, max(LEAST_EXPONENT, mean))
+
+
+def find_largest_share(jobs: int, exponent: float) -> float:
+    """The share of the smallest of so many jobs."""
+    return float(1.0 - ((jobs - 1) / jobs) ** (1.0 / (1.0 - exponent)))
 
 
 def find_shares(jobs: int, exponent: float) -> list[float]:

@@ -8,6 +8,7 @@ the best share is found step by step, greedily.
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,15 +39,23 @@ class Curve:
         return make_steps(self.options, self.speeds)
 
     @cached_property
-    def exponent(self) -> float | None:
-        """The p of the k**p that fits best, by least squares of logarithms; ``None`` for one option."""
-        if len(self.options) < 2:
+    def _exponents(self) -> tuple[float, ...]:
+        """The exponents that fit the first two options, the first three, and so on."""
+        points = [
+            (math.log(k), math.log(v)) for k, v in zip(self.options, self.speeds, strict=True)
+        ]
+        return tuple(_fit_slope(points[:count]) for count in range(2, len(points) + 1))
+
+    def fit_exponent(self, most: float) -> float | None:
+        """
+        The p of the k**p that fits best up to the first option that reaches so many GPUs.
+
+        At least two options are looked at; ``None`` where there is one only.
+        """
+        fits = self._exponents
+        if not fits:
             return None
-        across = [math.log(option) for option in self.options]
-        up = [math.log(speed) for speed in self.speeds]
-        middle, level = sum(across) / len(across), sum(up) / len(up)
-        spread = sum((x - middle) ** 2 for x in across)
-        return sum((x - middle) * (y - level) for x, y in zip(across, up, strict=True)) / spread
+        return fits[min(len(fits), max(1, bisect_left(self.options, most))) - 1]
 
     @property
     def least(self) -> int:
@@ -64,6 +73,14 @@ class Curve:
             (s for option, s in zip(self.options, self.speeds, strict=True) if option <= gpus),
             default=0.0,
         )
+
+
+def _fit_slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the straight line with the least squares of distances."""
+    middle = sum(x for x, _ in points) / len(points)
+    level = sum(y for _, y in points) / len(points)
+    spread = sum((x - middle) ** 2 for x, _ in points)
+    return sum((x - middle) * (y - level) for x, y in points) / spread
 
 
 def make_curve(options: Sequence[int], speeds: Sequence[float]) -> Curve:
