@@ -11,6 +11,8 @@ from scipy import optimize, sparse
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState
+from dlcore.policies import knapsack
+from dlcore.policies.hulls import make_curve
 from dlcore.policies.ordering import BEHIND, keep_all
 from dlcore.policies.sharing import Claim, Claims, read_claims, settle
 
@@ -64,9 +66,10 @@ class Sia:
     - Rounds are multiples of ``period``; the first decision of all, and the first after a pause in
       which no job was there, come at once. In between, nothing changes.
 
-    The brain has no clock, so that the limits are of work and not of time: a search of at most ``nodes``
-    nodes, which ends when it is proven to be within ``gap`` of the optimum, among at most ``jobs``
-    jobs. If there are more, pending ones come first in order of arrival, up to half; running ones
+    The brain has no clock, so that the limits are of work and not of time. Where there is one type of GPU,
+    the programme is a knapsack (:mod:`dlcore.policies.knapsack`); for several, a search of at
+    most ``nodes`` nodes, which ends when it is proven to be within ``gap`` of the optimum. It is about at
+    most ``jobs`` jobs. If there are more, pending ones come first in order of arrival, up to half; running ones
     take turns from round to round, and keep what they have when it is not theirs. A search that finds
     nothing within its limits is replaced by greed.
     """
@@ -219,10 +222,35 @@ def solve(
     """
     Take at most one choice of each job and no more GPUs of a type than there are, at the least cost.
 
-    A job without a choice costs ``penalty``.
+    A job without a choice costs ``penalty``, which is more than any choice costs. With one type of
+    GPU the programme is a knapsack, and solved as one.
     """
     if not choices:
         return []
+    if len({choice.claim.gpu_type for choice in choices}) == 1:
+        return _pack(choices, gpus[choices[0].claim.gpu_type], penalty)
+    return _search(choices, gpus, penalty, nodes=nodes, gap=gap)
+
+
+def _pack(choices: Sequence[Choice], gpus: int, penalty: float) -> list[Choice]:
+    """The same for one type: what is saved against the penalty is to add up to the most."""
+    by_job: dict[int, list[Choice]] = {}
+    for choice in choices:
+        by_job.setdefault(choice.job, []).append(choice)
+    curves, prices = [], []
+    for several in by_job.values():
+        savings = [penalty - choice.cost for choice in several]
+        curves.append(make_curve([choice.gpus for choice in several], savings))
+        prices.append(max(savings))
+    counts = knapsack.solve(curves, prices, max(0, gpus))
+    chosen = zip(by_job.values(), counts, strict=True)
+    return [choice for several, n in chosen for choice in several if choice.gpus == n]
+
+
+def _search(
+    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float, *, nodes: int, gap: float
+) -> list[Choice]:
+    """The same for several types, by branch and bound."""
     jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
     kinds = {kind: len(jobs) + row for row, kind in enumerate(gpus)}
     columns = np.tile(np.arange(len(choices)), 2)
@@ -230,12 +258,13 @@ def solve(
     sizes = np.array([1.0] * len(choices) + [float(c.gpus) for c in choices])
     limits = np.array([1.0] * len(jobs) + [max(0.0, float(n)) for n in gpus.values()])
     matrix = sparse.csr_array((sizes, (rows, columns)), shape=(len(limits), len(choices)))
+    # Without presolving: what that leaves may need repair, of which the solver prints a line.
     result = optimize.milp(
         np.array([c.cost - penalty for c in choices]),
         integrality=np.ones(len(choices)),
         bounds=optimize.Bounds(0.0, 1.0),
         constraints=optimize.LinearConstraint(matrix, ub=limits),
-        options={"node_limit": nodes, "mip_rel_gap": gap},
+        options={"node_limit": nodes, "mip_rel_gap": gap, "presolve": False},
     )
     if result.x is None:
         return take_greedily(choices, gpus, penalty)
