@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import CauseCode, JobState, Snapshot
+from dlcore.model import CauseCode, JobState, NodeName, Placement, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
 from dlcore.policies.hulls import make_curve
@@ -38,6 +38,11 @@ def count_given(plan: Plan) -> dict[str, int]:
         for step in plan.steps
         if isinstance(step, Start | Reshape)
     }
+
+
+def list_placements(plan: Plan) -> list[Placement]:
+    """Where jobs are started, in the order of the plan."""
+    return [step.placement for step in plan.steps if isinstance(step, Start)]
 
 
 # --- all that share by worth --------------------------------------------------------------
@@ -87,7 +92,7 @@ def test_what_fits_on_no_node_is_not_taken_from_those_who_run(policy: str):
     """Two GPUs on each of two nodes are four, but not for a job of one node."""
     jobs = [make_state(f"runs-{n}", options=(2,), holds={n: (0, 1)}) for n in ("n1", "n2")]
     wide = make_state("wide", options=(3,), max_nodes=1, iterations_total=1.0)
-    bound = replace(wide, bound_to=("n1",))
+    bound = replace(wide, bound_to=(NodeName("n1"),))
     assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, bound), policy))
     assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
 
@@ -108,7 +113,7 @@ def test_each_type_is_shared_out_among_those_that_are_fast_on_it(policy: str):
     cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
     jobs = [make_state(name, options=(1, 2), types=("V100", "P100")) for name in ("a", "b")]
     plan = decide(make_snapshot(cluster, *jobs), policy)
-    assert {step.placement.gpu_type for step in plan.steps} == {"V100", "P100"}
+    assert {placement.gpu_type for placement in list_placements(plan)} == {"V100", "P100"}
     assert count_given(plan) == {"a": 2, "b": 2}
 
 
@@ -156,6 +161,7 @@ def test_priority_counts_as_often_as_the_option_says(policy: str):
         ("sia:period=0", "sia: period must be positive"),
         ("sia:power=0", "sia: power must be negative"),
         ("sia:penalty=0", "sia: penalty must be positive"),
+        ("sia:ties=none", "sia: ties must be first or last"),
         ("sia:jobs=1", "sia: jobs must be at least 2, nodes at least 1, and gap from 0 to 1"),
         ("themis:f=1", "themis: f must be at least 0 and below 1"),
     ],
@@ -191,8 +197,11 @@ def test_hesrpt_fits_curves_as_far_as_the_share_goes_that_follows_from_the_fit()
     widest = 8 * find_shares(4, p)[0]
     assert 4 < widest <= 8
     assert p == pytest.approx(kinked.fit_exponent(widest), abs=0.02)
-    assert kinked.fit_exponent(16) < p < kinked.fit_exponent(2)
-    assert kinked.fit_exponent(2) == pytest.approx(math.log2(1.9))
+    steepest, flattest = kinked.fit_exponent(2), kinked.fit_exponent(16)
+    assert steepest is not None
+    assert flattest is not None
+    assert flattest < p < steepest
+    assert steepest == pytest.approx(math.log2(1.9))
 
 
 def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
@@ -208,7 +217,7 @@ def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
     jobs = [make_state(name, options=tuple(range(1, 9))) for name in ("a", "b")]
     first = make_snapshot(make_cluster(n1=8), *jobs)
     plan = decide(first, "hesrpt")
-    shares = [step.placement for step in plan.steps]
+    shares = list_placements(plan)
     # Their order has changed since, but nothing has happened.
     held = [
         replace(job, placement=placement, speed=1.0, order=i, iterations_done=done)
@@ -379,14 +388,14 @@ def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
     snapshot = make_snapshot(make_cluster(n1=8), ALONE, now=10.0, profiles=[DOUBLING])
     plan = decide(snapshot, "sia")
     assert (count_given(plan), plan.wake_at) == ({"job": 1}, 60.0)
-    held = replace(ALONE, placement=plan.steps[0].placement, speed=1.0)
+    held = replace(ALONE, placement=list_placements(plan)[0], speed=1.0)
     early = make_snapshot(
         make_cluster(n1=8), held, now=59.0, profiles=[DOUBLING], policy_state=plan.policy_state
     )
     assert (decide(early, "sia").steps, decide(early, "sia").wake_at) == ((), 60.0)
     plan = decide(replace(early, now=60.0), "sia")
     assert (count_given(plan), plan.wake_at) == ({"job": 2}, 120.0)
-    assert plan.policy_state == Rounds(120.0, {"job": 1}, {"job": 2})
+    assert plan.policy_state == Rounds(120.0, {ALONE.id: 1}, {ALONE.id: 2})
 
 
 def test_sia_starts_a_job_on_the_type_on_which_it_is_fastest_unless_that_is_taken():
@@ -394,9 +403,9 @@ def test_sia_starts_a_job_on_the_type_on_which_it_is_fastest_unless_that_is_take
     jobs = [make_state(name, options=(1,)) for name in ("a", "b")]
     cluster = make_cluster(n1=(1, "V100"), n2=(3, "P100"))
     plan = decide(make_snapshot(cluster, *jobs, profiles=[make_profile(speeds)]), "sia")
-    assert sorted(step.placement.gpu_type for step in plan.steps) == ["P100", "V100"]
+    assert sorted(placement.gpu_type for placement in list_placements(plan)) == ["P100", "V100"]
     plan = decide(make_snapshot(cluster, jobs[0], profiles=[make_profile(speeds)]), "sia")
-    assert [step.placement.gpu_type for step in plan.steps] == ["V100"]
+    assert [placement.gpu_type for placement in list_placements(plan)] == ["V100"]
 
 
 def test_sia_waits_for_the_round_with_a_job_that_comes_between():
@@ -426,6 +435,13 @@ def test_sia_gives_powers_of_two_within_a_node_and_then_whole_nodes():
     assert count_given(decide(make_snapshot(make_cluster(n1=4), odd), "sia")) == {"job": 3}
 
 
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_of_equal_jobs_sia_serves_the_one_that_the_option_says(which: str):
+    jobs = [make_state(name, options=(1,)) for name in ("first", "last")]
+    plan = decide(make_snapshot(make_cluster(n1=1), *jobs), f"sia:ties={which}")
+    assert count_given(plan) == {which: 1}
+
+
 def test_of_more_jobs_than_it_may_look_at_sia_lets_running_ones_take_turns():
     jobs = [make_state(f"job-{n}", options=(1, 2), holds={"n1": (n,)}) for n in range(3)]
     snapshot = make_snapshot(make_cluster(n1=6), *jobs, profiles=[DOUBLING])
@@ -436,4 +452,5 @@ def test_of_more_jobs_than_it_may_look_at_sia_lets_running_ones_take_turns():
     assert changed == [["job-0", "job-1"], ["job-0", "job-2"], ["job-1", "job-2"]]
     waiting = [make_state(f"new-{n}", options=(1,), order=n + 3) for n in range(3)]
     crowd = make_snapshot(make_cluster(n1=9), *jobs, *waiting, profiles=[DOUBLING])
-    assert sorted(count_given(decide(crowd, "sia:jobs=4"))) == ["job-0", "job-1", "new-0", "new-1"]
+    given = count_given(decide(crowd, "sia:jobs=4"))
+    assert sorted(given) == ["job-0", "job-1", "new-0", "new-1"]

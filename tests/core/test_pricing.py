@@ -10,8 +10,8 @@ from dlcore.policies.hulls import Curve, Step, make_curve, make_steps
 from dlcore.policies.pricing import fill, find_prices
 
 
-def make_power_hull(p: float, most: float, *, parts: int = 16_000) -> tuple[Step, ...]:
-    """A chain of short steps that is k**p to eight digits, from a billionth of the GPUs up."""
+def make_power_hull(p: float, most: float, *, parts: int = 8_000) -> tuple[Step, ...]:
+    """A chain of short steps that is k**p to seven digits, from a billionth of the GPUs up."""
     grid = [0.0, *np.geomspace(most * 1e-9, most, parts)]
     return tuple(Step(b - a, (b**p - a**p) / (b - a)) for a, b in itertools.pairwise(grid))
 
