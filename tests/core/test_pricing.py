@@ -111,6 +111,10 @@ def test_prices_tell_the_total_flow_time_of_the_schedule_that_they_make():
             assert sum(p * w for p, w in zip(prices, works, strict=True)) == pytest.approx(flow)
 
 
+def test_without_gpus_no_price_is_high_enough():
+    assert find_prices([make_curve([1], [1.0]).steps], [1.0], 0) == [float("inf")]
+
+
 # --- shares -------------------------------------------------------------------------------
 
 

@@ -32,10 +32,10 @@ def find_prices(
     is the least over k of (its weight + what those k GPUs add where they are) / its speed on k.
     Only the value of each GPU has to be remembered on the way, those of one value together.
 
-    The sum of price x remaining work is the total weighted flow time, exactly. GPUs may be parts
+    Without GPUs no price is high enough. The sum of price x remaining work is the total weighted flow time, exactly. GPUs may be parts
     of GPUs: with steps fine enough the prices are those of a smooth curve.
     """
-    slots: Slots = [(0.0, gpus)]
+    slots: Slots = [(0.0, gpus)] if gpus > 0 else []
     prices = [
         _enter(slots, hull, weight)
         for hull, weight in zip(reversed(hulls), reversed(weights), strict=True)
