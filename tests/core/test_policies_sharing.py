@@ -14,12 +14,19 @@ from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
 from dlcore.policies.hulls import make_curve
 from dlcore.policies.lyra import find_more
-from dlcore.policies.sharing import Claim
+from dlcore.policies.sharing import Claim, read_claims
 from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
 from dlcore.policies.themis import UNSERVED, Bid, Leases, find_winners
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
-from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
+from tests.builders import (
+    make_cluster,
+    make_node,
+    make_profile,
+    make_snapshot,
+    make_state,
+    make_view,
+)
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
 """The fourth GPU adds a quarter of what the first did, so that sharing pays."""
@@ -88,7 +95,7 @@ def test_a_job_that_is_slower_with_what_it_has_gives_it_up_for_its_own_sake(poli
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_what_fits_on_no_node_is_not_taken_from_those_who_run(policy: str):
+def test_gpus_are_not_taken_for_a_job_that_fits_on_no_node(policy: str):
     """Two GPUs on each of two nodes are four, but not for a job of one node."""
     jobs = [make_state(f"runs-{n}", options=(2,), holds={n: (0, 1)}) for n in ("n1", "n2")]
     wide = make_state("wide", options=(3,), max_nodes=1, iterations_total=1.0)
@@ -108,8 +115,23 @@ def test_jobs_of_unknown_speed_and_length_are_taken_for_usual_ones(policy: str):
     assert given["a"] >= 2
 
 
+def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
+    fast = make_state("fast", model="unknown", options=(1,), holds={"n1": (0,)}, speed=1000.0)
+    slow = make_state("slow", model="unknown", options=(1,), holds={"n1": (1,)}, speed=0.01)
+    view = make_view(make_snapshot(make_cluster(n1=2), fast, slow, profiles=[]))
+    assert [claim.span for claim in read_claims(view)] == [1.0, 100_000.0]
+
+
 @pytest.mark.parametrize("policy", SHARING)
-def test_each_type_is_shared_out_among_those_that_are_fast_on_it(policy: str):
+def test_a_job_that_finds_no_place_for_what_it_should_have_gets_what_has_one(policy: str):
+    wide = make_state(options=(2, 3, 4), max_nodes=1)
+    other = make_state("other", options=(1,), holds={"n1": (0,)}, order=1)
+    cluster = make_cluster(n1=3, n2=2)
+    assert count_given(decide(make_snapshot(cluster, wide, other), policy)) == {"job": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_each_type_is_shared_out_among_jobs_that_are_fast_on_it(policy: str):
     cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
     jobs = [make_state(name, options=(1, 2), types=("V100", "P100")) for name in ("a", "b")]
     plan = decide(make_snapshot(cluster, *jobs), policy)

@@ -1,4 +1,4 @@
-"""Lyra's elastic phase: everyone's least first, then a knapsack over what more GPUs would save."""
+"""Lyra's elastic phase: the least of each job first, then a knapsack over what more GPUs would save."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

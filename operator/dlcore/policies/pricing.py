@@ -1,5 +1,5 @@
 """
-What a unit of each job's speed is worth, and who gets how many GPUs at such prices.
+The price of a unit of each job's speed, and how many GPUs each job gets at such prices.
 
 After "SmartFill" (arXiv 2509.01811): for jobs that are all present, that never lose any speed from
 more GPUs and of which each GPU more adds less, the schedule with the least total weighted flow
@@ -32,8 +32,9 @@ def find_prices(
     is the least over k of (its weight + what those k GPUs add where they are) / its speed on k.
     Only the value of each GPU has to be remembered on the way, those of one value together.
 
-    Without GPUs no price is high enough. The sum of price x remaining work is the total weighted flow time, exactly. GPUs may be parts
-    of GPUs: with steps fine enough the prices are those of a smooth curve.
+    The sum of price x remaining work is the total weighted flow time, exactly. GPUs may be parts
+    of GPUs: with steps fine enough the prices are those of a smooth curve. Without GPUs no price
+    is high enough.
     """
     slots: Slots = [(0.0, gpus)] if gpus > 0 else []
     prices = [

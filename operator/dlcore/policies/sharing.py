@@ -219,7 +219,7 @@ class _Reading:
 
 def settle(view: View, claims: Claims, wants: Mapping[JobId, int]) -> Decision:
     """
-    Make shares of the numbers of GPUs that jobs should have; who is not named should have none.
+    Make shares of the numbers of GPUs that jobs should have; a job not named should have none.
 
     Jobs that keep or lose GPUs stay where they are. The others are placed beside them, the widest
     first, because narrow ones find room in what those leave. Where a number has no place, the next
