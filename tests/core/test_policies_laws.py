@@ -24,7 +24,21 @@ from tests.builders import make_cluster, make_node, make_snapshot, make_state, m
 
 every_policy = pytest.mark.parametrize("name", policies.NAMES)
 
-ELASTIC = {"adaptive", "afs-l", "dragon", "foresight", "max-min", "optimus", "optimus-periodic"}
+ELASTIC = {
+    "adaptive",
+    "afs-l",
+    "dragon",
+    "foresight",
+    "hdf",
+    "hesrpt",
+    "lyra",
+    "max-min",
+    "optimus",
+    "optimus-periodic",
+    "sia",
+    "smartfill",
+    "themis",
+}
 """Those that may go on from what they have decided, one step at a time; the others are at rest."""
 
 TYPES = ("V100", "P100")

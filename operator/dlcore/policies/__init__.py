@@ -17,14 +17,20 @@ from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.gang_fifo import GangFifo
+from dlcore.policies.hdf import HighestDensityFirst
+from dlcore.policies.hesrpt import Hesrpt
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.locality import Locality
+from dlcore.policies.lyra import Lyra
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.optimus_periodic import OptimusPeriodic
+from dlcore.policies.sia import Sia
+from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
+from dlcore.policies.themis import Themis
 from dlcore.policies.tiresias import Tiresias
 from dlcore.problems import nearest
 
@@ -47,6 +53,12 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srsf,
         Tiresias,
         AfsL,
+        SmartFill,
+        Hesrpt,
+        HighestDensityFirst,
+        Lyra,
+        Themis,
+        Sia,
     )
 }
 
