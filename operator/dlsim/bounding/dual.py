@@ -320,7 +320,9 @@ class _Table:
     def _row_from(self, time: float, inside: int) -> Floats:
         """The row of a bin of which only what comes after a time is possible."""
         left = self._market.edges[inside + 1] - time
-        return time - self._sum_to(time, inside) - np.maximum(self._gain[inside] - 1.0, 0.0) * left
+        last = np.maximum(self._gain[inside] - 1.0, 0.0) * left
+        row: Floats = time - self._sum_to(time, inside) - last
+        return row
 
     def take(self, member: Member, choices: Choices, spread: float) -> None:
         """Note what the job does: for each completion time the share with which it is chosen."""
@@ -376,7 +378,7 @@ class _Table:
 def _spread_out(costs: Floats, slack: float, sizes: Floats | None = None) -> tuple[Indices, Floats]:
     """Choose among costs, the cheapest most of all and those within the slack with it."""
     if slack <= 0.0:
-        return costs.argmin(keepdims=True), np.ones(1)
+        return np.array([costs.argmin()]), np.ones(1)
     shares = np.exp((costs.min() - costs) / slack)
     chosen = np.flatnonzero(shares > LEAST_SHARE)
     shares = shares[chosen] if sizes is None else shares[chosen] * sizes[chosen]
