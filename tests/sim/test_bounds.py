@@ -82,13 +82,13 @@ def test_a_job_alone_pays_for_its_start_as_well():
     ],
 )
 def test_of_a_batch_the_optimum_of_hesrpt_is_at_most_three_percent_above(power, sizes):
-    gpus = 240
+    gpus = 120
     speeds = {count: count**power for count in range(1, gpus + 1)}
     workload = make_jobs(*(Small(0.0, size, speeds) for size in sizes))
-    bound = bound_of(workload, one_node(gpus))
+    bound = bound_of(workload, one_node(gpus), rounds=60)
     optimum = hesrpt_total(sizes, gpus, power) / len(sizes)
     # Whole GPUs are a little worse than shares, so that the bound may be that much above.
-    assert 0.97 * optimum <= bound.avg_jct_s <= 1.002 * optimum
+    assert 0.97 * optimum <= bound.avg_jct_s <= 1.003 * optimum
 
 
 def draw_small(drawn: random.Random, gpus: int) -> Small:
@@ -107,7 +107,7 @@ def test_the_bound_is_close_below_the_best_of_all_schedules():
         gpus = drawn.randint(2, 3)
         jobs = [draw_small(drawn, gpus) for _ in range(drawn.randint(2, 3))]
         optimum = least_total(jobs, gpus) / len(jobs)
-        bound = bound_of(make_jobs(*jobs), one_node(gpus))
+        bound = bound_of(make_jobs(*jobs), one_node(gpus), rounds=60)
         assert bound.avg_jct_s <= optimum * (1.0 + 1e-9)
         parts.append(bound.avg_jct_s / optimum)
     # Duality leaves a gap where two or three jobs cannot be shared out; with more it closes.

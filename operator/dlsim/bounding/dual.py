@@ -320,7 +320,9 @@ class _Table:
     def _row_from(self, time: float, inside: int) -> Floats:
         """The row of a bin of which only what comes after a time is possible."""
         left = self._market.edges[inside + 1] - time
-        return time - self._sum_to(time, inside) - np.maximum(self._gain[inside] - 1.0, 0.0) * left
+        last = np.maximum(self._gain[inside] - 1.0, 0.0) * left
+        row: Floats = time - self._sum_to(time, inside) - last
+        return row
 
     def take(self, member: Member, choices: Choices, spread: float) -> None:
         """Note what the job does: for each completion time the share with which it is chosen."""
@@ -337,20 +339,19 @@ class _Table:
             ends = np.where(ends_late | (chosen > 0), 1.0, member.done_part)
             if member.starting_gpu_s:
                 self._hold(member, choices.first + int(choices.costs.argmin()), slack)
-        start = np.full_like(at, member.ready_in)
-        steps = (
-            (stops, ends),
-            (stops - 1, 1.0 - ends),
-            (start, np.full(len(at), -member.ready_part)),
-            (start + 1, np.full(len(at), member.ready_part - 1.0)),
+        count, part = len(at), member.ready_part
+        begins = np.full(count, member.ready_in)
+        edges = np.concatenate([stops, stops - 1, begins, begins + 1])
+        parts = np.concatenate(
+            [ends, 1.0 - ends, np.full(count, -part), np.full(count, part - 1.0)]
         )
-        work = sum(part * self._work[edge, at] for edge, part in steps)
+        places = (edges, np.tile(at, 4))
+        work = (parts * self._work[places]).reshape(4, count).sum(axis=0)
         # The grid does not hold the very nu at which the work is done to the second; and what is
         # left after the horizon takes no GPUs of the market.
         least_work = member.work_s if choices.is_late else member.work_s / MOST_STRETCH
         shares = shares * member.work_s / np.maximum(work, max(least_work, TINY))
-        for edge, part in steps:
-            np.add.at(self._taken, (edge, at), part * shares)
+        np.add.at(self._taken, places, parts * np.tile(shares, 4))
 
     def _hold(self, member: Member, until: int, slack: float) -> None:
         """Note where the job holds GPUs for its start: where that is cheap, before it is done."""
@@ -376,7 +377,7 @@ class _Table:
 def _spread_out(costs: Floats, slack: float, sizes: Floats | None = None) -> tuple[Indices, Floats]:
     """Choose among costs, the cheapest most of all and those within the slack with it."""
     if slack <= 0.0:
-        return costs.argmin(keepdims=True), np.ones(1)
+        return np.array([costs.argmin()]), np.ones(1)
     shares = np.exp((costs.min() - costs) / slack)
     chosen = np.flatnonzero(shares > LEAST_SHARE)
     shares = shares[chosen] if sizes is None else shares[chosen] * sizes[chosen]
