@@ -28,6 +28,9 @@ from dlcore.policies.elastic_sharing import Sharing, Target
 from dlcore.policies.ordering import NO_ROOM, Line, keep
 from dlcore.rooms import Room, count_nodes, count_usable, grow
 
+PATIENCE = 3
+"""So often others are asked to make room for jobs of one size; then room has become too scarce."""
+
 _STARTS = Cause(CauseCode.ITS_TURN)
 _GROWS = Cause(CauseCode.FASTER_WITH_MORE)
 _SHRINKS = Cause(CauseCode.FAIR_SHARE)
@@ -66,6 +69,8 @@ class _Places:
         """In the order in which GPUs are given."""
         self.movable: dict[NodeName, dict[JobId, JobState]] = {}
         """Jobs on one node whose number stays the same."""
+        self._vain: dict[tuple[str, int], int] = {}
+        """How often so many GPUs of a type were looked for in vain."""
 
     @property
     def most(self) -> int:
@@ -224,6 +229,12 @@ class _Places:
             return fit.nodes if fit is not None else None
         fewest = self.view.predictor.shape(gpus, kind).nodes if self.packing else None
         have = self.at.get(state.id)
+        if fewest == 1 and not state.bound_to:
+            # The usual case, because most jobs are smaller than a machine.
+            home, has = next(iter(have.items())) if have and len(have) == 1 else (None, 0)
+            if home is None or self.room.nodes[home] < gpus - has:
+                home = self.room.find_node(state, kind, gpus)
+            return {home: gpus} if home is not None else None
         if have:
             nodes = grow(self.room, state, have, kind, gpus)
             if nodes is not None and (fewest is None or len(nodes) <= fewest):
@@ -245,12 +256,16 @@ class _Places:
         have = self.at.get(state.id, {})
         if state.bound_to or self.room.free.get(kind, 0) < target.gpus - sum(have.values()):
             return None
+        asked = (kind, target.gpus)
+        if self._vain.get(asked, 0) >= PATIENCE:
+            return None
         clearing = Clearing(self.room, self.movable, kind)
         nodes = clearing.find(state, target.gpus, have)
         fewest = self.view.predictor.shape(target.gpus, kind).nodes
         most = min(fewest, state.job.gpus.max_nodes or fewest)
         if nodes is None or len(nodes) > most:
             clearing.undo()
+            self._vain[asked] = self._vain.get(asked, 0) + 1
             return None
         for move in clearing.moves:
             del self.movable[move.source][move.state.id]
