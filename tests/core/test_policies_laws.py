@@ -24,7 +24,7 @@ from tests.builders import make_cluster, make_node, make_snapshot, make_state, m
 
 every_policy = pytest.mark.parametrize("name", policies.NAMES)
 
-ELASTIC = {"adaptive", "afs-l", "max-min", "optimus"}
+ELASTIC = {"adaptive", "afs-l", "afs-p", "afs-s", "max-min", "optimus", "srsf-e", "srtf-e"}
 """Those that may go on from what they have decided, one step at a time; the others are at rest."""
 
 TYPES = ("V100", "P100")

@@ -12,6 +12,8 @@ from typing import Any
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.afs_l import AfsL
+from dlcore.policies.afs_p import AfsP
+from dlcore.policies.afs_s import AfsS
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.gang_fifo import GangFifo
@@ -20,7 +22,9 @@ from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.max_min import MaxMin
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.srsf import Srsf
+from dlcore.policies.srsf_e import SrsfE
 from dlcore.policies.srtf import Srtf
+from dlcore.policies.srtf_e import SrtfE
 from dlcore.policies.tiresias import Tiresias
 from dlcore.problems import nearest
 
@@ -37,8 +41,12 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         MaxMin,
         Srtf,
         Srsf,
+        SrtfE,
+        SrsfE,
         Tiresias,
         AfsL,
+        AfsP,
+        AfsS,
     )
 }
 

@@ -45,14 +45,12 @@ def settle(
     line: Line,
     *,
     wait: Cause = NO_ROOM,
-    wake_at: float | None = None,
-    state: object = None,
 ) -> Decision:
     """Decide where everybody is; ``line`` has those that may come in if a target finds no place."""
     places = _Places(sharing.view, packing=sharing.packing)
     if places.place(sharing.targets()):
         places.use_rest(sharing, line)
-    return Decision(places.shares(), wait=wait, wake_at=wake_at, state=state)
+    return Decision(places.shares(), wait=wait)
 
 
 class _Places:
@@ -191,9 +189,10 @@ class _Places:
         nodes = self._find(target)
         if nodes is None and may_move and "+" not in kind:
             nodes = self._make_room(target)
-        if nodes is None and state.placement is None and target.gpus == target.curve.options[0]:
+        is_least = state.placement is None and target.gpus == target.curve.options[0]
+        if nodes is None and is_least and "+" not in kind:
             # Better on many nodes than not at all.
-            fit = self.room.find(state, target.gpus, None if "+" in kind else kind)
+            fit = self.room.find(state, target.gpus, kind)
             nodes = fit.nodes if fit is not None else None
         if nodes is None:
             return False
@@ -225,8 +224,9 @@ class _Places:
         """A place on the fewest nodes, or where packing does not matter, on any."""
         state, gpus, kind = target.state, target.gpus, target.gpu_type
         if "+" in kind:
+            # It was counted as a mixture because others come first on each type alone.
             fit = self.room.find(state, gpus)
-            return fit.nodes if fit is not None else None
+            return fit.nodes if fit is not None and "+" in fit.gpu_type else None
         fewest = self.view.predictor.shape(gpus, kind).nodes if self.packing else None
         have = self.at.get(state.id)
         if fewest == 1 and not state.bound_to:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dlcore.contract import View
 from dlcore.model import Cluster, JobId, JobState
 from dlcore.policies.elastic_curves import Curve, make_curve, overestimate
-from dlcore.policies.ordering import Line, rank_types
+from dlcore.policies.ordering import Count, Line, rank_types
 from dlcore.profiles import JobType
 from dlcore.rooms import count_usable, largest_possible, may_be_anywhere
 
@@ -149,7 +149,7 @@ class Sharing:
         self.most = view.cluster.total
         """How many are left of all types."""
         self.contenders: dict[JobId, Contender] = {}
-        self.fixed: list[Target] = []
+        self.fixed: dict[JobId, Target] = {}
         """Jobs on a mixture of types, which are not compared with others."""
         self.packing = packing
         self._overestimates = overestimates
@@ -157,29 +157,32 @@ class Sharing:
 
     # --- 1. to each its least
 
-    def admit(self, line: Line) -> None:
-        """Give jobs in this order their least, skipping those that too few GPUs are left for."""
+    def admit(self, line: Line, count: Count | None = None) -> None:
+        """
+        Give jobs in this order their least, skipping those that too few GPUs are left for.
+
+        With ``count`` they are given so many instead. Those that have something are passed over.
+        """
         for state in line(self):
             if self.most == 0:
                 break
-            if state.placement is not None or state.least <= self.most:
-                self.take(state)
+            is_small = state.placement is not None or state.least <= self.most
+            if is_small and state.id not in self.contenders and state.id not in self.fixed:
+                self._take(state, count)
 
-    def take(self, state: JobState) -> bool:
-        """Give a job its least, if there is as much of a type for it."""
+    def _take(self, state: JobState, count: Count | None) -> None:
         kind = self._choose_type(state)
-        if kind is None:
-            return False
-        if "+" in kind:
-            return self._take_mixture(state, kind)
-        curve, is_unmeasured = self._find_curve(state, kind)
-        if self.left.get(kind, 0) < curve.options[0]:
-            return False
-        contender = Contender(state, kind, curve)
-        contender.is_unmeasured = is_unmeasured
-        self._deduct(kind, contender.count)
-        self.contenders[state.id] = contender
-        return True
+        if kind is not None and "+" in kind:
+            self._take_mixture(state, kind)
+        elif kind is not None:
+            curve, is_unmeasured = self._find_curve(state, kind)
+            contender = Contender(state, kind, curve)
+            contender.is_unmeasured = is_unmeasured
+            if count is not None:
+                contender.count = curve.round_down(max(contender.count, count(state, self.view)))
+            if contender.count <= self.left.get(kind, 0):
+                self._deduct(kind, contender.count)
+                self.contenders[state.id] = contender
 
     def _deduct(self, kind: str, gpus: int) -> None:
         self.left[kind] -= gpus
@@ -211,7 +214,7 @@ class Sharing:
             key=lambda k: (left[k] * speed(state.job, shape(state.least, k)), left[k]),
         )
 
-    def _take_mixture(self, state: JobState, kind: str) -> bool:
+    def _take_mixture(self, state: JobState, kind: str) -> None:
         held = state.placement
         needs: dict[str, int] = {}
         if held is not None:
@@ -223,15 +226,13 @@ class Sharing:
             for name in kind.split("+"):
                 needs[name] = min(missing, self.left.get(name, 0))
                 missing -= needs[name]
-            if missing:
-                return False
-        if any(self.left.get(name, 0) < gpus for name, gpus in needs.items()):
-            return False
-        for name, gpus in needs.items():
-            self._deduct(name, gpus)
         gpus = held.gpus if held is not None else state.least
-        self.fixed.append(Target(state, gpus, kind, Curve((gpus,), (1.0,))))
-        return True
+        short = held is None and sum(needs.values()) < gpus
+        if short or any(self.left.get(name, 0) < taken for name, taken in needs.items()):
+            return
+        for name, taken in needs.items():
+            self._deduct(name, taken)
+        self.fixed[state.id] = Target(state, gpus, kind, Curve((gpus,), (1.0,)))
 
     # --- curves
 
@@ -326,7 +327,7 @@ class Sharing:
     def targets(self) -> list[Target]:
         """What each job is to have."""
         shared = [Target(c.state, c.count, c.gpu_type, c.curve) for c in self.contenders.values()]
-        return self.fixed + shared
+        return [*self.fixed.values(), *shared]
 
     def make_target(self, state: JobState, kind: str) -> Target:
         """A job that is let in with its least after all."""
