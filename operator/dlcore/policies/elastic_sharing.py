@@ -152,8 +152,7 @@ class Sharing:
         self.fixed: dict[JobId, Target] = {}
         """Jobs on a mixture of types, which are not compared with others."""
         self.packing = packing
-        self._overestimates = overestimates
-        self._curves: dict[tuple[JobType, tuple[int, ...], str, int], tuple[Curve, bool]] = {}
+        self._curves = _recall_curves(view, packing=packing, overestimates=overestimates)
 
     # --- 1. to each its least
 
@@ -234,39 +233,8 @@ class Sharing:
             self._deduct(name, taken)
         self.fixed[state.id] = Target(state, gpus, kind, Curve((gpus,), (1.0,)))
 
-    # --- curves
-
     def _find_curve(self, state: JobState, kind: str) -> tuple[Curve, bool]:
-        cluster = self.view.cluster
-        options = state.job.gpus.options
-        limit = options[-1]
-        if limit > cluster.largest_node.get(kind, 0) or not may_be_anywhere(state, cluster):
-            limit = min(limit, max(state.least, largest_possible(state, cluster, kind)))
-        key = (state.job.type, options, kind, limit)
-        known = self._curves.get(key)
-        if known is None:
-            allowed = tuple(gpus for gpus in options if gpus <= limit)
-            if self.packing:
-                allowed = keep_packed(allowed, kind, cluster)
-            known = self._curves[key] = self._make_curve(state, allowed, kind)
-        return known
-
-    def _make_curve(
-        self, state: JobState, options: tuple[int, ...], kind: str
-    ) -> tuple[Curve, bool]:
-        predictor = self.view.predictor
-        speeds = tuple(predictor.speed(state.job, predictor.shape(n, kind)) for n in options)
-        measured = options[-1] if speeds[0] > 0.0 else 0
-        if self._overestimates:
-            measured = self._find_measured(state, kind)
-            speeds = overestimate(options, speeds, measured)
-        return make_curve(options, speeds), measured == 0
-
-    def _find_measured(self, state: JobState, kind: str) -> int:
-        profile = self.view.predictor.profiles.get(state.job.type)
-        if profile is None:
-            return 0
-        return max((s.gpus for s in profile.speeds if s.gpu_type == kind), default=0)
+        return self._curves.find(state, kind, self.view)
 
     # --- 2. the rest one by one
 
@@ -342,6 +310,70 @@ def _push_step(
     if higher is not None and higher <= each.most:
         cost = abs(higher - wanted) - abs(wanted - each.count)
         heapq.heappush(steps, (cost, each.state.order, wanted, each))
+
+
+class _Curves:
+    """The curves of jobs, for as long as the profiles and the cluster are the same."""
+
+    def __init__(self, view: View, *, packing: bool, overestimates: bool) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self.packing = packing
+        self.overestimates = overestimates
+        self._known: dict[tuple[JobType, tuple[int, ...], str, int], tuple[Curve, bool]] = {}
+
+    def suits(self, view: View, *, packing: bool, overestimates: bool) -> bool:
+        """Whether this is about the same things."""
+        same = self.profiles is view.predictor.profiles and self.cluster is view.cluster
+        return same and (self.packing, self.overestimates) == (packing, overestimates)
+
+    def find(self, state: JobState, kind: str, view: View) -> tuple[Curve, bool]:
+        """The curve of a job on a type, and whether it is supposed because nothing is measured."""
+        options = state.job.gpus.options
+        limit = options[-1]
+        if limit > self.cluster.largest_node.get(kind, 0) or not may_be_anywhere(
+            state, self.cluster
+        ):
+            limit = min(limit, max(state.least, largest_possible(state, self.cluster, kind)))
+        key = (state.job.type, options, kind, limit)
+        known = self._known.get(key)
+        if known is None:
+            allowed = tuple(gpus for gpus in options if gpus <= limit)
+            if self.packing:
+                allowed = keep_packed(allowed, kind, self.cluster)
+            known = self._known[key] = self._make(state, allowed, kind, view)
+        return known
+
+    def _make(
+        self, state: JobState, options: tuple[int, ...], kind: str, view: View
+    ) -> tuple[Curve, bool]:
+        predictor = view.predictor
+        speeds = tuple(predictor.speed(state.job, predictor.shape(n, kind)) for n in options)
+        measured = options[-1] if speeds[0] > 0.0 else 0
+        if self.overestimates:
+            measured = self._find_measured(state, kind)
+            speeds = overestimate(options, speeds, measured)
+        return make_curve(options, speeds), measured == 0
+
+    def _find_measured(self, state: JobState, kind: str) -> int:
+        profile = self.profiles.get(state.job.type)
+        if profile is None:
+            return 0
+        return max((s.gpus for s in profile.speeds if s.gpu_type == kind), default=0)
+
+
+# Conclusions only, as in dlcore.policies.ranking: without them the answers would be the same, but
+# found more slowly. A few are kept, because several simulations may take turns in one process.
+_latest: list[_Curves] = []
+
+
+def _recall_curves(view: View, *, packing: bool, overestimates: bool) -> _Curves:
+    for curves in _latest:
+        if curves.suits(view, packing=packing, overestimates=overestimates):
+            return curves
+    curves = _Curves(view, packing=packing, overestimates=overestimates)
+    _latest[:] = [curves, *_latest[:7]]
+    return curves
 
 
 def keep_packed(options: tuple[int, ...], kind: str, cluster: Cluster) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ takes a watch and returns a :class:`~dlsim.reproducing.findings.Reproduction`, a
 What was assumed for each stands in ``docs/reproduction.md``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from dlsim.reproducing import peers, sidecar
+from dlsim.reproducing import afs, peers, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
@@ -16,8 +17,13 @@ REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "sidecar": sidecar.reproduce,
     "gang": None,
     "dragon": None,
-    "afs": None,
+    "afs": afs.reproduce,
     "ones": None,
     "peers": peers.reproduce,
 }
 """By the name that users type; ``None`` is to come."""
+
+FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
+    "afs": afs.reproduce_from,
+}
+"""Those that play other traces than the shipped ones if they are given a folder of them."""
