@@ -238,8 +238,9 @@ LINES = {
         " 'dragon', 'afs', 'ones', 'peers'."
     ),
     "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, peers"
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, afs, peers"
     ),
+    "reproduce peers --traces .": "dljob reproduce: --traces is for afs; peers has its own",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
 

@@ -19,6 +19,7 @@ from dlcore import policies
 from dlcore.profiles import Costs
 from dlsim import workloads
 from dlsim.clusters import Machines, build_packed
+from dlsim.errors import BadInput
 from dlsim.reproducing.findings import Reproduction, Row
 from dlsim.shipped import find_folder
 from dlsim.simulating import Contestant, Watch, simulate
@@ -102,14 +103,16 @@ def reproduce(watch: Watch | None) -> Reproduction:
 
 def reproduce_from(watch: Watch | None, folders: Iterable[Path]) -> Reproduction:
     """Play the traces in these folders, named ``philly_CLUSTER.csv`` or the same with ``.gz``."""
-    paths = dict(_find_traces(list(folders)))
+    places = list(folders)
+    paths = dict(_find_traces(places))
     if not paths:
-        raise FileNotFoundError("no trace is named philly_CLUSTER.csv, as philly_2869ce.csv")
+        remedy = f"name them philly_CLUSTER.csv with one of {', '.join(CLUSTERS)}"
+        raise BadInput(places[0], "no trace of a Philly cluster is in it", remedy=remedy)
     times: dict[str, Mapping[str, float]] = {}
     for done, (cluster, path) in enumerate(paths.items()):
         if watch is not None:
             watch("afs", done, len(paths))
-        times[cluster] = play(path)
+        times[cluster] = play(path, (*KNOWN_LENGTHS, *UNKNOWN_LENGTHS))
     rows = (*iter_claims(times), *iter_pairs(times))
     return Reproduction(rows, draw=partial(draw, rows), notes=NOTES)
 
@@ -123,7 +126,7 @@ def _find_traces(folders: list[Path]) -> Iterator[tuple[str, Path]]:
             yield cluster, path
 
 
-def play(path: Path, names: Iterable[str] = (*KNOWN_LENGTHS, *UNKNOWN_LENGTHS)) -> dict[str, float]:
+def play(path: Path, names: Iterable[str]) -> dict[str, float]:
     """The average completion time of each policy on a trace."""
     nodes = build_packed([MACHINES])
     workload = workloads.read(
