@@ -27,6 +27,8 @@ every_policy = pytest.mark.parametrize("name", policies.NAMES)
 ELASTIC = {
     "adaptive",
     "afs-l",
+    "afs-p",
+    "afs-s",
     "dragon",
     "foresight",
     "hdf",
@@ -37,6 +39,8 @@ ELASTIC = {
     "optimus-periodic",
     "sia",
     "smartfill",
+    "srsf-e",
+    "srtf-e",
     "themis",
 }
 """Those that may go on from what they have decided, one step at a time; the others are at rest."""

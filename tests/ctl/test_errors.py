@@ -238,10 +238,11 @@ LINES = {
         " 'dragon', 'afs', 'ones', 'sia', 'shockwave', 'rubick', 'pollux', 'peers'."
     ),
     "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, gang, dragon, sia,"
-        " shockwave, rubick, pollux, peers"
+        "dljob reproduce: ones is not part of this version yet; there is sidecar, gang, dragon, afs,"
+        " sia, shockwave, rubick, pollux, peers"
     ),
     "reproduce shockwave --all": "dljob reproduce: shockwave has one form only; leave --all out",
+    "reproduce peers --traces .": "dljob reproduce: --traces is for afs; peers has its own",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
 

@@ -12,6 +12,8 @@ from typing import Any
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.afs_l import AfsL
+from dlcore.policies.afs_p import AfsP
+from dlcore.policies.afs_s import AfsS
 from dlcore.policies.dragon import Dragon
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
@@ -29,7 +31,9 @@ from dlcore.policies.optimus_periodic import OptimusPeriodic
 from dlcore.policies.sia import Sia
 from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
+from dlcore.policies.srsf_e import SrsfE
 from dlcore.policies.srtf import Srtf
+from dlcore.policies.srtf_e import SrtfE
 from dlcore.policies.themis import Themis
 from dlcore.policies.tiresias import Tiresias
 from dlcore.problems import nearest
@@ -51,8 +55,12 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         MaxMin,
         Srtf,
         Srsf,
+        SrtfE,
+        SrsfE,
         Tiresias,
         AfsL,
+        AfsP,
+        AfsS,
         SmartFill,
         Hesrpt,
         HighestDensityFirst,

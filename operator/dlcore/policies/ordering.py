@@ -50,6 +50,11 @@ def count_requested(state: JobState, view: View) -> int:
     return min(requested, largest_option(state, view.cluster))
 
 
+def count_least(state: JobState, view: View) -> int:  # noqa: ARG001
+    """The fewest GPUs that the job can run on."""
+    return state.least
+
+
 def largest_option(state: JobState, cluster: Cluster) -> int:
     """The largest number of GPUs the job can run on that this cluster could give it, if empty."""
     most = largest_possible(state, cluster)

@@ -6,10 +6,11 @@ takes a watch and returns a :class:`~dlsim.reproducing.findings.Reproduction`, a
 What was assumed for each stands in ``docs/reproduction.md``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from dlsim.reproducing import dragon, gang, peers, pollux, rubick, shockwave, sidecar
+from dlsim.reproducing import afs, dragon, gang, peers, pollux, rubick, shockwave, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
@@ -17,7 +18,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "sidecar": sidecar.reproduce,
     "gang": gang.reproduce,
     "dragon": dragon.reproduce,
-    "afs": None,
+    "afs": afs.reproduce,
     "ones": None,
     "sia": partial(pollux.reproduce, world="sia"),
     "shockwave": shockwave.reproduce,
@@ -33,3 +34,8 @@ WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "pollux": partial(pollux.reproduce, is_whole=True),
 }
 """All of those of which the usual form leaves out what takes long (``--all``)."""
+
+FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
+    "afs": afs.reproduce_from,
+}
+"""Those that play other traces than the shipped ones if they are given a folder of them."""
