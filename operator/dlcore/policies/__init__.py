@@ -17,6 +17,7 @@ from dlcore.policies.gang_fifo import GangFifo
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.max_min import MaxMin
+from dlcore.policies.ones import Ones
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
@@ -37,6 +38,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Srtf,
         Srsf,
         Tiresias,
+        Ones,
     )
 }
 
