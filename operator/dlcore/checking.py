@@ -36,6 +36,8 @@ class Law(StrEnum):
     """Only GPUs that exist, are healthy and of the told type are given."""
     ALLOWED_SHAPE = "allowed-shape"
     """A job gets a number, a type and a spread of GPUs that it said it can run on."""
+    ALLOWED_BATCH = "allowed-batch"
+    """Only a job with an elastic batch gets another batch, and none above its limit."""
     WHOLE_GANG = "whole-gang"
     """A job gets all the GPUs it needs to make progress, or none."""
     RELEASED_FIRST = "released-first"
@@ -265,7 +267,17 @@ class _Replay:
                 self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {step.gang} GPUs")
         elif gpus not in options or step.gang not in (0, gpus):
             self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {gpus} GPUs")
+        self._check_batch(step, state)
         self._check_kind(job, state, whole)
+
+    def _check_batch(self, step: Start | Reshape | Move, state: JobState) -> None:
+        batch, wanted = state.job.batch, step.batch_size
+        if wanted is None or wanted == state.batch_size:
+            return
+        if not batch.elastic:
+            self._refuse(Law.ALLOWED_BATCH, step.job, "may not change its batch")
+        elif batch.maximum and wanted > batch.maximum:
+            self._refuse(Law.ALLOWED_BATCH, step.job, f"may not train a batch of {wanted}")
 
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
         demand, nodes = state.job.gpus, whole.shape.nodes

@@ -71,6 +71,10 @@ class Coordinator:
         if target is not None:
             self._claims.update(dict.fromkeys(target.refs(), run))
 
+    def restart(self, run: Run) -> None:
+        """Let a run that trains where it shall be stop and start again there, with another batch."""
+        self._stop(run, saves=True)
+
     def settle(self) -> None:
         """Let everybody go whom the new targets concern."""
         touched, self._touched = self._touched, {}

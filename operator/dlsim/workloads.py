@@ -22,6 +22,7 @@ from dlsim.documents import (
     read_documents,
 )
 from dlsim.learning import Learning
+from dlsim.noise import Noise, find_noise
 from dlsim.scaling import Scaling, load_standard_curves, make_scaler
 from dlsim.shipped import load_shipped
 from dlsim.traces import Request, read_trace
@@ -38,6 +39,8 @@ class TracedJob:
     """The true number that it needs."""
     learning: Learning | None = None
     """How its metric rises, for a job that is done when a target is reached."""
+    noise: Noise | None = None
+    """What larger batches cost it in convergence; without one, nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +140,5 @@ def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) 
     if rigid:
         job = replace(job, gpus=replace(job.gpus, options=(job.gpus.requested,)))
     learning = find_learning(document, seed)
-    return TracedJob(speeds.add(job), count_iterations(document, learning), learning)
+    noise = find_noise(job.type.model, job.training.batch_size) if job.batch.elastic else None
+    return TracedJob(speeds.add(job), count_iterations(document, learning), learning, noise)
