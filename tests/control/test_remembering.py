@@ -109,7 +109,7 @@ def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory)
     kind = JobType("resnet", "imagenet", 64)
     there = entry(1, ONE, kind, batch_size=128)
     job = replace(there.job, type=kind, training=Training(iterations=1000, batch_size=64))
-    trains(memory, there._replace(job=job), since=100.0, until=110.0)
+    trains(memory, replace(there, job=job), since=100.0, until=110.0)
     # Ten iterations of its own batch a second are five of the larger one.
     assert speeds_of(memory, kind._replace(batch_size=128)) == pytest.approx([5.0])
     assert speeds_of(memory, kind) == []
@@ -118,11 +118,11 @@ def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory)
 def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
     there = entry(1, ONE, batch_size=128)
     job = replace(there.job, training=Training(iterations=1000, batch_size=64))
-    there = there._replace(job=job)
+    there = replace(there, job=job)
     trains(memory, there, since=100.0, until=110.0)
     memory.look(scene(there))
     assert speeds_of(memory, OWN._replace(batch_size=128)) == pytest.approx([5.0])
-    over = there._replace(status=replace(there.status, phase=Phase.COMPLETED))
+    over = replace(there, status=replace(there.status, phase=Phase.COMPLETED))
     memory.look(scene(over))
     assert memory.profiles() == {}
 
