@@ -62,7 +62,9 @@ class Memory:
 
     decisions: int = 0
     first_at: float = 0.0
-    first_order: int = 0
+    """When the policy first saw a job."""
+    first_order: int = -1
+    """The last job to have arrived by then."""
     newest_order: int = -1
     """The last job to have arrived before the last update."""
     trainees: Mapping[JobId, Trainee] = field(default_factory=dict)

@@ -122,10 +122,9 @@ class _Round:
         self._speeds = Speeds(view)
         memory = Memory.from_plain(view.state)
         self._newest = max((s.order for s in (*view.running, *view.pending[-1:])), default=-1)
-        if not memory.decisions:
-            orders = [state.order for state in (*view.running, *view.pending[:1])]
-            first = min(orders, default=0)
-            memory = replace(memory, first_at=view.now, first_order=first)
+        if memory.first_order < 0 <= self._newest:
+            # Jobs that are here already are no measure of how fast they come.
+            memory = replace(memory, first_at=view.now, first_order=self._newest)
         known = view.pending.select(memory.trainees.keys())
         living = {*known, *(state.id for state in view.running)}
         self._memory = memory.forget_ended(living, view.now)
@@ -187,9 +186,12 @@ class _Round:
         times = []
         for state in self._view.running:
             missing = 0.0 if self._updated else 1.0 - self._epochs_since(state)
-            if state.speed <= 0.0:
-                return None  # Its first step is an event of its own.
-            times.append((missing if missing > 0.0 else 1.0) * self._epoch(state) / state.speed)
+            speed = state.speed
+            if speed <= 0.0 and state.placement is not None:
+                # It starts, and its first step may come without an event.
+                shape = state.placement.shape
+                speed = self._speeds.find(state, shape.gpus, shape.gpu_type)
+            times.append((missing if missing > 0.0 else 1.0) * self._epoch(state) / speed)
         # Never at once again, whatever rounding does.
         return self._view.now + max(1e-3, *times) if times else None
 
