@@ -27,7 +27,7 @@ def batches_told(root: Path) -> set[tuple[str, ...]]:
 
 def test_a_job_that_grows_is_told_its_larger_batch(root):
     spec = {
-        "gpus": {"options": [1, 2]},
+        "gpus": {"options": [1, 2], "requested": 1},
         "training": {"iterationsPerEpoch": 50, "epochs": 2000, "batchSize": 256},
         "batch": {"elastic": True, "max": 512},
         "processes": "perGpu",

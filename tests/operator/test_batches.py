@@ -14,7 +14,7 @@ def test_a_job_that_grows_is_told_its_larger_batch(control_plane, namespace, tmp
         stage.submit(
             "grows",
             iterations=10**6,
-            gpus={"options": [1, 2]},
+            gpus={"options": [1, 2], "requested": 1},
             training={"epochs": 10**5, "iterationsPerEpoch": 20, "batchSize": own},
             batch={"elastic": True, "max": 2 * own},
         )

@@ -67,6 +67,7 @@ class Memory:
     """The last job to have arrived by then."""
     newest_order: int = -1
     """The last job to have arrived before the last update."""
+    updated_at: float = 0.0
     trainees: Mapping[JobId, Trainee] = field(default_factory=dict)
     population: tuple[tuple[Gene, ...], ...] = ()
     samples: tuple[Sample, ...] = ()
@@ -105,6 +106,7 @@ class Memory:
             "decisions": self.decisions,
             "first": [self.first_at, self.first_order],
             "newest": self.newest_order,
+            "updated": self.updated_at,
             "trainees": {job: _plain(each) for job, each in self.trainees.items()},
             "population": [[list(gene) for gene in genome] for genome in self.population],
             "samples": [list(sample) for sample in self.samples],
@@ -121,6 +123,7 @@ class Memory:
             first_at=plain["first"][0],
             first_order=plain["first"][1],
             newest_order=plain["newest"],
+            updated_at=plain["updated"],
             trainees={JobId(job): _trainee(each) for job, each in plain["trainees"].items()},
             population=tuple(
                 tuple((JobId(job), kind, gpus) for job, kind, gpus in genome)

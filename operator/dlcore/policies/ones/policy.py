@@ -1,7 +1,7 @@
 """ONES: evolve a population of schedules, and deploy the best after every epoch."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -52,10 +52,11 @@ class Ones:
 
     Where the paper leaves room:
 
-    * *Local batch.* A GPU takes what it takes when the job trains its own batch on its fewest GPUs;
-      the global batch of an elastic job grows in step with its GPUs, up to ``batch.max``. The paper
-      computes with a constant local batch in *refresh* as well. A job without ``batch.elastic`` keeps
-      its batch, and the limits bound its GPUs alone. So R is kept as a number of GPUs.
+    * *Local batch.* A GPU takes its part of the job's own batch on the GPUs that its user requested.
+      The global batch of an elastic job grows in step with its GPUs, up to ``batch.max``; beyond that
+      the parts become smaller. The paper computes with a constant local batch in *refresh* as well.
+      A job without ``batch.elastic`` keeps its batch, and the limits bound its GPUs alone. So R is
+      kept as a number of GPUs. A number with which a job is known to be slower is not given.
     * *Numbers of GPUs* are options of the job; what a genome gives beyond one becomes idle and is
       filled again. A job has GPUs of one type, and a running job keeps its type.
     * *Scale up or down.* Both are stated for each epoch. A job that has trained for less than
@@ -68,7 +69,9 @@ class Ones:
       Loss and accuracy are not in a view: the epochs that are expected to be left stand for them;
       with ``declared=false`` every job is expected to train for ``epochs`` epochs.
     * *An epoch* is what the job declares, or else the ``epochs``-th part of its iterations.
-    * *Between updates* idle GPUs are given to waiting jobs, which changes no job that runs.
+    * *Between updates* idle GPUs are given to waiting jobs, which changes no job that runs. An
+      update does not wait for the first epochs of those, or a steady stream of arrivals would put it
+      off for ever; it leaves such a job as it is until its own first epoch is finished.
     * *Search budget.* The paper evolves while jobs train. Here each update evolves ``generations``
       and evaluates at most ``evaluations`` genomes; ``population`` is the number of GPUs unless
       given, and at most 256.
@@ -176,15 +179,24 @@ class _Round:
         return done / self._epoch(state) + SLACK
 
     def is_due(self) -> bool:
-        """Whether every running job has finished an epoch; so it is where none runs."""
-        return all(
-            not state.adjusting and self._epochs_since(state) >= 1.0 for state in self._view.running
-        )
+        """Whether every job of the present schedule has finished an epoch; so it is where none runs."""
+        return all(self._has_finished(state) for state in self._view.running if self._counts(state))
+
+    def _has_finished(self, state: JobState) -> bool:
+        """Whether it has finished an epoch, so that it may be changed."""
+        return not state.adjusting and self._epochs_since(state) >= 1.0
+
+    def _counts(self, state: JobState) -> bool:
+        """Whether it ran at the last update: who was started since is not waited for."""
+        since = self._trainees[state.id].since
+        return since is not None and since <= self._memory.updated_at
 
     def find_wake(self) -> float | None:
-        """When the last running job will have finished its epoch."""
+        """When the last job of the schedule will have finished its epoch."""
         times = []
         for state in self._view.running:
+            if not self._updated and not self._counts(state):
+                continue
             missing = 0.0 if self._updated else 1.0 - self._epochs_since(state)
             speed = state.speed
             if speed <= 0.0 and state.placement is not None:
@@ -237,7 +249,8 @@ class _Round:
         """Search for the best schedule, and say what it makes of the jobs."""
         self._updated = True
         view, policy = self._view, self._policy
-        candidates = self._find_candidates()
+        frozen = [state for state in view.running if not self._has_finished(state)]
+        candidates = self._find_candidates({state.id for state in frozen})
         budget = Budget.of(
             view.cluster.total,
             population=policy.population,
@@ -245,14 +258,27 @@ class _Round:
             evaluations=policy.evaluations,
             mutation=policy.mutation,
         )
-        search = Search(view, candidates, self._speeds, budget, self._rng)
+        taken = dict.fromkeys(view.cluster.types, 0)
+        for state in frozen:
+            assert state.placement is not None
+            for node, gpus in count_usable(state.placement, view.cluster).items():
+                taken[view.cluster.by_name[node].gpu_type] += gpus
+        search = Search(
+            view, candidates, speeds=self._speeds, budget=budget, rng=self._rng, taken=taken
+        )
         best, population = search.run(self._memory.population)
         self._population = tuple(tuple(genome) for genome in population)
         wanted = {candidates[place].state: gene for place, gene in best.items()}
+        wanted |= {state: self._keep_gene(state) for state in frozen}
         return self._settle(wanted)
 
-    def _find_candidates(self) -> list[Candidate]:
-        """All that run, those that were preempted, and of the others the first to come."""
+    @staticmethod
+    def _keep_gene(state: JobState) -> Gene:
+        assert state.placement is not None
+        return state.id, state.placement.gpu_type, state.placement.gpus
+
+    def _find_candidates(self, frozen: Collection[JobId]) -> list[Candidate]:
+        """All that may be changed, those that were preempted, and of the others the first to come."""
         view = self._view
         total = view.cluster.total
         new = [s for s in view.pending[-total:] if s.order > self._memory.newest_order]
@@ -260,7 +286,8 @@ class _Round:
         for state in islice(view.pending, 2 * total):
             waiting.setdefault(state.id, state)
         names = {state.id for state in new}
-        states = [*view.running, *sorted(waiting.values(), key=lambda state: state.order)]
+        running = (state for state in view.running if state.id not in frozen)
+        states = [*running, *sorted(waiting.values(), key=lambda state: state.order)]
         limits = [self._limit(state) for state in states]
         line = self._memory.line
         known = [self._look_at(state) for state in states]
@@ -398,6 +425,7 @@ class _Round:
             self._memory,
             decisions=self._memory.decisions + 1,
             newest_order=self._newest if self._updated else self._memory.newest_order,
+            updated_at=now if self._updated else self._memory.updated_at,
             trainees=trainees,
             population=self._population,
         )
@@ -418,7 +446,7 @@ class _Round:
         done = state.iterations_at(now)
         if state.placement is None:
             return replace(trainee, since=now, mark=done)
-        if not self._updated:
+        if not self._updated or not self._has_finished(state):
             return trainee
         return self._log(replace(trainee, mark=done), state)
 

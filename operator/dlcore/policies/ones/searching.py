@@ -48,25 +48,19 @@ def batch_of(state: JobState, gpus: int) -> int | None:
     """
     The global batch of an elastic job with so many GPUs; ``None`` for one whose batch is fixed.
 
-    A GPU takes what it takes when the job trains its own batch on its fewest GPUs.
+    A GPU takes what it takes when the job trains its own batch on the GPUs that it requests.
     """
     job = state.job
     own, batch = job.training.batch_size, job.batch
     if not batch.elastic or not own:
         return None
-    return min(own * gpus // state.least, max(batch.maximum, own))
+    return max(1, min(own * gpus // job.gpus.requested, max(batch.maximum, own)))
 
 
 def most_gpus(state: JobState, view: View, kind: str) -> int:
     """How many GPUs of a type the job can ever use; 0 if it cannot run there at all."""
-    job = state.job
     most = largest_possible(state, view.cluster, kind)
-    if job.batch.elastic and job.training.batch_size:
-        # With its largest batch reached, more GPUs would each have less to do.
-        most = min(most, job.batch.maximum * state.least // job.training.batch_size)
-    fitting = [gpus for gpus in job.gpus.options if gpus <= max(most, state.least)]
-    there = largest_possible(state, view.cluster, kind)
-    return fitting[-1] if fitting and fitting[-1] <= there else 0
+    return max((gpus for gpus in state.job.gpus.options if gpus <= most), default=0)
 
 
 class Speeds:
@@ -99,28 +93,29 @@ class Speeds:
         return known
 
 
-def make_board(view: View, candidates: Sequence[Candidate], speeds: Speeds) -> tuple[Board, Ints]:
-    """Set up the board, and tell by item the fewest GPUs of a job, 0 where it cannot be."""
+def make_board(
+    view: View, candidates: Sequence[Candidate], speeds: Speeds, taken: Mapping[str, int]
+) -> tuple[Board, Ints]:
+    """
+    Set up the board, and tell by item the fewest GPUs of a job, 0 where it cannot be.
+
+    ``taken`` are the GPUs by type that other jobs keep.
+    """
     kinds = view.cluster.types
-    sizes = np.array([view.cluster.totals[kind] for kind in kinds], dtype=np.int64)
+    free = [max(0, view.cluster.totals[kind] - taken[kind]) for kind in kinds]
+    sizes = np.array(free, dtype=np.int64)
     widest = max((each.limit for each in candidates), default=0)
     width = min(widest, int(sizes.max(initial=0))) + 1
     items = len(candidates) * len(kinds)
     floors = np.zeros((items, width), dtype=np.int64)
     rates = np.zeros((items, width))
     least = np.zeros(items, dtype=np.int64)
-    for index, candidate in enumerate(candidates):
-        state = candidate.state
-        held = state.placement
-        kinds_of = (held.gpu_type,) if held is not None else acceptable_types(state, view.cluster)
-        for kind in kinds_of:
-            if kind not in kinds:
-                continue
-            item = index * len(kinds) + kinds.index(kind)
-            most = min(candidate.limit, most_gpus(state, view, kind), width - 1)
-            for gpus in (n for n in state.job.gpus.options if n <= most):
+    for place, candidate in enumerate(candidates):
+        for kind in _kinds_of(candidate.state, view):
+            item = place * len(kinds) + kinds.index(kind)
+            for gpus, speed in _find_useful(candidate, kind, view, speeds).items():
                 floors[item, gpus:] = gpus
-                rates[item, gpus] = gpus / speeds.find(state, gpus, kind)
+                rates[item, gpus] = gpus / speed
                 least[item] = least[item] or gpus
     board = Board(
         sizes=sizes,
@@ -130,6 +125,25 @@ def make_board(view: View, candidates: Sequence[Candidate], speeds: Speeds) -> t
         ranks=np.array([each.state.order for each in candidates], dtype=np.int64),
     )
     return board, least
+
+
+def _kinds_of(state: JobState, view: View) -> tuple[str, ...]:
+    """The types of GPU that the job may have: a running job keeps its own."""
+    if state.placement is None:
+        return acceptable_types(state, view.cluster)
+    held = state.placement.gpu_type
+    return (held,) if held in view.cluster.totals else ()
+
+
+def _find_useful(candidate: Candidate, kind: str, view: View, speeds: Speeds) -> dict[int, float]:
+    """The numbers of GPUs that the job may have, but for those with which it is no faster."""
+    state, useful = candidate.state, dict[int, float]()
+    most = min(candidate.limit, most_gpus(state, view, kind))
+    for gpus in (n for n in state.job.gpus.options if n <= most):
+        speed = speeds.find(state, gpus, kind)
+        if speed > max(useful.values(), default=0.0):
+            useful[gpus] = speed
+    return useful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +175,15 @@ class Search:
         self,
         view: View,
         candidates: Sequence[Candidate],
+        *,
         speeds: Speeds,
         budget: Budget,
         rng: np.random.Generator,
+        taken: Mapping[str, int],
     ) -> None:
         self._candidates = candidates
         self._kinds = view.cluster.types
-        self._board, self._least = make_board(view, candidates, speeds)
+        self._board, self._least = make_board(view, candidates, speeds, taken)
         self._budget = budget
         self._rng = rng
         self._alpha = np.array([each.alpha for each in candidates])
