@@ -8,7 +8,7 @@ What was assumed for each stands in ``docs/reproduction.md``.
 
 from collections.abc import Callable, Mapping
 
-from dlsim.reproducing import peers, sidecar
+from dlsim.reproducing import ones, peers, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
@@ -17,7 +17,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
     "gang": None,
     "dragon": None,
     "afs": None,
-    "ones": None,
+    "ones": ones.reproduce,
     "peers": peers.reproduce,
 }
 """By the name that users type; ``None`` is to come."""

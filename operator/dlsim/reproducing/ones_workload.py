@@ -113,13 +113,19 @@ def speeds_of(model: Model, batch: int) -> dict[Shape, Speed]:
 
 
 def make_workload(
-    *, jobs: int, interval_seconds: float, seed: int, elastic: bool = True, free: bool = False
+    *,
+    jobs: int,
+    interval_seconds: float,
+    seed: int,
+    elastic: bool = True,
+    free: bool = False,
+    requested: int = 0,
 ) -> Workload:
     """
     Draw jobs of Table 2 that arrive at random, so many seconds apart on the average.
 
     Where batches are not ``elastic`` they are fixed for all policies; where they are ``free``,
-    large ones cost nothing in convergence.
+    large ones cost nothing in convergence. Users request GPUs at random, or all as many.
     """
     rng = random.Random(f"ones/{seed}")
     kinds = list_kinds()
@@ -130,7 +136,8 @@ def make_workload(
     at, traced = 0.0, []
     profiles: dict[JobType, Profile] = {}
     for number, kind in enumerate(order[:jobs]):
-        each = _make_job(kind, number, at, rng.choice(REQUESTS), elastic=elastic, free=free)
+        gpus = rng.choice(REQUESTS)
+        each = _make_job(kind, number, at, requested or gpus, elastic=elastic, free=free)
         traced.append(each)
         for batch in _batches(each.job):
             known = each.job.type._replace(batch_size=batch)

@@ -161,10 +161,8 @@ def pack(counts: Ints, board: Board, former: Ints | None = None) -> Ints:
     size, width = len(counts), board.items + board.kinds
     first = np.full((size, width), board.total, dtype=np.int64)
     if former is not None:
-        rows = np.arange(size)[:, None]
-        places = np.arange(board.total)[::-1]
-        # The last assignment to an element counts, so the GPUs are gone through backwards.
-        first[rows, former[:, ::-1]] = places[None, :]
+        rows, places = np.arange(size)[:, None], np.arange(board.total)
+        np.minimum.at(first, (rows, former), places)
     kind = np.concatenate([np.arange(board.items) % board.kinds, np.arange(board.kinds)])
     arrival = np.concatenate([np.repeat(board.ranks, board.kinds), np.zeros(board.kinds, int)])
     is_idle = np.arange(width) >= board.items

@@ -74,7 +74,9 @@ def fit(samples: Sequence[Sample]) -> Line:
         slope = (digamma(alpha + beta) - digamma(beta) + np.log1p(-rho)) * is_free
         bend = polygamma(1, beta) - polygamma(1, alpha + beta)
         if not anchor.size:
-            anchor = np.diag(ANCHOR * np.maximum((bend[:, None] * features**2).mean(axis=0), TINY))
+            known = (bend[:, None] * features**2).mean(axis=0)
+            # A prediction moves with all weights, so each is held as strongly as all together.
+            anchor = np.diag(ANCHOR * len(prior) * np.maximum(known, TINY))
         # Newton's step: the likelihood is concave in beta. A step that would more than halve or
         # double a beta is shortened, because the curvature holds no further.
         curvature = (features * (bend * is_free)[:, None]).T @ features + anchor
