@@ -237,8 +237,8 @@ LINES = {
         "dljob reproduce: Invalid value for 'NAME': 'everything' is not one of 'sidecar', 'gang',"
         " 'dragon', 'afs', 'ones', 'peers'."
     ),
-    "reproduce ones": (
-        "dljob reproduce: ones is not part of this version yet; there is sidecar, peers"
+    "reproduce gang": (
+        "dljob reproduce: gang is not part of this version yet; there is sidecar, ones, peers"
     ),
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
