@@ -655,10 +655,10 @@ def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
 
 
 @dataclass
-class Counting(Lawless):
+class Remembering(Lawless):
     """Remembers how often it has decided."""
 
-    name: ClassVar[str] = "counting"
+    name: ClassVar[str] = "remembering"
     remembered: list[object] = field(default_factory=list)
 
     def allocate(self, view: View) -> Decision:
@@ -668,7 +668,7 @@ class Counting(Lawless):
 
 
 def test_what_a_policy_remembers_survives_its_controller():
-    policy = Counting()
+    policy = Remembering()
     with governed(policy) as government:
         submit(government, "job")
         government.begin()
