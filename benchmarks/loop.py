@@ -166,7 +166,7 @@ class Place:
     def keep_policy_state(self, policy: str, state: object) -> None:
         pass
 
-    def policy_state(self, policy: str) -> object:
+    def policy_state(self, policy: str) -> object:  # noqa: ARG002 - nothing came before
         return None
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
