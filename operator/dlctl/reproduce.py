@@ -58,12 +58,9 @@ def command(
     papers, or peers: the figures of other simulators.
     What was assumed for each stands in docs/reproduction.md.
     """
-    reproduce = WHOLE.get(name) if is_whole else REPRODUCTIONS[name]
-    if is_whole and reproduce is None:
+    if is_whole and name not in WHOLE:
         raise click.UsageError(f"{name} has one form only; leave --all out")
-    if reproduce is None:
-        there = ", ".join(each for each, make in REPRODUCTIONS.items() if make is not None)
-        raise click.UsageError(f"{name} is not part of this version yet; there is {there}")
+    reproduce = (WHOLE if is_whole else REPRODUCTIONS)[name]
     if traces is not None and name not in FROM_TRACES:
         raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
     if plot is not None:

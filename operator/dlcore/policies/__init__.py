@@ -26,6 +26,7 @@ from dlcore.policies.kube_pods import KubePods
 from dlcore.policies.locality import Locality
 from dlcore.policies.lyra import Lyra
 from dlcore.policies.max_min import MaxMin
+from dlcore.policies.ones import Ones
 from dlcore.policies.optimus import Optimus
 from dlcore.policies.optimus_periodic import OptimusPeriodic
 from dlcore.policies.sia import Sia
@@ -67,6 +68,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Lyra,
         Themis,
         Sia,
+        Ones,
     )
 }
 

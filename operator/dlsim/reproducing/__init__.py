@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from dlsim.reproducing import afs, dragon, gang, peers, pollux, rubick, shockwave, sidecar
+from dlsim.reproducing import afs, dragon, gang, ones, peers, pollux, rubick, shockwave, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
-REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
+REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "sidecar": sidecar.reproduce,
     "gang": gang.reproduce,
     "dragon": dragon.reproduce,
     "afs": afs.reproduce,
-    "ones": None,
+    "ones": ones.reproduce,
     "sia": partial(pollux.reproduce, world="sia"),
     "shockwave": shockwave.reproduce,
     "rubick": rubick.reproduce,
     "pollux": pollux.reproduce,
     "peers": peers.reproduce,
 }
-"""By the name that users type; ``None`` is to come."""
+"""By the name that users type."""
 
 WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "sia": partial(pollux.reproduce, world="sia", is_whole=True),
