@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dlcore.contract import Share, View
-from dlcore.model import Cause, CauseCode, JobId, NodeName, Placement
+from dlcore.model import Cause, CauseCode, JobId, NodeName
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve
 from dlcore.policies.holdings import Holding, Ledger
@@ -283,8 +283,14 @@ class Arranging:
 
     def _give_out_rest(self, others: Iterable[Bid]) -> None:
         """Give GPUs that are left to the jobs to which they are worth most, one job at a time."""
-        left = [bid for bid in others if bid.state.id not in self.ledger.holdings]
-        left.sort(key=lambda bid: (not bid.held, -bid.price * bid.curve.hull[1], bid.state.order))
+        ranked = sorted(others, key=lambda bid: (-bid.price * bid.curve.hull[1], bid.state.order))
+        # What was taken for a job that found no place is given back first: that costs nothing.
+        for bid in ranked:
+            held = bid.state.placement
+            if held is not None and self.room.has(count_usable(held, self.view.cluster)):
+                self._change(bid, count_nodes(held), KEEPS)
+                self.bids[bid.state.id] = bid
+        left = [bid for bid in ranked if not bid.held]
         del left[WAITING_LOOKED_AT:]
         while self.room.total > 0:
             best = max(self._iter_rest(left), key=lambda each: each[0], default=None)
@@ -298,25 +304,13 @@ class Arranging:
     def _iter_rest(self, left: Sequence[Bid]) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         """What could be done with idle GPUs, with the gain for each of them."""
         for bid in left:
-            if bid.state.id in self.ledger.holdings:
-                continue
-            if bid.state.placement is not None:
-                yield from self._iter_restored(bid, bid.state.placement)
-            elif bid.state.least <= self.room.total:
+            if bid.state.id not in self.ledger.holdings and bid.state.least <= self.room.total:
                 for curve in bid.curves:
                     yield from self._iter_starts(bid, curve)
         for node, free in tuple(self.room.nodes.items()):
             if free > 0:
                 for bid in self.on_node.get(node, {}).values():
                     yield from self._iter_growth(bid, node, free)
-
-    def _iter_restored(
-        self, bid: Bid, held: Placement
-    ) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
-        """A job that was to be stopped for one that found no place goes on where it is."""
-        if self.room.has(count_usable(held, self.view.cluster)):
-            nodes = count_nodes(held)
-            yield self._worth(bid, nodes) / bid.held, bid, bid.curve, nodes
 
     def _iter_starts(self, bid: Bid, curve: Curve) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         for gpus, _ in curve.options:

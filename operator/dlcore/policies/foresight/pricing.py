@@ -94,7 +94,8 @@ def _sum_of_two(slots: Mapping[str, Slots], last: Bid, before: Bid) -> float:
 
 
 def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
-    if len(bid.curves) == 1:
+    if bid.held or len(bid.curves) == 1:
+        # A job that runs stays on its type: the price on a better one would undervalue it there.
         return _quote_on(slots[bid.curve.gpu_type], bid.curve, bid.weight)
     quotes = [
         _quote_on(slots[curve.gpu_type], curve, bid.weight)
