@@ -364,7 +364,7 @@ def test_no_job_moves_where_room_is_without_it():
 
 
 def test_a_job_that_finds_no_place_for_its_share_gets_the_next_smaller_one():
-    # Nobody can move: the checkpoint of one binds it, and that of the other as well.
+    # Neither can move, because its checkpoint binds it.
     cluster = make_cluster(n1=4, n2=4)
     bound = [
         make_state(f"job-{n}", options=(2,), holds={n: (0, 1)}, bound_to=(n,)) for n in ("n1", "n2")
@@ -407,7 +407,7 @@ def test_jobs_take_turns_of_two_hours_where_they_outnumber_the_gpus(policy: str)
     runs = make_state("first", order=0, holds={"n1": (0,)})
     middle = make_snapshot(cluster, runs, second, now=3600.0, policy_state=decision.state)
     decision = decide(policy, middle)
-    assert list(decision.shares) == ["first"], "nobody is evicted before the unit is over"
+    assert list(decision.shares) == ["first"], "no job is evicted before the unit is over"
     assert decision.wake_at == 7200.0
     over = make_snapshot(cluster, runs, second, now=7200.0, policy_state=decision.state)
     decision = decide(policy, over)
@@ -484,7 +484,7 @@ def test_a_turn_of_no_time_is_refused(policy: str):
 # --- elastic SRTF and SRSF ----------------------------------------------------------------
 
 
-def test_what_requests_leave_goes_to_whoever_gains_most():
+def test_what_requests_leave_goes_to_the_job_that_gains_most():
     steep = make_profile({n: n**0.95 for n in EVERY}, "steep")
     flat = make_profile({n: n**0.3 for n in EVERY}, "flat")
     states = [

@@ -1,4 +1,4 @@
-"""``dljob reproduce afs``: what is played of whom, and how the paper's figures are met."""
+"""``dljob reproduce afs``: which traces are played, and how the paper's figures are met."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from dlcore.policies.ordering import BEHIND, Line, count_requested
 
 
 def share(view: View, line: Line, *, packing: bool) -> Decision:
-    """Give jobs in order what they request, then give the rest to whoever gains most from it."""
+    """Give jobs in order what they request, then give the rest to the jobs that gain most from it."""
     sharing = Sharing(view, packing=packing)
     sharing.admit(line, count_requested)
     sharing.admit(line)

@@ -46,7 +46,7 @@ def settle(
     *,
     wait: Cause = NO_ROOM,
 ) -> Decision:
-    """Decide where everybody is; ``line`` has those that may come in if a target finds no place."""
+    """Decide where each job is; ``line`` has those that may come in if a target finds no place."""
     places = _Places(sharing.view, packing=sharing.packing)
     if places.place(sharing.targets()):
         places.use_rest(sharing, line)
@@ -54,7 +54,7 @@ def settle(
 
 
 class _Places:
-    """Where everybody is while targets are being placed."""
+    """Where each job is while targets are being placed."""
 
     def __init__(self, view: View, *, packing: bool) -> None:
         self.view = view
@@ -82,7 +82,7 @@ class _Places:
     # --- the targets
 
     def place(self, targets: Iterable[Target]) -> bool:
-        """Give everybody a place; tell whether some were given less than their target."""
+        """Give each target a place; tell whether some were given less than their target."""
         heap: list[tuple[int, bool, int, Target]] = []
         for target in targets:
             held = target.state.placement
