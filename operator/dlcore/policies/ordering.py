@@ -56,9 +56,13 @@ def count_least(state: JobState, view: View) -> int:  # noqa: ARG001
 
 
 def largest_option(state: JobState, cluster: Cluster) -> int:
-    """The largest number of GPUs the job can run on that this cluster could give it, if empty."""
+    """
+    The largest number of GPUs the job can run on that this cluster could give it, if empty.
+
+    The least of a job for which the cluster is too small: one that runs may have been edited so.
+    """
     most = largest_possible(state, cluster)
-    return max(option for option in state.job.gpus.options if option <= most)
+    return max((n for n in state.job.gpus.options if n <= most), default=state.least)
 
 
 # --- where --------------------------------------------------------------------------------
