@@ -33,6 +33,7 @@ class Bid:
         "curves",
         "held",
         "left",
+        "part",
         "price",
         "state",
         "usable",
@@ -56,11 +57,8 @@ class Bid:
         self.usable = self.held
         """How many of the GPUs that it holds others could be given."""
         self.change_costs: Mapping[int, float] = {}
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it never had GPUs, so that the cost of its start cannot be avoided."""
-        return self.state.placement is None and self.state.started_at is None
+        self.part = _find_part(state)
+        """Which part of the cost of a change is due to a change now."""
 
     @property
     def top(self) -> float:
@@ -84,11 +82,23 @@ class Bid:
 
     def cost_of(self, gpus: int) -> float:
         """How long a change to so many GPUs keeps the job from training; a first start is free."""
-        if self.is_new:
+        if self.part == 0.0:
             return 0.0
-        cost = self.change_costs[gpus]
-        # A job that waits pays it whenever it resumes; only an interruption too many costs more.
-        return cost if self.held else 0.5 * cost
+        # Its user may have taken the number that it holds from its options.
+        cost = self.change_costs.get(gpus)
+        return self.part * (self.change_costs[self.state.least] if cost is None else cost)
+
+
+def _find_part(state: JobState) -> float:
+    """
+    Which part of the cost of a change counts in a decision.
+
+    A job that runs pays all of it for this change. One that never ran has to start at some time
+    anyway. One that waits pays it whenever it resumes, and once more if it is stopped again.
+    """
+    if state.placement is not None:
+        return 1.0
+    return 0.0 if state.started_at is None else 0.5
 
 
 class Bidders:
