@@ -22,7 +22,7 @@ from dlwire.messages import Shape
 
 Nodes = Mapping[NodeName, int]
 
-NODES_LOOKED_AT = 8
+NODES_LOOKED_AT = 4
 """From so many nodes, those with most GPUs free, it is tried to move other jobs away."""
 
 WAITING_LOOKED_AT = 64

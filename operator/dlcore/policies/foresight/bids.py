@@ -12,10 +12,14 @@ from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
 from dlcore.policies.foresight.curves import Curve, make_curve
 from dlcore.policies.foresight.lengths import Experience
+from dlcore.policies.foresight.sightings import Sightings, Speeds, expect
 from dlcore.profiles import JobType
 from dlcore.relating import usual_growth
 from dlcore.rooms import acceptable_types, count_usable, largest_possible
 from dlwire.messages import Shape
+
+Key = tuple[object, ...]
+"""What curves depend on."""
 
 OVERDUE_SHARE = 0.1
 """What is supposed to be left of a job that has done all it needed by its own count: so much of that."""
@@ -33,6 +37,7 @@ class Bid:
         "curves",
         "held",
         "left",
+        "part",
         "price",
         "state",
         "usable",
@@ -56,11 +61,8 @@ class Bid:
         self.usable = self.held
         """How many of the GPUs that it holds others could be given."""
         self.change_costs: Mapping[int, float] = {}
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it never had GPUs, so that the cost of its start cannot be avoided."""
-        return self.state.placement is None and self.state.started_at is None
+        self.part = _find_part(state)
+        """Which part of the cost of a change is due to a change now."""
 
     @property
     def top(self) -> float:
@@ -84,11 +86,23 @@ class Bid:
 
     def cost_of(self, gpus: int) -> float:
         """How long a change to so many GPUs keeps the job from training; a first start is free."""
-        if self.is_new:
+        if self.part == 0.0:
             return 0.0
-        cost = self.change_costs[gpus]
-        # A job that waits pays it whenever it resumes; only an interruption too many costs more.
-        return cost if self.held else 0.5 * cost
+        # Its user may have taken the number that it holds from its options.
+        cost = self.change_costs.get(gpus)
+        return self.part * (self.change_costs[self.state.least] if cost is None else cost)
+
+
+def _find_part(state: JobState) -> float:
+    """
+    Which part of the cost of a change counts in a decision.
+
+    A job that runs pays all of it for this change. One that never ran has to start at some time
+    anyway. One that waits pays it whenever it resumes, and once more if it is stopped again.
+    """
+    if state.placement is not None:
+        return 1.0
+    return 0.0 if state.started_at is None else 0.5
 
 
 class Bidders:
@@ -97,27 +111,34 @@ class Bidders:
     def __init__(self, view: View) -> None:
         self.profiles = view.predictor.profiles
         self.cluster = view.cluster
-        self._curves: dict[tuple[object, ...], tuple[Curve, ...]] = {}
+        self._curves: dict[Key, tuple[Speeds, tuple[Curve, ...]]] = {}
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
-        self._waiting: dict[JobState, tuple[tuple[Curve, ...], float]] = {}
+        self._waiting: dict[JobState, tuple[Key, float]] = {}
 
     def suits(self, view: View) -> bool:
         """Whether this is about the same profiles and the same cluster."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
-    def collect(self, view: View, experience: Experience) -> list[Bid]:
+    def collect(self, view: View, experience: Experience, sightings: Sightings) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
-        bids = [
-            bid for state in view.running if (bid := self._bid_running(state, view, experience))
-        ]
+        bids: list[Bid] = []
+        for state in view.running:
+            curves = self._curves_of(_key_of(state), state, view, sightings)
+            bid = self._bid_running(state, view, curves, experience)
+            if bid is not None:
+                bid.left *= sightings.slowness_of(state)
+                bids.append(bid)
         for state in view.pending:
             known = self._waiting.get(state)
             if known is None:
-                known = self._waiting[state] = self._appraise(state, view)
-            curves, left = known
+                left = state.iterations_total - state.iterations_at(view.now)
+                known = self._waiting[state] = (_key_of(state), left)
+            key, left = known
+            curves = self._curves_of(key, state, view, sightings)
             if curves:
-                bid = Bid(state, curves, self._settle_left(state, curves, left, view, experience))
+                left = self._settle_left(state, curves, left, view.now, experience)
+                bid = Bid(state, curves, left)
                 bid.change_costs = self._costs_of(state.job, view)
                 bids.append(bid)
         return bids
@@ -126,20 +147,16 @@ class Bidders:
         if len(self._waiting) > 1000 + 4 * len(view.pending):
             self._waiting.clear()
 
-    def _appraise(self, state: JobState, view: View) -> tuple[tuple[Curve, ...], float]:
-        left = state.iterations_total - state.iterations_at(view.now)
-        return self.curves_of(state, view), left
-
-    def _bid_running(self, state: JobState, view: View, experience: Experience) -> Bid | None:
+    def _bid_running(
+        self, state: JobState, view: View, curves: tuple[Curve, ...], experience: Experience
+    ) -> Bid | None:
         placement = state.placement
         assert placement is not None
-        curves = self.curves_of(state, view)
         own = [curve for curve in curves if curve.gpu_type == placement.gpu_type]
         if not own:
             return None
         left = state.iterations_total - state.iterations_at(view.now)
-        left = self._settle_left(state, curves, left, view, experience)
-        bid = Bid(state, curves, left * _find_slowness(state, own[0], view))
+        bid = Bid(state, curves, self._settle_left(state, curves, left, view.now, experience))
         bid.curve = own[0]
         if not view.cluster.flawless:
             bid.usable = sum(count_usable(placement, view.cluster).values())
@@ -151,11 +168,11 @@ class Bidders:
         state: JobState,
         curves: tuple[Curve, ...],
         left: float,
-        view: View,
+        now: float,
         experience: Experience,
     ) -> float:
         """How much work is left: what is known, or else what experience says of such a job."""
-        done = state.iterations_at(view.now)
+        done = state.iterations_at(now)
         pace = curves[0].hull[1]
         if left == math.inf:
             return max(LEAST_LEFT, experience.expect_left(done / pace) * pace)
@@ -174,29 +191,38 @@ class Bidders:
 
     # --- how jobs scale
 
-    def curves_of(self, state: JobState, view: View) -> tuple[Curve, ...]:
+    def _curves_of(
+        self, key: Key, state: JobState, view: View, sightings: Sightings
+    ) -> tuple[Curve, ...]:
         """One curve for each type of GPU that the job can be given; the user's favourite first."""
-        demand = state.job.gpus
-        key: tuple[object, ...] = (state.job.type, demand.options, demand.types, demand.max_nodes)
-        if state.needs is not None or state.bound_to:
-            key = (*key, state.needs, state.bound_to)
-        curves = self._curves.get(key)
-        if curves is None:
-            curves = self._curves[key] = tuple(self._iter_curves(state, view))
-        return curves
+        seen = sightings.speeds_of(state.job.type)
+        known = self._curves.get(key)
+        if known is None or known[0] is not seen:
+            known = self._curves[key] = (seen, tuple(_iter_curves(state, view, seen)))
+        return known[1]
 
-    def _iter_curves(self, state: JobState, view: View) -> Iterator[Curve]:
-        is_known = False
-        for kind in acceptable_types(state, view.cluster):
-            most = largest_possible(state, view.cluster, kind)
-            options = [gpus for gpus in state.job.gpus.options if gpus <= most]
-            shape, speed = view.predictor.shape, view.predictor.speed
-            curve = make_curve(kind, ((n, speed(state.job, shape(n, kind))) for n in options))
-            if curve is not None:
-                is_known = True
-                yield curve
-        if not is_known:
-            yield from _suppose_curves(state, view.cluster)
+
+def _key_of(state: JobState) -> Key:
+    """All that the curves of a job depend on, besides profiles, cluster and what was seen."""
+    demand = state.job.gpus
+    key = (state.job.type, demand.options, demand.types, demand.max_nodes)
+    if state.needs is None and not state.bound_to:
+        return key
+    return (*key, state.needs, state.bound_to)
+
+
+def _iter_curves(state: JobState, view: View, seen: Speeds) -> Iterator[Curve]:
+    is_known = False
+    for kind in acceptable_types(state, view.cluster):
+        most = largest_possible(state, view.cluster, kind)
+        options = [gpus for gpus in state.job.gpus.options if gpus <= most]
+        shapes = ((gpus, view.predictor.shape(gpus, kind)) for gpus in options)
+        curve = make_curve(kind, ((n, expect(view, state.job, shape, seen)) for n, shape in shapes))
+        if curve is not None:
+            is_known = True
+            yield curve
+    if not is_known:
+        yield from _suppose_curves(state, view.cluster)
 
 
 def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
@@ -208,18 +234,3 @@ def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
         curve = make_curve(kind, points)
         if curve is not None:
             yield curve
-
-
-def _find_slowness(state: JobState, curve: Curve, view: View) -> float:
-    """
-    How many times slower the job is seen to train than its curve says, in its present shape.
-
-    Its other shapes are taken to be slower by the same factor, as the predictor does.
-    """
-    placement = state.placement
-    if state.speed <= 0.0 or state.adjusting or placement is None:
-        return 1.0
-    expected = view.predictor.speed(state.job, placement.shape)
-    if expected <= 0.0:
-        expected = curve.speeds.get(placement.shape.gpus, 0.0)
-    return expected / state.speed if expected > 0.0 else 1.0

@@ -13,6 +13,7 @@ from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose, split_by_type
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
 from dlcore.policies.foresight.pricing import find_prices
+from dlcore.policies.foresight.sightings import Sightings, look
 from dlcore.rooms import count_usable
 
 _WAIT = Cause(CauseCode.NO_ROOM)
@@ -34,6 +35,7 @@ class Memory(NamedTuple):
     progress: Mapping[JobId, Progress]
     lengths: tuple[float, ...]
     """How long the latest jobs were, in order of their ends."""
+    sightings: Sightings
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,11 @@ class Foresight:
 
     def allocate(self, view: View) -> Decision:
         """Collect bids, price them, choose shares, find nodes."""
-        memory = view.state if isinstance(view.state, Memory) else Memory(view.now, {}, {}, ())
+        memory = view.state if isinstance(view.state, Memory) else _new(view)
         lengths = _remember_ends(memory, view)
-        bids = _find_bidders(view).collect(view, Experience(tuple(sorted(lengths))))
+        sightings = look(memory.sightings, view)
+        experience = Experience(tuple(sorted(lengths)))
+        bids = _find_bidders(view).collect(view, experience, sightings)
         self._weigh(bids, view.now)
 
         outsiders = _find_outsiders(view, bids)
@@ -103,9 +107,10 @@ class Foresight:
         arranging = Arranging(survivors, chosen, horizon=self.horizon)
         shares = arranging.arrange(bid for bid in bids if bid not in chosen)
         _start_mixed(view, arranging, shares)
-        return Decision(
-            shares, wait=_WAIT, state=self._remember(memory, view, prices, bids, lengths)
-        )
+        levels = self._smooth(memory, view.now, prices)
+        progress = _note_progress(memory, bids, view)
+        state = Memory(view.now, levels, progress, lengths, sightings)
+        return Decision(shares, wait=_WAIT, state=state)
 
     def _weigh(self, bids: Sequence[Bid], now: float) -> None:
         """Let old and long jobs count more, and those of a higher priority much more."""
@@ -138,24 +143,23 @@ class Foresight:
                 chosen |= choose(group, gpus, horizon=self.horizon)
         return chosen
 
-    def _remember(
-        self,
-        memory: Memory,
-        view: View,
-        prices: Mapping[str, float],
-        bids: Sequence[Bid],
-        lengths: tuple[float, ...],
-    ) -> Memory:
-        kept = math.exp(-max(0.0, view.now - memory.at) / self.memory) if memory.levels else 0.0
-        levels = {
+    def _smooth(
+        self, memory: Memory, now: float, prices: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """What a GPU of each type was worth lately."""
+        kept = math.exp(-max(0.0, now - memory.at) / self.memory) if memory.levels else 0.0
+        return {
             kind: kept * memory.levels.get(kind, price) + (1.0 - kept) * price
             for kind, price in prices.items()
         }
-        return Memory(view.now, levels, _note_progress(memory, bids, view), lengths)
 
 
 MOST_EXCHANGED = 256
 """So many jobs at the front of the line may change places with their neighbours."""
+
+
+def _new(view: View) -> Memory:
+    return Memory(view.now, {}, {}, (), Sightings())
 
 
 # Conclusions only: without them the answers would be the same, but found more slowly.

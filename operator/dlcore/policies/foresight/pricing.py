@@ -55,7 +55,9 @@ def find_prices(
     line, neighbours change places where that lowers the sum.
     """
     slots: dict[str, Slots] = {
-        kind: [floors.get(kind, 0.0)] * gpus for kind, gpus in capacities.items() if gpus > 0
+        # Where nothing is divided at all there is still a price for the jobs that go on there.
+        kind: [floors.get(kind, 0.0)] * max(1, gpus)
+        for kind, gpus in capacities.items()
     }
     line = sorted(bids, key=_rank)
     for bid in reversed(line[exchanged:]):
@@ -97,11 +99,7 @@ def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     if bid.held or len(bid.curves) == 1:
         # A job that runs stays on its type: the price on a better one would undervalue it there.
         return _quote_on(slots[bid.curve.gpu_type], bid.curve, bid.weight)
-    quotes = [
-        _quote_on(slots[curve.gpu_type], curve, bid.weight)
-        for curve in bid.curves
-        if curve.gpu_type in slots
-    ]
+    quotes = [_quote_on(slots[curve.gpu_type], curve, bid.weight) for curve in bid.curves]
     return min(quotes, key=lambda quote: quote.price)
 
 
