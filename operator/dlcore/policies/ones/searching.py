@@ -112,8 +112,11 @@ def make_board(
     least = np.zeros(items, dtype=np.int64)
     for place, candidate in enumerate(candidates):
         for kind in _kinds_of(candidate.state, view):
-            item = place * len(kinds) + kinds.index(kind)
-            for gpus, speed in _find_useful(candidate, kind, view, speeds).items():
+            number = kinds.index(kind)
+            item = place * len(kinds) + number
+            # What other jobs keep is not there for it, however large the cluster is.
+            useful = _find_useful(candidate, kind, view, speeds, most=free[number])
+            for gpus, speed in useful.items():
                 floors[item, gpus:] = gpus
                 rates[item, gpus] = gpus / speed
                 least[item] = least[item] or gpus
@@ -135,10 +138,12 @@ def _kinds_of(state: JobState, view: View) -> tuple[str, ...]:
     return (held,) if held in view.cluster.totals else ()
 
 
-def _find_useful(candidate: Candidate, kind: str, view: View, speeds: Speeds) -> dict[int, float]:
+def _find_useful(
+    candidate: Candidate, kind: str, view: View, speeds: Speeds, *, most: int
+) -> dict[int, float]:
     """The numbers of GPUs that the job may have, but for those with which it is no faster."""
     state, useful = candidate.state, dict[int, float]()
-    most = min(candidate.limit, most_gpus(state, view, kind))
+    most = min(most, candidate.limit, most_gpus(state, view, kind))
     for gpus in (n for n in state.job.gpus.options if n <= most):
         speed = speeds.find(state, gpus, kind)
         if speed > max(useful.values(), default=0.0):
