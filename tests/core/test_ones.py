@@ -93,6 +93,16 @@ def test_a_schedule_costs_the_gpu_time_that_its_jobs_have_left():
     assert costs.tolist() == [[1 * 10.0 + 2 * 5.0]]
 
 
+def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
+    job = make_state("job", options=(1, 2, 4), model="steep")
+    profile = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
+    view = make_view(make_snapshot(make_cluster(n1=8), job, profiles=[profile]))
+    candidate = searching.Candidate(job, 4, 0.0, 100.0, 1.0, 30.0, is_new=True)
+    board, least = searching.make_board(view, [candidate], searching.Speeds(view), {"": 5})
+    assert board.floors.tolist() == [[0, 1, 2, 2]]
+    assert least.tolist() == [1]
+
+
 # --- the prediction -----------------------------------------------------------------------
 
 
