@@ -96,10 +96,7 @@ class Foresight:
         outsiders = _find_outsiders(view, bids)
         capacities = _find_capacities(view, outsiders)
         floors = {kind: self.arrivals * level for kind, level in memory.levels.items()}
-        exchanged = 2 * max(capacities.values(), default=0) if len(bids) < MOST_EXCHANGED else 0
-        prices = find_prices(
-            bids, capacities, floors=floors, exchanged=min(exchanged, MOST_EXCHANGED)
-        )
+        prices = find_prices(bids, capacities, floors=floors)
 
         chosen = self._choose(bids, capacities)
         kept = [bid.state.id for bid in chosen if bid.held]
@@ -152,10 +149,6 @@ class Foresight:
             kind: kept * memory.levels.get(kind, price) + (1.0 - kept) * price
             for kind, price in prices.items()
         }
-
-
-MOST_EXCHANGED = 256
-"""So many jobs at the front of the line may change places with their neighbours."""
 
 
 def _new(view: View) -> Memory:
