@@ -102,12 +102,14 @@ class Foresight:
         kept = [bid.state.id for bid in chosen if bid.held]
         survivors = leave_only(view, (*kept, *(state.id for state in outsiders)))
         arranging = Arranging(survivors, chosen, horizon=self.horizon)
-        shares = arranging.arrange(bid for bid in bids if bid not in chosen)
+        others = [bid for bid in bids if bid not in chosen]
+        shares = arranging.arrange(others)
         _start_mixed(view, arranging, shares)
         levels = self._smooth(memory, view.now, prices)
         progress = _note_progress(memory, bids, view)
         state = Memory(view.now, levels, progress, lengths, sightings)
-        return Decision(shares, wait=_WAIT, state=state)
+        worths = arranging.measure_worths(others)
+        return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
     def _weigh(self, bids: Sequence[Bid], now: float) -> None:
         """Let old and long jobs count more, and those of a higher priority much more."""
