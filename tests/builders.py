@@ -177,6 +177,7 @@ def make_plan(
     waits: Mapping[str, Cause] | None = None,
     wait: Cause = _NO_ROOM,
     breaks: Iterable[Law] = (),
+    worths: Mapping[str, float] | None = None,
 ) -> Plan:
     """
     Make the plan that follows from these shares, placed, diffed and checked.
@@ -192,6 +193,7 @@ def make_plan(
         },
         waits={JobId(job): cause for job, cause in (waits or {}).items()},
         wait=wait,
+        worths={JobId(job): worth for job, worth in (worths or {}).items()},
     )
     return cycle.schedule(snapshot, tell(decision, breaks))
 

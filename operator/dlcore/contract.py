@@ -65,6 +65,8 @@ class Decision:
     wake_at: float | None = None
     """When to be asked again, if nothing happens before."""
     state: object = None
+    worths: Mapping[JobId, float] = field(default_factory=dict)
+    """What a GPU is worth to jobs that get or lose some, in any one unit; for the reasons that people read."""
     is_partial: bool = False
     """Whether newcomers were left for the next time: they have no share yet, and no reason to wait."""
 

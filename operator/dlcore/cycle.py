@@ -80,6 +80,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         stopped=stopped,
         waits=waits,
         wait=None if is_partial else decision.wait,
+        worths=decision.worths,
     )
     plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial)
 

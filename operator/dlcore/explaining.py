@@ -130,6 +130,13 @@ def _named(job: JobId | None) -> str:
     return "another job" if job is None else job
 
 
+def _worth(cause: Cause) -> str:
+    """Say by how much the change pays, where the policy weighs jobs against each other."""
+    if cause.worth <= 0.0:
+        return ""
+    return f", because a GPU is worth {cause.worth:g} times as much there now"
+
+
 _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.ITS_TURN: lambda _: "it is its turn",
     CauseCode.IDLE_GPUS: lambda _: "these GPUs would be idle",
@@ -140,8 +147,8 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     ),
     CauseCode.EXPLORING: lambda _: "its speed there is not known yet, and is worth knowing",
     CauseCode.PACKING: lambda _: "it is on fewer nodes then, or leaves one free for others",
-    CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}",
-    CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it",
+    CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}{_worth(cause)}",
+    CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it{_worth(cause)}",
     CauseCode.SUSPENDED: lambda _: "it is suspended, until spec.suspend is false again",
     CauseCode.NODE_LOST: lambda _: "a node that it ran on was lost",
     CauseCode.SPEC_CHANGED: lambda _: "its spec does not allow these GPUs any longer",

@@ -9,6 +9,7 @@ stopped. What those two need to know – who waits for whom – is in the steps.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dlcore.model import (
@@ -126,6 +127,7 @@ def diff(
     stopped: Mapping[JobState, Cause],
     waits: Mapping[JobId, Cause],
     wait: Cause | None,
+    worths: Mapping[JobId, float] = MappingProxyType({}),
 ) -> tuple[Step, ...]:
     """
     Return the steps that turn what is decided now into ``wanted``.
@@ -133,11 +135,12 @@ def diff(
     ``wanted`` holds what is to be different: the jobs ``changed``, and those started. Its order is
     the order in which placing gave GPUs away; it is kept, because a job may have been given what
     an earlier one left. The others wait for the reason in ``waits``, or for ``wait``; where there is
-    no such reason, they are told none.
+    no such reason, they are told none. ``worths`` is what a GPU is worth to the jobs that get or lose
+    some, where the policy says it.
     """
     steps: list[Step] = []
     if wanted or stopped:
-        steps.extend(_iter_changes(wanted, changed, stopped))
+        steps.extend(_iter_changes(wanted, changed, stopped, worths))
     steps.extend(_iter_waits(snapshot.queue, wanted, waits=waits, wait=wait))
     return tuple(steps)
 
@@ -146,6 +149,7 @@ def _iter_changes(
     wanted: Mapping[JobId, Wanted],
     changed: Sequence[JobState],
     stopped: Mapping[JobState, Cause],
+    worths: Mapping[JobId, float],
 ) -> Iterator[Step]:
     there = {state.id for state in changed}
     started = [job for job in wanted if job not in there]
@@ -153,21 +157,20 @@ def _iter_changes(
     holders = _find_holders(stopped, changed)
     for state, cause in stopped.items():
         assert state.placement is not None
-        yield Stop(
-            state.id, state.placement, _name_receiver(cause, state.placement, None, receivers)
-        )
+        named = _name_receiver(cause, state.placement, None, receivers)
+        yield Stop(state.id, state.placement, _compare_worths(named, state.id, worths))
     # Shrinking comes before growing: on a full cluster the growing job gets the shrinking one's GPUs.
     growing: dict[JobId, JobState] = {}
     for state in changed:
         assert state.placement is not None
         if _only_shrinks(state.placement, wanted[state.id].placement):
-            yield _make_change(state, wanted[state.id], holders, receivers)
+            yield _make_change(state, wanted[state.id], holders, receivers, worths)
         else:
             growing[state.id] = state
     takers = growing.keys() | set(started)
     for job, want in wanted.items():
         if job in growing:
-            yield _make_change(growing[job], want, holders, receivers)
+            yield _make_change(growing[job], want, holders, receivers, worths)
         elif job in takers:
             after = _find_waited_for(job, want.placement, None, holders)
             yield Start(job, want.placement, want.cause, after, want.gang, want.batch_size)
@@ -178,15 +181,17 @@ def _make_change(
     want: Wanted,
     holders: Mapping[GpuRef, JobId],
     receivers: Mapping[GpuRef, JobId],
+    worths: Mapping[JobId, float],
 ) -> Reshape | Move:
     old, new = state.placement, want.placement
     assert old is not None
+    cause = _name_receiver(want.cause, old, new, receivers)
     kind = Reshape if set(old.nodes) & set(new.nodes) else Move
     return kind(
         job=state.id,
         old=old,
         new=new,
-        cause=_name_receiver(want.cause, old, new, receivers),
+        cause=_compare_worths(cause, state.id, worths),
         after=_find_waited_for(state.id, new, old, holders),
         gang=want.gang,
         batch_size=want.batch_size,
@@ -240,6 +245,14 @@ def _name_receiver(
         if ref not in kept and ref in receivers:
             return cause._replace(job=receivers[ref])
     return cause
+
+
+def _compare_worths(cause: Cause, job: JobId, worths: Mapping[JobId, float]) -> Cause:
+    """Say how much more a GPU is worth to the job that profits, where the policy knows that."""
+    own, other = worths.get(job, 0.0), worths.get(cause.job, 0.0) if cause.job else 0.0
+    if not 0.0 < own < other:
+        return cause
+    return cause._replace(worth=float(f"{other / own:.2g}"))
 
 
 def _told(states: Iterable[JobState]) -> Cause | None:

@@ -31,6 +31,7 @@ from dlcore.model import (
 from dlcore.planning import Move, Reshape, Start, Stop, Wait
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape
+from tests.builders import make_cluster, make_snapshot, make_state
 
 NOW = 1000.0
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
@@ -321,6 +322,15 @@ def steps(cause: Cause) -> list[Any]:
         Wait(JobId("gone"), cause),
         Reshape(JobId("gone"), OLD, WIDE, cause),
     ]
+
+
+def test_a_loss_tells_how_much_more_a_gpu_is_worth_to_the_other_job():
+    world = make_snapshot(make_cluster(n1=4), make_state("old", holds={"n1": (0, 1)}))
+    cause = Cause(CauseCode.OUTRANKED, JobId("bert"), worth=2.1)
+    stop = Stop(JobId("old"), Placement.of({N1: [0, 1]}), cause)
+    assert sentence_for_step(world, stop) == (
+        "gives back 2 GPUs: bert comes before it, because a GPU is worth 2.1 times as much there now"
+    )
 
 
 @pytest.mark.parametrize("code", CauseCode)

@@ -194,3 +194,19 @@ def test_a_reason_told_before_a_restart_is_known_again_by_its_value():
     snapshot = make_snapshot(make_cluster(n1=1), *all_told)
     steps = make_steps(snapshot, {}, wait=told, waits={"b": other})
     assert [(step.job, step.cause) for step in steps] == [("b", other)]
+
+
+def test_a_job_that_makes_room_learns_how_much_more_a_gpu_is_worth_there():
+    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
+    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new"))
+    shares = {"old": share(2, Cause(CauseCode.MAKES_ROOM)), "new": 2}
+    shrink, _ = make_steps(snapshot, shares, worths={"old": 2.0, "new": 4.26})
+    assert shrink.cause == Cause(CauseCode.MAKES_ROOM, job="new", worth=2.1)
+
+
+def test_nothing_is_said_of_worth_where_it_is_less_or_unknown():
+    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
+    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new"))
+    for worths in ({"old": 2.0, "new": 1.0}, {"new": 1.0}, {}):
+        stop, _ = make_steps(snapshot, {"new": 4}, worths=worths)
+        assert stop.cause.worth == 0.0

@@ -80,6 +80,20 @@ class Arranging:
 
     # --- the jobs as they are
 
+    def measure_worths(self, stopped: Iterable[Bid]) -> dict[JobId, float]:
+        """What a GPU that changes hands is worth to each job that gets or loses it."""
+        worths: dict[JobId, float] = {}
+        for bid in stopped:
+            if bid.held and bid.state.id not in self.ledger.holdings:
+                worths[bid.state.id] = bid.price * bid.curve.speeds.get(bid.held, 0.0) / bid.held
+        for job, holding in self.ledger.holdings.items():
+            other = self.bids.get(job)
+            if other is not None and holding.gpus != other.held:
+                speeds = other.curve.speeds
+                gain = speeds.get(holding.gpus, 0.0) - speeds.get(other.held, 0.0)
+                worths[job] = max(0.0, other.price * gain / (holding.gpus - other.held))
+        return worths
+
     def _rank_takers(self) -> list[Bid]:
         takers = [bid for bid, gpus in self.chosen.items() if gpus > bid.held]
         return sorted(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
 from dlcore.policies.foresight.curves import Curve, make_curve
-from dlcore.policies.foresight.lengths import Experience
+from dlcore.policies.foresight.lengths import Experience, draw_shares
 from dlcore.policies.foresight.sightings import Sightings, Speeds, expect
 from dlcore.profiles import JobType
 from dlcore.relating import usual_growth
@@ -23,6 +23,12 @@ Key = tuple[object, ...]
 
 OVERDUE_SHARE = 0.1
 """What is supposed to be left of a job that has done all it needed by its own count: so much of that."""
+
+MOST_SAMPLES = 8
+"""A job of unknown length is priced for so many lengths."""
+
+MOST_SAMPLED = 4000
+"""With more jobs for fewer, so that jobs x lengths stay below this."""
 
 LEAST_LEFT = 1e-9
 """Less work than that is taken for so much, because prices are divided by it."""
@@ -37,6 +43,7 @@ class Bid:
         "curves",
         "held",
         "left",
+        "lefts",
         "part",
         "price",
         "state",
@@ -44,14 +51,16 @@ class Bid:
         "weight",
     )
 
-    def __init__(self, state: JobState, curves: tuple[Curve, ...], left: float) -> None:
+    def __init__(self, state: JobState, curves: tuple[Curve, ...]) -> None:
         self.state = state
         self.curves = curves
         """One for each type of GPU that the job can be given."""
         self.curve = curves[0]
         """That of the type on which the job shall be."""
-        self.left = left
+        self.left = LEAST_LEFT
         """The work that is left, in iterations at the speeds of the curves."""
+        self.lefts: list[float] = []
+        """Where it is not known, several that are equally likely."""
         self.weight = 1.0
         """How much an hour of this job counts beside an hour of others."""
         self.price = 0.0
@@ -63,6 +72,11 @@ class Bid:
         self.change_costs: Mapping[int, float] = {}
         self.part = _find_part(state)
         """Which part of the cost of a change is due to a change now."""
+
+    def slow_down(self, factor: float) -> None:
+        """Let the job need so many times as long in every shape."""
+        self.left *= factor
+        self.lefts = [left * factor for left in self.lefts]
 
     @property
     def top(self) -> float:
@@ -111,6 +125,7 @@ class Bidders:
     def __init__(self, view: View) -> None:
         self.profiles = view.predictor.profiles
         self.cluster = view.cluster
+        self.samples = 1
         self._curves: dict[Key, tuple[Speeds, tuple[Curve, ...]]] = {}
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
         self._waiting: dict[JobState, tuple[Key, float]] = {}
@@ -122,12 +137,14 @@ class Bidders:
     def collect(self, view: View, experience: Experience, sightings: Sightings) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
+        jobs = len(view.running) + len(view.pending)
+        self.samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
         bids: list[Bid] = []
         for state in view.running:
             curves = self._curves_of(_key_of(state), state, view, sightings)
             bid = self._bid_running(state, view, curves, experience)
             if bid is not None:
-                bid.left *= sightings.slowness_of(state)
+                bid.slow_down(sightings.slowness_of(state))
                 bids.append(bid)
         for state in view.pending:
             known = self._waiting.get(state)
@@ -137,8 +154,8 @@ class Bidders:
             key, left = known
             curves = self._curves_of(key, state, view, sightings)
             if curves:
-                left = self._settle_left(state, curves, left, view.now, experience)
-                bid = Bid(state, curves, left)
+                bid = Bid(state, curves)
+                self._settle_left(bid, left, view, experience)
                 bid.change_costs = self._costs_of(state.job, view)
                 bids.append(bid)
         return bids
@@ -155,30 +172,29 @@ class Bidders:
         own = [curve for curve in curves if curve.gpu_type == placement.gpu_type]
         if not own:
             return None
+        bid = Bid(state, curves)
         left = state.iterations_total - state.iterations_at(view.now)
-        bid = Bid(state, curves, self._settle_left(state, curves, left, view.now, experience))
+        self._settle_left(bid, left, view, experience)
         bid.curve = own[0]
         if not view.cluster.flawless:
             bid.usable = sum(count_usable(placement, view.cluster).values())
         bid.change_costs = self._costs_of(state.job, view)
         return bid
 
-    def _settle_left(
-        self,
-        state: JobState,
-        curves: tuple[Curve, ...],
-        left: float,
-        now: float,
-        experience: Experience,
-    ) -> float:
-        """How much work is left: what is known, or else what experience says of such a job."""
-        done = state.iterations_at(now)
-        pace = curves[0].hull[1]
+    def _settle_left(self, bid: Bid, left: float, view: View, experience: Experience) -> None:
+        """Say how much work is left: what is known, or else what experience says of such a job."""
+        state, pace = bid.state, bid.curves[0].hull[1]
+        done = state.iterations_at(view.now)
         if left == math.inf:
-            return max(LEAST_LEFT, experience.expect_left(done / pace) * pace)
-        if left <= 0.0:
-            return max(LEAST_LEFT, OVERDUE_SHARE * done)
-        return max(LEAST_LEFT, left)
+            shares = draw_shares(state.id, view.seed, self.samples)
+            attained = done / pace
+            bid.lefts = [
+                max(LEAST_LEFT, experience.expect_left(attained, share) * pace) for share in shares
+            ]
+            left = max(LEAST_LEFT, experience.expect_left(attained, 0.5) * pace)
+        elif left <= 0.0:
+            left = OVERDUE_SHARE * done
+        bid.left = max(LEAST_LEFT, left)
 
     def _costs_of(self, job: Job, view: View) -> Mapping[int, float]:
         key = (job.type, job.gpus.options)

@@ -1,23 +1,27 @@
 """
 How long jobs still take whose length is not known: what the lengths of earlier jobs say.
 
-A job that has trained for a while and is not done belongs to the longer ones. How much longer it
-takes is the question of Gittins: the rate at which jobs that have come so far come to their end. The
-index is the highest chance of an end for each second invested, and its inverse is what the job is
-taken to need yet.
+A job that has trained for a while and is not done belongs to the longer ones: of the earlier jobs only
+those count that took longer still. One number would hide how uncertain that is. Jobs of which the same
+is known would be served one after the other as if their order were known, where equal shares are best.
+So a job of unknown length has several, each as likely as the others; prices are found for each and
+averaged (:mod:`.pricing`).
 """
 
+import zlib
 from bisect import bisect_right
 from typing import NamedTuple
+
+from dlcore.model import JobId
 
 MOST_REMEMBERED = 400
 """So many lengths are remembered, the latest ones."""
 
 FEWEST = 10
-"""As long as fewer jobs have ended, each counts beside what is supposed at first."""
+"""As long as fewer jobs have ended, what is supposed at first counts more than what they say."""
 
 FIRST_GUESS_SECONDS = 600.0
-"""The length on one GPU from which a job of unknown length is supposed to go on, at first."""
+"""The median length on one GPU that is supposed of a job at first."""
 
 
 class Experience(NamedTuple):
@@ -25,26 +29,23 @@ class Experience(NamedTuple):
 
     lengths: tuple[float, ...] = ()
 
-    def expect_left(self, attained: float) -> float:
-        """How much a job needs yet that has had so many seconds on one GPU."""
-        # A length of which nothing is known at all is as likely to double as to end.
-        supposed = max(attained, FIRST_GUESS_SECONDS)
-        first = bisect_right(self.lengths, attained)
-        later = self.lengths[first:]
+    def expect_left(self, attained: float, share: float) -> float:
+        """
+        How much a job needs yet that has had so many seconds on one GPU.
+
+        It needs less with the probability ``share``. Before anything was learnt, a job is as likely to
+        need as much again as it has had as not to.
+        """
+        supposed = max(attained, FIRST_GUESS_SECONDS) * share / (1.0 - share)
+        later = self.lengths[bisect_right(self.lengths, attained) :]
         if not later:
             return supposed
-        learnt = 1.0 / _find_best_rate(later, attained)
+        learnt = max(1e-9, later[int(share * len(later))] - attained)
         trust = len(later) / (len(later) + FEWEST)
         return float(learnt**trust * supposed ** (1.0 - trust))
 
 
-def _find_best_rate(later: tuple[float, ...], attained: float) -> float:
-    """The most ends for each second that is invested in jobs which have come so far."""
-    best, invested, count = 0.0, 0.0, len(later)
-    before = attained
-    for ended, length in enumerate(later, start=1):
-        invested += (length - before) * (count - ended + 1)
-        before = length
-        if invested > 0.0:
-            best = max(best, ended / invested)
-    return best
+def draw_shares(job: JobId, seed: int, samples: int) -> list[float]:
+    """The probabilities at which the lengths of a job are taken: evenly spread, in an order of its own."""
+    order = sorted(range(samples), key=lambda n: zlib.crc32(f"{seed}/{job}/{n}".encode()))
+    return [(n + 0.5) / samples for n in order]

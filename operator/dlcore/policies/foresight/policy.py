@@ -96,21 +96,20 @@ class Foresight:
         outsiders = _find_outsiders(view, bids)
         capacities = _find_capacities(view, outsiders)
         floors = {kind: self.arrivals * level for kind, level in memory.levels.items()}
-        exchanged = 2 * max(capacities.values(), default=0) if len(bids) < MOST_EXCHANGED else 0
-        prices = find_prices(
-            bids, capacities, floors=floors, exchanged=min(exchanged, MOST_EXCHANGED)
-        )
+        prices = find_prices(bids, capacities, floors=floors)
 
         chosen = self._choose(bids, capacities)
         kept = [bid.state.id for bid in chosen if bid.held]
         survivors = leave_only(view, (*kept, *(state.id for state in outsiders)))
         arranging = Arranging(survivors, chosen, horizon=self.horizon)
-        shares = arranging.arrange(bid for bid in bids if bid not in chosen)
+        others = [bid for bid in bids if bid not in chosen]
+        shares = arranging.arrange(others)
         _start_mixed(view, arranging, shares)
         levels = self._smooth(memory, view.now, prices)
         progress = _note_progress(memory, bids, view)
         state = Memory(view.now, levels, progress, lengths, sightings)
-        return Decision(shares, wait=_WAIT, state=state)
+        worths = arranging.measure_worths(others)
+        return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
     def _weigh(self, bids: Sequence[Bid], now: float) -> None:
         """Let old and long jobs count more, and those of a higher priority much more."""
@@ -152,10 +151,6 @@ class Foresight:
             kind: kept * memory.levels.get(kind, price) + (1.0 - kept) * price
             for kind, price in prices.items()
         }
-
-
-MOST_EXCHANGED = 256
-"""So many jobs at the front of the line may change places with their neighbours."""
 
 
 def _new(view: View) -> Memory:

@@ -23,11 +23,14 @@ work falls by it, because no formula knows the order in which jobs end.
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve
+
+EXCHANGED = 128
+"""Of so many jobs at the front of the line, neighbours may change places."""
 
 Slots = list[float]
 """What each GPU of a type would be used for, in worth a second, rising."""
@@ -42,27 +45,44 @@ class Quote(NamedTuple):
 
 
 def find_prices(
-    bids: Iterable[Bid],
-    capacities: Mapping[str, int],
-    *,
-    floors: Mapping[str, float],
-    exchanged: int,
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, floors: Mapping[str, float]
 ) -> dict[str, float]:
     """
     Set the price and the curve of every bid; return what the least used GPU of each type is worth.
 
-    ``floors`` says what every slot of a type is worth at first. Of the first ``exchanged`` jobs in
-    line, neighbours change places where that lowers the sum.
+    ``floors`` says what every slot of a type is worth at first. Where lengths are unknown, prices are
+    the means over the lengths that are supposed.
     """
+    samples = max((len(bid.lefts) for bid in bids), default=0)
+    if not samples:
+        return _price_once(bids, capacities, floors)
+    expected = [bid.left for bid in bids]
+    prices = [0.0] * len(bids)
+    levels = dict.fromkeys(capacities, 0.0)
+    for sample in range(samples):
+        for bid in bids:
+            if bid.lefts:
+                bid.left = bid.lefts[sample]
+        for kind, level in _price_once(bids, capacities, floors).items():
+            levels[kind] += level / samples
+        prices = [price + bid.price / samples for price, bid in zip(prices, bids, strict=True)]
+    for bid, price, left in zip(bids, prices, expected, strict=True):
+        bid.price, bid.left = price, left
+    return levels
+
+
+def _price_once(
+    bids: Sequence[Bid], capacities: Mapping[str, int], floors: Mapping[str, float]
+) -> dict[str, float]:
     slots: dict[str, Slots] = {
         # Where nothing is divided at all there is still a price for the jobs that go on there.
         kind: [floors.get(kind, 0.0)] * max(1, gpus)
         for kind, gpus in capacities.items()
     }
     line = sorted(bids, key=_rank)
-    for bid in reversed(line[exchanged:]):
+    for bid in reversed(line[EXCHANGED:]):
         _settle(slots, bid, _quote(slots, bid))
-    _settle_exchanging(slots, line[:exchanged])
+    _settle_exchanging(slots, line[:EXCHANGED])
     return {kind: worths[0] for kind, worths in slots.items()}
 
 
