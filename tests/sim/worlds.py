@@ -90,6 +90,20 @@ SHORT: Mapping[str, Mapping[str, str]] = {
 """Options with which the policies that search long, or often, take little time."""
 
 
+RARE: Mapping[str, Mapping[str, str]] = {
+    "optimus-periodic": {"period_seconds": "6000"},
+    "sia": {"period": "14400"},
+    "themis": {"lease": "14400"},
+}
+"""Options with which the policies that decide in rounds decide a few thousand times in months."""
+
+
+def write_short(name: str) -> str:
+    """Write a policy as users do, for a test that plays all of them for months."""
+    options = {**SHORT, **RARE}.get(name, {})
+    return ":".join([name, *(f"{option}={value}" for option, value in options.items())])
+
+
 def make_short(name: str) -> Policy:
     """Make a policy by name for a test that plays all of them."""
     return policies.make(name, SHORT.get(name))
