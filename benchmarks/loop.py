@@ -163,6 +163,12 @@ class Place:
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         assert len(statuses) == len(plan.steps) <= len(snapshot.pending)
 
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        pass
+
+    def policy_state(self, policy: str) -> object:  # noqa: ARG002 - nothing came before
+        return None
+
     def note_news(self, job: JobId, news: News, now: float) -> None:
         raise AssertionError(f"{job}: {news} at {now}")
 

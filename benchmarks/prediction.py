@@ -8,6 +8,10 @@ is known but what they show. They are slow and fast, and as long as ``--seconds`
 A row a job: what was told first when 5 % of its iterations were done, the range that stood with it,
 and how long it took from then in fact. Whoever is told nothing at 5 % is asked again until there is
 something; ``told_at`` is at which share of the iterations that was.
+
+With ``--speeds`` no job runs: it is compared how far the speeds that DLJob predicts from the first
+two or three numbers of GPUs are from those that were measured, and those that Coach's marginal utility
+predicts from the same points. A row a predictor and number of points, over all shipped profiles.
 """
 
 import asyncio
@@ -23,6 +27,7 @@ from typing import Any, NamedTuple
 import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result
+from _predictors import compare
 from _replaying import Document, make_document
 
 from dlcontrol.loop import Options
@@ -147,9 +152,13 @@ def profiles() -> tuple[Profile, ...]:
 
 @click.command(help=__doc__)
 @click.option("--seconds", type=click.FloatRange(min=30.0), default=180.0, show_default=True)
+@click.option("--speeds", is_flag=True, help="Compare predictors of speeds instead.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(*, seconds: float, form: str) -> None:
+def main(*, seconds: float, speeds: bool, form: str) -> None:
     """Measure it."""
+    if speeds:
+        print_result(list(compare()), form)
+        return
     logging.getLogger("dllocal").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="dljob-prediction-") as path:
         folder = Path(path)

@@ -34,6 +34,12 @@ class Memory(Protocol):
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
 
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        """Keep what a policy remembers from one decision to the next."""
+
+    def policy_state(self, policy: str) -> object:
+        """What the policy remembered before this controller began; ``None`` if nothing is known."""
+
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
 

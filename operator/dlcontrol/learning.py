@@ -10,7 +10,7 @@ the machine or the network is busy. A cost is measured once for each change. Eve
 further on: a profile is the median of the latest few observations (:mod:`dlcore.profiles`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from dlcore.profiles import (
     AccuracySeen,
     CostSeen,
     CostTerm,
+    JobType,
     Observation,
     SpeedSeen,
 )
@@ -158,6 +159,29 @@ class Lessons:
         yield SpeedSeen(placement.shape, speed, elapsed, now, warming_up=stretch.samples == 0)
         stretch.samples += 1
         stretch.sample = latest
+
+
+def sort_by_type(
+    entry: Entry, observations: Sequence[Observation]
+) -> Mapping[JobType, Sequence[Observation]]:
+    """
+    Say about which type of job each observation is.
+
+    A job that trains another batch than its own (ONES) counts its progress in iterations of its
+    own batch. The speed is one of the type with the batch that it has, in iterations of that.
+    """
+    kind, own = entry.job.type, entry.job.training.batch_size
+    batch = entry.status.batch_size or own
+    if batch == own or not own:
+        return {kind: observations}
+    ratio = own / batch
+    speeds = [
+        each._replace(iterations_per_s=each.iterations_per_s * ratio)
+        for each in observations
+        if isinstance(each, SpeedSeen)
+    ]
+    others = [each for each in observations if not isinstance(each, SpeedSeen)]
+    return {kind._replace(batch_size=batch): speeds, kind: others}
 
 
 def _speaks_for_all(entry: Entry, key: PodKey, state: State) -> bool:

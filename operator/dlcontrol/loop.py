@@ -57,6 +57,8 @@ class _Decided:
     at: float = float("-inf")
     wake_at: float | None = None
     policy_state: object = None
+    is_first: bool = True
+    """Whether what the policy remembers is that of an earlier controller."""
     is_unfinished: bool = False
     """Whether there was more to be done than is done at a time."""
 
@@ -353,6 +355,10 @@ class Controller:
         """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
         self._asides.readmit(scene)
         self._last.at = scene.now
+        name = self._options.policy.name
+        if self._last.is_first:
+            self._last.policy_state = self._memory.policy_state(name)
+            self._last.is_first = False
         for _ in range(len(scene.entries) + 1):
             snapshot = self.snapshot(scene)
             try:
@@ -369,6 +375,7 @@ class Controller:
             else:
                 self._last.wake_at = plan.wake_at
                 self._last.policy_state = plan.policy_state
+                self._memory.keep_policy_state(name, plan.policy_state)
                 plan = self._bite_off(plan)
                 return Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")

@@ -7,6 +7,7 @@ stays known, writes wait up to a bound (:mod:`dlcontrol.pending`), the store is 
 growing intervals, and all this is told once, and once more when it is back.
 """
 
+import json
 import logging
 import random
 import time
@@ -19,7 +20,16 @@ from uuid import uuid4
 
 from dlcontrol.availability import Availability, Notice
 from dlcontrol.knowledge import Knowledge
-from dlcontrol.pending import Dropped, Fold, PendingWrites, Record, ShowGpus, ShowJobs, Write
+from dlcontrol.pending import (
+    Dropped,
+    Fold,
+    KeepState,
+    PendingWrites,
+    Record,
+    ShowGpus,
+    ShowJobs,
+    Write,
+)
 from dlcontrol.store import FREE, Store, Stored, StoreError, fold_into
 from dlcontrol.tables import GpuRow, HistoryEntry, JobRow
 from dlcore.model import JobId
@@ -92,6 +102,7 @@ class Notebook:
         self._availability = Availability(store.address, settings.most_waiting)
         self._refresh_at = time.monotonic()
         self._is_loaded = False
+        self._policy_states: Mapping[str, str] = {}
         self._end_at: float | None = None
         self._closing = Event()
         self._thread = Thread(target=self._run, name="notebook", daemon=True)
@@ -175,6 +186,31 @@ class Notebook:
             return False
         self._shown[kind] = rows
         return True
+
+    # --- what policies remember
+
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        """
+        Keep what a policy remembers, over a restart too, if it is a dict.
+
+        Such a state is made of values that JSON can hold, and never changes in place. Any other
+        one is remembered by the loop, for as long as that lives.
+        """
+        if not isinstance(state, dict):
+            return
+        with self._changed:
+            self._pending.keep_state(policy, state)
+            self._changed.notify_all()
+
+    def policy_state(self, policy: str) -> object:
+        """What the policy remembered when the store was opened; ``None`` if that is nothing."""
+        with self._changed:
+            document = self._policy_states.get(policy)
+        try:
+            return json.loads(document) if document is not None else None
+        except ValueError:
+            log.warning("the state of the policy %s cannot be read, and it begins anew", policy)
+            return None
 
     # --- how it is
 
@@ -273,6 +309,8 @@ class Notebook:
                 self._store.replace_gpus(write.rows)
             case ShowJobs():
                 self._store.replace_jobs(write.rows)
+            case KeepState():
+                self._store.keep_policy_state(write.policy, json.dumps(write.state))
             case _:
                 assert_never(write)
         with self._changed:
@@ -298,7 +336,10 @@ class Notebook:
             known = self._knowledge.revisions()
         changed = [kind for kind, revision in there.items() if known.get(kind) != revision]
         found = self._store.profiles(changed) if changed else {}
+        states = None if self._is_loaded else self._store.policy_states()
         with self._changed:
+            if states is not None:
+                self._policy_states = states
             for kind in changed:
                 self._knowledge.reload(kind, found.get(kind) or Stored(None, there[kind]))
             self._knowledge.forget_all_but(there)

@@ -44,7 +44,15 @@ class ShowJobs:
     rows: tuple[JobRow, ...]
 
 
-Write = Fold | Record | ShowGpus | ShowJobs
+@dataclass(frozen=True, slots=True)
+class KeepState:
+    """What a policy remembers, as a value that JSON can hold."""
+
+    policy: str
+    state: object
+
+
+Write = Fold | Record | ShowGpus | ShowJobs | KeepState
 
 
 class Dropped(NamedTuple):
@@ -72,6 +80,7 @@ class PendingWrites:
         self._entries: deque[HistoryEntry] = deque()
         self._gpus: ShowGpus | None = None
         self._jobs: ShowJobs | None = None
+        self._state: KeepState | None = None
         self._turn = 0
         self.under_way: Write | None = None
         """What was taken and is not written yet."""
@@ -94,6 +103,9 @@ class PendingWrites:
 
     def show_jobs(self, rows: tuple[JobRow, ...]) -> None:
         self._jobs = ShowJobs(rows)
+
+    def keep_state(self, policy: str, state: object) -> None:
+        self._state = KeepState(policy, state)
 
     def _make_room(self) -> None:
         while len(self) > self._most:
@@ -122,7 +134,13 @@ class PendingWrites:
     def take(self) -> Write | None:
         """Take the next piece, each kind in its turn; ``None`` if there is nothing to write."""
         assert self.under_way is None
-        takers = (self._take_fold, self._take_record, self._take_gpus, self._take_jobs)
+        takers = (
+            self._take_fold,
+            self._take_record,
+            self._take_gpus,
+            self._take_jobs,
+            self._take_state,
+        )
         for _ in takers:
             take = takers[self._turn % len(takers)]
             self._turn += 1
@@ -149,6 +167,10 @@ class PendingWrites:
 
     def _take_jobs(self) -> ShowJobs | None:
         taken, self._jobs = self._jobs, None
+        return taken
+
+    def _take_state(self) -> KeepState | None:
+        taken, self._state = self._state, None
         return taken
 
     def finish(self) -> None:
@@ -178,7 +200,12 @@ class PendingWrites:
     @property
     def is_empty(self) -> bool:
         return not (
-            self.under_way or self._observations or self._entries or self._gpus or self._jobs
+            self.under_way
+            or self._observations
+            or self._entries
+            or self._gpus
+            or self._jobs
+            or self._state
         )
 
     def __len__(self) -> int:

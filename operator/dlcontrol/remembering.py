@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dlcontrol import observing
 from dlcontrol.inventory import gpu_rows
-from dlcontrol.learning import Lessons, Resumption
+from dlcontrol.learning import Lessons, Resumption, sort_by_type
 from dlcontrol.learning_pods import PodLessons
 from dlcontrol.notebook import Notebook
 from dlcontrol.platforms import Entry, PodKey
@@ -61,7 +61,8 @@ class Remembrance:
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
         """Learn from what a SideCar says."""
         lesson = self._lessons.hear(entry, key, state, now)
-        self._learn(entry.job.type, lesson.observations)
+        for kind, observations in sort_by_type(entry, lesson.observations).items():
+            self._learn(kind, observations)
         if lesson.resumed is not None:
             self._resumptions[key.job] = lesson.resumed
             change = self._changes.get(key.job)
@@ -79,10 +80,11 @@ class Remembrance:
         if not self._own_types:
             return
         entries = scene.entries.values()
-        living = {entry.job.type for entry in entries if not entry.status.is_final}
-        for kind in self._own_types - living:
+        # With an elastic batch, a job has a type for each batch that it has trained.
+        living = {entry.job.type.model for entry in entries if not entry.status.is_final}
+        for kind in {kind for kind in self._own_types if kind.model not in living}:
             self.notebook.forget(kind)
-        self._own_types &= living
+            self._own_types.discard(kind)
 
     def resumptions(self) -> Mapping[JobId, Resumption]:
         """Which jobs have taken the first step of their latest start, and what it has cost them."""
@@ -131,6 +133,14 @@ class Remembrance:
                 self._changes[step.job] = entry
         if entries:
             self.notebook.record(entries)
+
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        """Keep what a policy remembers from one decision to the next."""
+        self.notebook.keep_policy_state(policy, state)
+
+    def policy_state(self, policy: str) -> object:
+        """What the policy remembered before this controller began."""
+        return self.notebook.policy_state(policy)
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""

@@ -152,6 +152,7 @@ STEPS: Sequence[Sequence[str]] = (
         """,
     ),
     ("ALTER TABLE history ADD COLUMN warning INTEGER NOT NULL DEFAULT 0",),
+    ("CREATE TABLE policy_states (policy TEXT PRIMARY KEY, document TEXT NOT NULL)",),
 )
 """The statements that bring a file from each version of the schema to the next."""
 

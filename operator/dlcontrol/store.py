@@ -164,6 +164,12 @@ class Store(Protocol):
     def jobs(self) -> tuple[JobRow, ...]:
         """Read the table of jobs, by name."""
 
+    def keep_policy_state(self, policy: str, document: str) -> None:
+        """Let this be the state of a policy, in place of the former one."""
+
+    def policy_states(self) -> Mapping[str, str]:
+        """Read the states of policies that were kept, by their names."""
+
     def close(self) -> None:
         """Release what it holds; it is not used afterwards."""
 

@@ -221,6 +221,15 @@ class MongoStore:
             profile = self._documents.read(kind, raw)
         return Stored(profile, document["revision"], tickets)
 
+    # --- what policies remember
+
+    def keep_policy_state(self, policy: str, document: str) -> None:
+        self._put("policy_states", {"_id": policy, "document": document})
+
+    def policy_states(self) -> Mapping[str, str]:
+        with self._asking() as db:
+            return {each["_id"]: each["document"] for each in db.policy_states.find({})}
+
     # --- the history
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:

@@ -118,6 +118,16 @@ class SqliteStore:
             profile = self._documents.read(kind, document)
         return kind, Stored(profile, revision, Ticket.read_all(tickets))
 
+    # --- what policies remember
+
+    def keep_policy_state(self, policy: str, document: str) -> None:
+        with self._writer.transaction(writes=True) as db:
+            db.execute("INSERT OR REPLACE INTO policy_states VALUES (?, ?)", (policy, document))
+
+    def policy_states(self) -> Mapping[str, str]:
+        with self._reader.transaction(writes=False) as db:
+            return dict(db.execute("SELECT policy, document FROM policy_states"))
+
     # --- the history
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:

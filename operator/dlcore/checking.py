@@ -36,6 +36,8 @@ class Law(StrEnum):
     """Only GPUs that exist, are healthy and of the told type are given."""
     ALLOWED_SHAPE = "allowed-shape"
     """A job gets a number, a type and a spread of GPUs that it said it can run on."""
+    ALLOWED_BATCH = "allowed-batch"
+    """Only a job with an elastic batch gets another batch, and none above its limit."""
     WHOLE_GANG = "whole-gang"
     """A job gets all the GPUs it needs to make progress, or none."""
     RELEASED_FIRST = "released-first"
@@ -272,6 +274,7 @@ class _Replay:
             self._refuse(Law.ALLOWED_SHAPE, job, f"cannot run on {gpus} GPUs")
         if state.job.gpus.whole_nodes and step.gang <= gpus and not state.gang:
             self._check_whole_nodes(job, whole)
+        self._check_batch(step, state)
         self._check_kind(job, state, whole)
 
     def _check_whole_nodes(self, job: JobId, whole: Placement) -> None:
@@ -285,6 +288,15 @@ class _Replay:
                 self._refuse(
                     Law.ALLOWED_SHAPE, job, f"is on several nodes and has a part of {node}"
                 )
+
+    def _check_batch(self, step: Start | Reshape | Move, state: JobState) -> None:
+        batch, wanted = state.job.batch, step.batch_size
+        if wanted is None or wanted == state.batch_size:
+            return
+        if not batch.elastic:
+            self._refuse(Law.ALLOWED_BATCH, step.job, "may not change its batch")
+        elif batch.maximum and wanted > batch.maximum:
+            self._refuse(Law.ALLOWED_BATCH, step.job, f"may not train a batch of {wanted}")
 
     def _check_kind(self, job: JobId, state: JobState, whole: Placement) -> None:
         demand, nodes = state.job.gpus, whole.shape.nodes

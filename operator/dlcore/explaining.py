@@ -159,6 +159,7 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.TOO_LARGE: lambda _: "this cluster could never give it enough GPUs",
     CauseCode.GANG_INCOMPLETE: lambda _: "not all of its pods have their GPUs yet",
     CauseCode.CHECKPOINT_ELSEWHERE: lambda _: "its checkpoint is on another node only",
+    CauseCode.NEXT_ROUND: lambda _: "this policy shares GPUs out at intervals only",
     CauseCode.NO_ROOM_FOR_POD: lambda _: "no node with enough GPUs has room for its pod",
     CauseCode.POD_FITS_NOWHERE: lambda _: "no node of this cluster could take its pod",
     CauseCode.NAMESPACE_LIMIT: lambda _: "its namespace may not have more GPUs",
@@ -424,6 +425,7 @@ _WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
     CauseCode.POD_FITS_NOWHERE: _pod_fits_nowhere,
     CauseCode.NAMESPACE_LIMIT: _namespace_limit,
     CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
+    CauseCode.NEXT_ROUND: lambda *_: "for the next round, in which the policy shares out all GPUs",
 }
 
 

@@ -318,6 +318,7 @@ class CauseCode(StrEnum):
     TOO_LARGE = "TooLarge"
     GANG_INCOMPLETE = "GangIncomplete"
     CHECKPOINT_ELSEWHERE = "CheckpointElsewhere"
+    NEXT_ROUND = "NextRound"
 
 
 OWN_REASONS = frozenset(

@@ -87,7 +87,8 @@ def _keeps(state: JobState, share: Share) -> bool:
         return False
     if share.gpu_type is not None and share.gpu_type != placement.gpu_type:
         return False
-    if share.batch_size is not None and share.batch_size != state.batch_size:
+    batch_size = _batch_of(state, share)
+    if batch_size is not None and batch_size != state.batch_size:
         return False
     return share.nodes is None or share.nodes == count_nodes(placement)
 
@@ -127,8 +128,16 @@ def _loses(state: JobState, want: Wanted | None) -> bool:
     return want.placement.gpus < placement.gpus and want.cause.code not in OWN_REASONS
 
 
-def _want(share: Share, placement: Placement) -> Wanted:
-    return Wanted(placement, share.cause, share.gang, share.batch_size)
+def _want(state: JobState, share: Share, placement: Placement) -> Wanted:
+    return Wanted(placement, share.cause, share.gang, _batch_of(state, share))
+
+
+def _batch_of(state: JobState, share: Share) -> int | None:
+    """The batch that the share wants, as far as the user lets it change; ``None`` keeps it."""
+    batch, wanted = state.job.batch, share.batch_size
+    if wanted is None or not batch.elastic:
+        return None
+    return min(wanted, batch.maximum) if batch.maximum else wanted
 
 
 def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placement | None:
@@ -205,7 +214,7 @@ class _Placer:
             shrunk = _keep_or_shrink(state, share, self.cluster)
             self._hold(shrunk or state.placement)
             if shrunk is not None:
-                wanted[state.id] = _want(share, shrunk)
+                wanted[state.id] = _want(state, share, shrunk)
             else:
                 takers[state.id] = state
         takers.update((state.id, state) for state in newcomers)
@@ -213,7 +222,7 @@ class _Placer:
         for job in [job for job in shares if job in takers]:
             placement = self._place(takers[job], shares[job])
             if placement is not None:
-                wanted[job] = _want(shares[job], placement)
+                wanted[job] = _want(takers[job], shares[job], placement)
             elif takers[job].placement is None:
                 unplaced[job] = self._why_not(takers[job], shares[job])
         return wanted, unplaced

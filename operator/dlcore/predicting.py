@@ -85,6 +85,18 @@ class Predictor:
                 return known[0]
         return self._atlas.estimate(job.type, shape)[0]
 
+    def speed_with(self, job: Job, shape: Shape, *, batch_size: int | None) -> float:
+        """
+        The speed with another global batch, in iterations a second of the job's own batch.
+
+        An iteration with twice the batch is two of the job's own: it is as many samples.
+        """
+        own = job.type.batch_size or job.training.batch_size
+        if not batch_size or not own or batch_size == own:
+            return self.speed(job, shape)
+        kind = job.type._replace(batch_size=batch_size)
+        return self._atlas.estimate(kind, shape)[0] * (batch_size / own)
+
     def estimate(self, job: Job, shape: Shape) -> Estimate:
         """The speed, and how far it can be trusted."""
         profile = self._profiles.get(job.type)

@@ -295,6 +295,25 @@ def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
     }
 
 
+def count_good(
+    placement: Placement, nodes: Mapping[NodeName, int], cluster: Cluster
+) -> dict[NodeName, int]:
+    """
+    Count, of the GPUs kept on each node, those that other jobs could be given.
+
+    A job may go on with GPUs that no other job would get; it gives those up first.
+    """
+    counts = dict(nodes)
+    if cluster.flawless:
+        return counts
+    good, whole = count_usable(placement, cluster), count_nodes(placement)
+    for node, count in nodes.items():
+        bad = whole.get(node, 0) - good.get(node, 0)
+        if bad:
+            counts[node] = max(min(count, good[node]), count - bad)
+    return counts
+
+
 def _count_good(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
     return len(set(cluster.usable[node]).intersection(gpus))
 

@@ -52,6 +52,7 @@ from dlsim.beliefs import Beliefs, believe
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.curves import Ground, Pool
 from dlsim.documents import Described
+from dlsim.noise import noise_of
 from dlsim.scaling import load_standard_curves
 from dlsim.shipped import load_profiles, load_shipped
 from dlsim.workloads import Standing, TracedJob, Workload, with_costs
@@ -223,9 +224,12 @@ class _Look:
             placement=_find_placement(status, cluster),
             started_at=None if status.started_at is None else status.started_at - self._now,
             bound_to=() if job.checkpoint.shared else status.bound_to,
+            batch_size=status.batch_size,
         )
         believed = None if math.isfinite(total) else math.inf
-        return TracedJob(job, done + left, believed=believed, standing=standing)
+        return TracedJob(
+            job, done + left, believed=believed, standing=standing, noise=noise_of(job)
+        )
 
     def _count_done(self, status: Status) -> float:
         """How far it is by now, if it has gone on since it was last heard of."""

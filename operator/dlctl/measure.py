@@ -16,7 +16,7 @@ import click
 
 from dlcontrol.loop import Options
 from dlcontrol.store import Store, fold_into
-from dlcore import jobfile
+from dlcore import jobfile, mini_epochs
 from dlcore.model import Job, Mechanism, Node
 from dlcore.problems import Problem
 from dlcore.profiles import (
@@ -31,13 +31,16 @@ from dlctl.ending import run_to_the_end
 from dlctl.messages import say
 from dllocal import devices, trainers
 from dllocal.measuring import Bench, Stuck, Told
-from dllocal.profiling import Course, profile_job
+from dllocal.profiling import Course, profile_in_mini_epochs, profile_job
 from dllocal.running import Setup
 from dlsim import yamlfiles
 from dlsim.clusters import Machines, build_packed
 from dlsim.errors import BadInput
 
 Document = dict[str, Any]
+
+MINI_EPOCH_SHARES = 3
+"""A mini-epoch lasts as long as warming up, measuring, and as much again: 30 s where ``--seconds`` is 10."""
 
 
 def measure(
@@ -48,9 +51,12 @@ def measure(
     seconds: float,
     rounds: int,
     mechanism: Mechanism,
+    in_mini_epochs: bool = False,
 ) -> Profile:
     """Measure the job of a file; told on the way is what it is doing."""
     document, job = read_job(file)
+    if in_mini_epochs:
+        counts = mini_epochs.count_gpus(job.gpus.options)
     counts = counts or job.gpus.options
     check(file, job, counts)
     with _quiet("dllocal"), tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
@@ -63,17 +69,24 @@ def measure(
             poll_seconds=min(1.0, seconds / 4),
         )
         course = Course(counts=counts, rounds=rounds, patience_s=600.0 + 20 * seconds)
+        length_s = MINI_EPOCH_SHARES * seconds if in_mini_epochs else None
         try:
-            return run_to_the_end(_measure(setup, document, course))
+            return run_to_the_end(_measure(setup, document, course, length_s))
         except Stuck as error:
             raise click.ClickException(
                 f"{error}; dljob logs of it are gone, run it alone"
             ) from error
 
 
-async def _measure(setup: Setup, document: Document, course: Course) -> Profile:
+async def _measure(
+    setup: Setup, document: Document, course: Course, mini_epoch_s: float | None
+) -> Profile:
     async with Bench(setup) as bench:
-        return await profile_job(bench, document, course, say)
+        if mini_epoch_s is None:
+            return await profile_job(bench, document, course, say)
+        return await profile_in_mini_epochs(
+            bench, document, seconds=mini_epoch_s, patience_s=course.patience_s, watch=say
+        )
 
 
 @contextmanager

@@ -256,6 +256,13 @@ def _read(file: Path) -> Iterator[Profile]:
     "--rounds", type=click.IntRange(1, 9), default=1, show_default=True, help="How often."
 )
 @click.option(
+    "--mini-epochs",
+    "in_mini_epochs",
+    is_flag=True,
+    help="Run Coach's four mini-epochs instead, two with the fewest GPUs of the job and two with the "
+    "next number, each of 3 x --seconds with the fewest.",
+)
+@click.option(
     "--mechanism",
     type=click.Choice([each.value for each in Mechanism]),
     default=Mechanism.RECREATE.value,
@@ -276,6 +283,10 @@ def measure(
     # Not at the top, because nothing else here needs all that runs jobs.
     from dlctl import measure as measuring  # noqa: PLC0415
 
+    if given["in_mini_epochs"] and (given["counts"] or given["rounds"] > 1):
+        raise click.UsageError(
+            "--mini-epochs says itself what is measured; leave out --gpus, --rounds"
+        )
     found = measuring.measure(file, seconds=seconds, mechanism=Mechanism(mechanism), **given)
     known = measuring.keep(store, found, seconds)
     click.echo(_tell(known) if output is None else _write([known], output), nl=False)

@@ -12,7 +12,7 @@ from dlctl import printing, writing
 from dlctl.bars import progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import say
-from dlsim.reproducing import REPRODUCTIONS, WHOLE
+from dlsim.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
 from dlsim.reproducing.findings import Row
 
 
@@ -42,7 +42,15 @@ from dlsim.reproducing.findings import Row
     help="Also draw them, as PNG and SVG into DIR, or into plots/. The word behind it is taken for "
     "DIR, so without DIR put it last.",
 )
-def command(name: str, *, is_whole: bool, output: str, plot: Path | None) -> None:
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Play the traces in DIR instead of the shipped ones; for afs: philly_CLUSTER.csv.",
+)
+def command(
+    name: str, *, is_whole: bool, output: str, plot: Path | None, traces: Path | None
+) -> None:
     """
     Play the evaluation of a paper again and print its own figures beside ours.
 
@@ -50,16 +58,16 @@ def command(name: str, *, is_whole: bool, output: str, plot: Path | None) -> Non
     papers, or peers: the figures of other simulators.
     What was assumed for each stands in docs/reproduction.md.
     """
-    reproduce = WHOLE.get(name) if is_whole else REPRODUCTIONS[name]
-    if is_whole and reproduce is None:
+    if is_whole and name not in WHOLE:
         raise click.UsageError(f"{name} has one form only; leave --all out")
-    if reproduce is None:
-        there = ", ".join(each for each, make in REPRODUCTIONS.items() if make is not None)
-        raise click.UsageError(f"{name} is not part of this version yet; there is {there}")
+    reproduce = (WHOLE if is_whole else REPRODUCTIONS)[name]
+    if traces is not None and name not in FROM_TRACES:
+        raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
     if plot is not None:
         writing.check_writable(plot / "picture.png")
     with progress_bar() as bar:
-        reproduction = reproduce(bar.watch if bar is not None else None)
+        watch = bar.watch if bar is not None else None
+        reproduction = FROM_TRACES[name](watch, [traces]) if traces else reproduce(watch)
     if plot is not None:
         # Not at the top, because it takes longer to load than most commands take to run.
         from dlctl.pictures import write_pictures  # noqa: PLC0415
@@ -84,9 +92,8 @@ def show_rows(rows: Sequence[Row], form: str) -> str:
     for row in rows:
         spread = _round(row.spread) if row.spread else ""
         ratio = f"{row.ours / row.paper:.3f}" if row.paper else ""
-        table.add_row(
-            row.item, row.quantity, row.unit, _round(row.paper), _round(row.ours), spread, ratio
-        )
+        paper = _round(row.paper) if row.paper else ""
+        table.add_row(row.item, row.quantity, row.unit, paper, _round(row.ours), spread, ratio)
     return printing.render(table)
 
 

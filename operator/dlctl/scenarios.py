@@ -18,7 +18,7 @@ from dlcore.model import Mechanism
 from dlctl import arguments, printing
 from dlsim.clusters import fill_nodes
 from dlsim.costs import DEFAULT_COSTS
-from dlsim.scenarios import Scenario
+from dlsim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, Scenario
 from dlsim.worlds import WORLDS
 
 DEFAULT_GPUS = 64
@@ -68,6 +68,8 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         speed_error=given.pop("speed_error", 0.0),
         size_error=given.pop("size_error", 0.0),
         sizes_known=given.pop("sizes", "known") == "known",
+        known=given.pop("known", "all"),
+        predictor=given.pop("predictor", "own"),
     )
 
 
@@ -193,6 +195,22 @@ KNOWLEDGE: Options = (
         default="known",
         show_default=True,
         help="unknown: policies are not given how many iterations a job needs.",
+    ),
+    click.option(
+        "--known",
+        type=click.Choice(["all", MINI_EPOCHS]),
+        default="all",
+        show_default=True,
+        help="Which speeds policies know: all, or what Coach's mini-epochs show of each type of job, for "
+        "which every job pays before it trains.",
+    ),
+    click.option(
+        "--predictor",
+        type=click.Choice(["own", MARGINAL_UTILITY]),
+        default="own",
+        show_default=True,
+        help="How policies conclude from speeds that they know to others: as DLJob does, or by Coach's "
+        "marginal utility.",
     ),
 )
 """What policies know."""

@@ -34,7 +34,7 @@ from dlctl.scenarios import (
 )
 from dlsim.errors import BadInput
 from dlsim.records import Record, Series
-from dlsim.scenarios import Scenario, build_setting, read_workload
+from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
@@ -121,6 +121,7 @@ def run(scenario: Scenario, options: Options) -> None:
     """Play a trace, and print the figures."""
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
+    setting = charge_trials(scenario, setting, workload)
     scores = [outcome.score for outcome in conclude(options, workload, setting)]
     bound = bounding.compute(workload, setting) if options.bound else None
     click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)

@@ -1,17 +1,17 @@
 """
 The paper's offline profiling: a job runs for a while on each number of GPUs, and what is learnt of
-it there is its profile (``dljob profiles measure``).
+it there is its profile (``dljob profiles measure``). With ``--mini-epochs`` it runs Coach's plan
+(:mod:`dlcore.mini_epochs`) instead.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcore import jobfile
+from dlcore import jobfile, mini_epochs
 from dlcore.model import JobId
-from dlcore.profiles import Profile
+from dlcore.profiles import JobType, Profile, Speed
 from dllocal.measuring import Bench
-from dlwire.messages import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,32 +37,70 @@ async def profile_job(
     kind = jobfile.parse(document, require_template=True).type
     job = bench.put(document, course.counts[0])
     for gpus in [*course.counts] * course.rounds:
-        on = f"on {gpus} GPU{'s' if gpus != 1 else ''}"
-        watch(f"{job} starts {on}")
+        on = _name(gpus)
+        watch(f"{job} starts on {on}")
         await bench.have(job, gpus, course.patience_s)
-        watch(f"{job} trains {on}")
+        watch(f"{job} trains on {on}")
         for _ in range(course.samples):
             await _measure_speed(bench, job, course.patience_s)
+    return await _end(bench, job, kind, course.patience_s, watch)
+
+
+async def profile_in_mini_epochs(
+    bench: Bench,
+    document: dict[str, Any],
+    *,
+    seconds: float,
+    patience_s: float,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Profile:
+    """Take the job through Coach's mini-epochs, each as long as that on its fewest GPUs."""
+    parsed = jobfile.parse(document, require_template=True)
+    options = parsed.gpus.options
+    job = bench.put(document, options[0])
+    watch(f"{job} starts on {_name(options[0])}")
+    await bench.have(job, options[0], patience_s)
+    watch(f"{job} shows how much it trains in {seconds:g} s")
+    per_s = await _measure_speed(bench, job, patience_s)
+    for epoch in mini_epochs.plan(options, per_s, seconds=seconds):
+        await bench.have(job, epoch.gpus, patience_s)
+        watch(f"{job} trains {epoch.iterations} iterations on {_name(epoch.gpus)}")
+        before = _seen(bench, job)
+        await bench.train(job, epoch.iterations, patience_s)
+        # A mini-epoch that was over too soon to be measured goes on until it is.
+        if _seen(bench, job) == before:
+            await _measure_speed(bench, job, patience_s)
+    return await _end(bench, job, parsed.type, patience_s, watch)
+
+
+def _name(gpus: int) -> str:
+    return f"{gpus} GPU{'s' if gpus != 1 else ''}"
+
+
+async def _end(
+    bench: Bench, job: JobId, kind: JobType, patience_s: float, watch: Callable[[str], None]
+) -> Profile:
     watch(f"{job} ends")
-    await bench.take_down(job, course.patience_s)
+    await bench.take_down(job, patience_s)
     return bench.running.memory.profiles()[kind]
 
 
-async def _measure_speed(bench: Bench, job: JobId, patience_s: float) -> None:
-    """Return when the speed in the present shape was measured once more."""
-    placement = bench.entry(job).status.placement
-    assert placement is not None
-    before = _seen_at(bench, job, placement.shape)
+async def _measure_speed(bench: Bench, job: JobId, patience_s: float) -> float:
+    """Return the speed in the present shape when it was measured once more."""
+    before = _seen(bench, job).seen_at
     await bench.until(
         job,
-        lambda: _seen_at(bench, job, placement.shape) > before,
+        lambda: _seen(bench, job).seen_at > before,
         "train long enough to be measured",
         patience_s,
     )
+    return _seen(bench, job).iterations_per_s
 
 
-def _seen_at(bench: Bench, job: JobId, shape: Shape) -> float:
-    """When a speed was measured last in this shape; 0 if never."""
+def _seen(bench: Bench, job: JobId) -> Speed:
+    """What was measured last in the job's present shape; a speed of 0 if nothing was."""
+    placement = bench.entry(job).status.placement
+    assert placement is not None
     profile = bench.running.memory.profiles().get(bench.entry(job).job.type)
-    speed = profile.speeds.get(shape) if profile is not None else None
-    return speed.seen_at if speed is not None else 0.0
+    speed = profile.speeds.get(placement.shape) if profile is not None else None
+    return speed if speed is not None else Speed(0.0, 0.0)

@@ -11,7 +11,7 @@ Pure: the same job, node and settings make the same pod.
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,6 +58,11 @@ SMALL: Final[Json] = {
     "limits": {"cpu": "500m", "memory": "32Mi"},
 }
 """What the init container asks for: it copies two files and ends."""
+
+
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+MOST_PREFERRED: Final = 32
+"""Nodes that a pod is said to prefer; a job on more has a part of itself on few of them anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +313,39 @@ def make_auxiliary(document: Json, role: Role, number: int) -> Json:
     """Make one pod of an auxiliary role."""
     metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
     _hide_gpus(template["spec"])
+    _prefer_beside(template["spec"], document)
     return _pod(metadata, template, auxiliary_name(metadata["name"], role.name, number), role.name)
+
+
+def _prefer_beside(spec: Json, document: Json) -> None:
+    """
+    Let a pod come to a node where its job trains if it can, the one with the most GPUs first.
+
+    What parameter servers and workers exchange then stays inside a node (DRAGON, 3.1; Coach, 4.5). It is
+    a preference only, and none at all where the user states one: a node may have no room for it.
+    """
+    allocation = (document.get("status") or {}).get("allocation") or {}
+    counts = {each["name"]: len(each["gpuIds"]) for each in allocation.get("nodes") or ()}
+    affinity = spec.get("affinity") or {}
+    # What has another form than Kubernetes wants is left to it to refuse.
+    nodes = (affinity.get("nodeAffinity") or {}) if isinstance(affinity, Mapping) else None
+    if not counts or not isinstance(nodes, Mapping):
+        return
+    if nodes.get(PREFERRED) or affinity.get("podAffinity"):
+        return
+    most = sum(counts.values())
+    preferred = [
+        {
+            "weight": max(1, 100 * count // most),
+            "preference": {
+                "matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]
+            },
+        }
+        for node, count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[
+            :MOST_PREFERRED
+        ]
+    ]
+    spec["affinity"] = {**affinity, "nodeAffinity": {**nodes, PREFERRED: preferred}}
 
 
 def _hide_gpus(spec: Json) -> None:

@@ -81,6 +81,10 @@ class Coordinator:
         run.activity = Activity.TRAINING
         self._listener.training_starts(run)
 
+    def restart(self, run: Run) -> None:
+        """Let a run that trains where it shall be stop and start again there, with another batch."""
+        self._stop(run, saves=True)
+
     def settle(self) -> None:
         """Let everybody go whom the new targets concern."""
         touched, self._touched = self._touched, {}

@@ -62,11 +62,41 @@ class Run:
     """What its last checkpoint holds."""
     training_since: float = 0.0
     efficiency: float = 0.0
+    batch_size: int | None = None
+    """The batch that its process was started with."""
+    worth: float = 1.0
+    """What an iteration is worth now, of one with the job's own batch."""
+    wasted: float = 0.0
+    """Iterations done so far that larger batches have made worth nothing."""
     finished: bool = False
     alone_s: float = 0.0
     """Its remaining time with one GPU when it became pending."""
     points: list[AccuracyPoint] = field(default_factory=list)
     """The accuracies that it has reported, by iteration."""
+
+    def wasted_at(self, now: float) -> float:
+        """Iterations of no worth by ``now``; less than none where smaller batches were worth more."""
+        if self.worth == 1.0:
+            return self.wasted
+        state = self.state
+        return self.wasted + state.speed * (now - state.observed_at) * (1.0 - self.worth)
+
+    def worthy_at(self, now: float) -> float:
+        """What it has done by ``now``, in iterations of its own batch."""
+        return min(self.state.iterations_at(now) - self.wasted_at(now), self.traced.iterations)
+
+    def progress_at(self, now: float) -> float:
+        """The share of its training that is done."""
+        return self.worthy_at(now) / self.traced.iterations if self.traced.iterations > 0 else 1.0
+
+    @property
+    def needed(self) -> float:
+        """How many iterations it needs in all, if those still to come have the batch that it has now."""
+        total = self.traced.iterations
+        if self.worth == 1.0:
+            return total + self.wasted
+        done = self.state.iterations_done
+        return done + (total + self.wasted - done) / self.worth
 
     def serves(self, placement: Placement) -> bool:
         """Whether it trains at that placement already."""

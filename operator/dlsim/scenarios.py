@@ -2,8 +2,8 @@
 A scenario: everything besides the policy that determines a simulation, as one value.
 
 The verbs make one of their command lines, and :mod:`dlsim.comparing` one of each combination that
-it plays; it can be sent to another process. :func:`build_setting` and :func:`read_workload` turn it
-into what :mod:`dlsim.simulating` plays.
+it plays; it can be sent to another process. :func:`build_setting`, :func:`read_workload` and
+:func:`charge_trials` turn it into what :mod:`dlsim.simulating` plays.
 """
 
 import math
@@ -14,7 +14,7 @@ from pathlib import Path
 from dlcore.limits import NamespaceLimits
 from dlcore.model import Cluster, Mechanism
 from dlcore.profiles import JobType, Profile
-from dlsim import failures, shipped, workloads, worlds
+from dlsim import failures, knowing, shipped, workloads, worlds
 from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
@@ -22,6 +22,9 @@ from dlsim.sampling import Sample, sample
 from dlsim.workloads import Workload
 from dlsim.world import Setting
 from dlsim.worlds import WORLDS, Rules
+
+MINI_EPOCHS = "mini-epochs"
+MARGINAL_UTILITY = "marginal-utility"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,10 @@ class Scenario:
     speed_error: float = 0.0
     size_error: float = 0.0
     sizes_known: bool = True
+    known: str = "all"
+    """Which speeds policies know: all, or those of ``mini-epochs`` (:mod:`dlsim.knowing`)."""
+    predictor: str = "own"
+    """How policies conclude to other speeds: as DLJob does, or by ``marginal-utility``."""
 
     @property
     def rules(self) -> Rules | None:
@@ -114,4 +121,19 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         sizes_known=scenario.sizes_known,
         seed=seed,
     )
-    return believe(sample(workload, cluster, part), beliefs)
+    workload = sample(workload, cluster, part)
+    if scenario.known == MINI_EPOCHS:
+        workload = knowing.know_by_mini_epochs(workload)
+    # Speeds that were measured are wrong before anything is concluded from them.
+    workload = believe(workload, beliefs)
+    if scenario.predictor == MARGINAL_UTILITY:
+        workload = knowing.believe_marginal_utility(workload)
+    return workload
+
+
+def charge_trials(scenario: Scenario, setting: Setting, workload: Workload) -> Setting:
+    """Charge every job for what is measured of it before it trains."""
+    if scenario.known != MINI_EPOCHS:
+        return setting
+    trials = knowing.price_mini_epochs(workload, setting.costs, setting.mechanism)
+    return replace(setting, trials=trials)

@@ -9,7 +9,7 @@ Job types bear the names of their source (``ResNet-18``, ``imagenet``) and name 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -221,6 +221,11 @@ class StepTimes:
 
     def __init__(self, measured: Mapping[Shape, Iterable[StepTime]]) -> None:
         self._measured = {shape: sorted(steps) for shape, steps in measured.items()}
+
+    @property
+    def measured(self) -> Mapping[Shape, Sequence[StepTime]]:
+        """The steps by shape, in order of their local batch."""
+        return self._measured
 
     def speeds_at(self, batch: int) -> dict[Shape, Speed]:
         """Iterations per second at a global batch, for every shape that can train it."""

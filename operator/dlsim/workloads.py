@@ -30,6 +30,7 @@ from dlsim.documents import (
     read_documents,
 )
 from dlsim.learning import Learning
+from dlsim.noise import Noise, noise_of
 from dlsim.scaling import Scaling, load_standard_curves, make_scaler
 from dlsim.shipped import load_shipped
 from dlsim.traces import Request, Trace, read_trace
@@ -50,6 +51,8 @@ class Standing:
     """When it was first given GPUs, which is not after 0."""
     bound_to: tuple[NodeName, ...] = ()
     """The nodes that hold its unshared checkpoint."""
+    batch_size: int | None = None
+    """The batch that it was last given, if not its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class TracedJob:
     """
     standing: Standing | None = None
     """Of a job that a live system has already: it is there from the beginning."""
+    noise: Noise | None = None
+    """What larger batches cost it in convergence; without one, nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +193,5 @@ def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) 
     if rigid:
         job = replace(job, gpus=replace(job.gpus, options=(job.gpus.requested,)))
     learning = find_learning(document, seed)
-    return TracedJob(speeds.add(job), count_iterations(document, learning), learning)
+    iterations = count_iterations(document, learning)
+    return TracedJob(speeds.add(job), iterations, learning, noise=noise_of(job))

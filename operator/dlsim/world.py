@@ -8,8 +8,8 @@ made for all of them. What the decision costs is the business of :mod:`dlsim.coo
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from dlcore import cycle, fitting, rooms
 from dlcore.contract import Policy
@@ -26,7 +26,7 @@ from dlcore.model import (
 )
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.predicting import Predictor
-from dlcore.profiles import AccuracyPoint, Costs
+from dlcore.profiles import AccuracyPoint, Costs, JobType
 from dlcore.queues import Queue
 from dlsim import beliefs
 from dlsim.coordinator import Coordinator
@@ -77,6 +77,8 @@ class Setting:
     """Decisions are made at multiples of this only; 0: whenever something has happened."""
     growth: Growth | None = None
     """How far jobs may grow at once; ``None``: as far as they like."""
+    trials: Mapping[JobType, float] = field(default_factory=dict)
+    """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
 
 
 class World:
@@ -137,7 +139,7 @@ class World:
         self.record.ended_at = self._kernel.now
         for run in self._runs.values():
             if not run.finished:
-                done = min(run.state.iterations_at(self._kernel.now), run.traced.iterations)
+                done = run.worthy_at(self._kernel.now)
                 run.record.iterations = done + run.record.redone
         return self.record
 
@@ -231,14 +233,19 @@ class World:
 
     def _change(self, run: Run, step: Reshape | Move) -> None:
         self._note_change(run, step)
+        batch_size = step.batch_size or run.state.batch_size
+        # The GPUs may be the same, and yet a process has to be told of its new batch.
+        restarts = run.serves(step.new) and batch_size != run.batch_size
         self._note(
             run,
             placement=step.new,
             gang=step.gang,
-            batch_size=step.batch_size or run.state.batch_size,
-            adjusting=not run.serves(step.new),
+            batch_size=batch_size,
+            adjusting=restarts or not run.serves(step.new),
         )
         self._coordinator.retarget(run, step.new)
+        if restarts:
+            self._coordinator.restart(run)
 
     def _note_change(self, run: Run, step: Reshape | Move) -> None:
         growth = step.new.gpus - step.old.gpus
@@ -284,6 +291,7 @@ class World:
             service=standing.service,
             started_at=standing.started_at,
             bound_to=standing.bound_to,
+            batch_size=standing.batch_size,
         )
         # Judged by what was asked for, so that every policy is given the same jobs. A live system
         # has taken a job that it can run on fewer GPUs.
@@ -369,6 +377,7 @@ class World:
         done = run.state.iterations_at(now)
         kept = max(run.safe_iterations, done - unsaved_s * run.state.speed)
         run.record.redone += done - kept
+        run.wasted -= (done - kept) * (1.0 - run.worth)
         self._note(run, iterations_done=kept)
 
     def _regain(self, name: NodeName) -> None:
@@ -392,7 +401,7 @@ class World:
         assert run.serving is not None
         now = self._kernel.now
         job, shape = run.state.job, run.serving.shape
-        speed = self._truth.speed(job, shape)
+        speed = self._truth.speed_with(job, shape, batch_size=run.state.batch_size)
         if speed <= 0:
             raise BadInput(
                 self._workload.name,
@@ -402,19 +411,49 @@ class World:
         self._end_idling(run)
         run.trained = True
         run.training_since = now
+        run.batch_size = run.state.batch_size
         bound = () if job.checkpoint.shared else run.serving.nodes
         run.profiled = max(run.profiled, shape.gpus)
         growth = self._setting.growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
         self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound)
+        self._weigh(run)
         alone = self._one_gpu_speed(run)
-        run.efficiency = speed / alone if alone > 0 else 0.0
+        run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
         self.record.efficiency.add(run.efficiency, now)
         self._log(run, Happening.TRAINS, shape.gpus)
         self._due = True
-        left = run.traced.iterations - run.state.iterations_done
+        self._foresee(run)
+
+    def _weigh(self, run: Run) -> None:
+        """Say what its iterations are worth from now on, with the batch that it has."""
+        noise, own = run.traced.noise, run.state.job.training.batch_size
+        batch = run.state.batch_size or own
+        if noise is None or not own or (batch == own and run.worth == 1.0):
+            return
+        progress = run.progress_at(self._kernel.now)
+        run.worth = noise.worth(batch, own=own, progress=progress) if batch != own else 1.0
+        if run.traced.learning is None:
+            self._note(run, iterations_total=self._reckon(run))
+
+    def _foresee(self, run: Run) -> None:
+        """Set its completion, or the moment from which its iterations are worth something else."""
+        now, speed = self._kernel.now, run.state.speed
+        noise, progress = run.traced.noise, run.progress_at(now)
+        if noise is not None and run.worth != 1.0 and (knot := noise.next_change(progress)) < 1.0:
+            missing = (knot - progress) * run.traced.iterations
+            knot_at = now + max(missing / (speed * run.worth), RESOLUTION)
+            self._kernel.at(knot_at, Order.CHANGE, _bind(self._reweigh, run, run.stamp))
+            return
+        left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
         self._kernel.at(done_at, Order.COMPLETION, _bind(self._complete, run, run.stamp))
+
+    def _reweigh(self, run: Run, stamp: int) -> None:
+        if run.stamp == stamp:
+            self._note(run)
+            self._weigh(run)
+            self._foresee(run)
 
     def training_halts(self, run: Run, *, saves: bool) -> None:
         """Count the run as not training from now on."""
@@ -439,8 +478,9 @@ class World:
         """Give the run a new state that is true now, and let the next snapshot show it."""
         now = self._kernel.now
         old = run.state
+        run.wasted = run.wasted_at(now)
         known: dict[str, object] = {
-            "iterations_done": min(old.iterations_at(now), run.traced.iterations),
+            "iterations_done": min(old.iterations_at(now), run.traced.iterations + run.wasted),
             "service": old.service_at(now),
             "observed_at": now,
         }
@@ -488,7 +528,7 @@ class World:
 
     def _time_alone(self, run: Run) -> float:
         """Its remaining time with one GPU."""
-        left = run.traced.iterations - run.state.iterations_done
+        left = run.traced.iterations + run.wasted - run.state.iterations_done
         speed = self._one_gpu_speed(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
@@ -509,7 +549,11 @@ class World:
         return self._truth.speed(job, self._truth.shape(1, kind))
 
     def _costs_of(self, run: Run) -> Costs:
-        return self._truth.costs_of(run.state.job)
+        costs = self._truth.costs_of(run.state.job)
+        trial_s = 0.0 if run.trained else self._setting.trials.get(run.state.job.type, 0.0)
+        if not trial_s:
+            return costs
+        return replace(costs, process_initialization=costs.process_initialization + trial_s)
 
     def _make_predictor(self) -> Predictor:
         return Predictor(
@@ -537,6 +581,15 @@ class World:
                 if run.traced.believed is not None:
                     self._note(run)
 
+    def _reckon(self, run: Run) -> float:
+        """How many iterations policies believe that it needs, if its batch stays as it is."""
+        believed = run.traced.believed
+        if believed is None:
+            return run.needed
+        # They err about these as they do about those of its own batch.
+        total = run.needed * (believed / run.traced.iterations)
+        return beliefs.revise(total, run.state.iterations_done)
+
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
         """How many iterations the job will need, by what it has shown so far."""
         job = traced.job
@@ -559,16 +612,20 @@ class World:
             if learning is None or unknown or not self._report(run, learning):
                 continue
             total = self._forecast(run.traced, run.points)
-            done = state.iterations_at(self._kernel.now) / run.traced.iterations
+            done = run.progress_at(self._kernel.now)
             run.record.predictions.append((done, total / run.traced.iterations))
             self._note(run, iterations_total=total)
 
     def _report(self, run: Run, learning: Learning) -> bool:
         """Add the points of the evaluations since the last one; tell whether there were any."""
         every = run.traced.iterations / EVALUATIONS
-        due = int(run.state.iterations_at(self._kernel.now) / every)
+        wasted = run.wasted_at(self._kernel.now)
+        due = int((run.state.iterations_at(self._kernel.now) - wasted) / every)
         news = range(len(run.points) + 1, due + 1)
-        run.points.extend(AccuracyPoint(n * every, learning.accuracy_at(n * every)) for n in news)
+        # A job counts what it does; what it has learnt is less where batches were larger.
+        run.points.extend(
+            AccuracyPoint(n * every + wasted, learning.accuracy_at(n * every)) for n in news
+        )
         return len(news) > 0
 
 

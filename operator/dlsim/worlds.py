@@ -40,6 +40,7 @@ from dlcore.profiles import Costs, JobType, Profile
 from dlsim.clusters import Machines
 from dlsim.costs import costs_of_change
 from dlsim.curves import Curve
+from dlsim.noise import noise_of
 from dlsim.rounds import Growth
 from dlsim.scaling import PolluxApplications, Profiles
 from dlsim.shipped import load_shipped
@@ -294,7 +295,8 @@ def _adapt_job(
     if not rigid:
         widest = max(len(node.gpus) for node in nodes)
         job = replace(job, gpus=demand_of(rules, job, node_gpus=widest))
-    return replace(traced, job=replace(job, batch=rules.batch_of(job)))
+    job = replace(job, batch=rules.batch_of(job))
+    return replace(traced, job=job, noise=traced.noise or noise_of(job))
 
 
 def demand_of(rules: Rules, job: Job, *, node_gpus: int) -> GpuDemand:

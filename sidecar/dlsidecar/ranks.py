@@ -51,7 +51,7 @@ def lay_out(run: Run, *, framework: str) -> list[Rank]:
             "CUDA_VISIBLE_DEVICES": visible,
             "NVIDIA_VISIBLE_DEVICES": visible,
             **describe(run, local_rank),
-            **describe_batch(run),
+            **describe_batch(run, local_rank),
         }
         ranks.append(Rank(run.rank_offset + local_rank, local_rank, gpus, environment))
     return ranks
@@ -65,12 +65,20 @@ def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
     return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
 
 
-def describe_batch(run: Run) -> dict[str, str]:
-    """Tell of a batch size that is not the job's own (elastic batches only)."""
+def describe_batch(run: Run, local_rank: int) -> dict[str, str]:
+    """
+    Return the batch size, if one is declared: of the whole job, and of this process.
+
+    The parts of the processes differ by one sample at most and add up to the whole.
+    """
     if not run.batch_size:
         return {}
+    rank = run.rank_offset + local_rank
+    before = run.batch_size * rank // run.world_size
+    after = run.batch_size * (rank + 1) // run.world_size
     return {
         "DLJOB_BATCH_SIZE": str(run.batch_size),
+        "DLJOB_PROCESS_BATCH_SIZE": str(after - before),
         "DLJOB_LEARNING_RATE_FACTOR": repr(run.learning_rate_factor),
     }
 

@@ -43,6 +43,7 @@ class PlayedMemory:
         self.known = {profile.type: profile}
         self.plans: list[Plan] = []
         self.news: list[tuple[JobId, News]] = []
+        self.policy_states: dict[str, object] = {}
 
     def profiles(self) -> Mapping[JobType, Profile]:
         return self.known
@@ -58,6 +59,12 @@ class PlayedMemory:
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         self.plans.append(plan)
+
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        self.policy_states[policy] = state
+
+    def policy_state(self, policy: str) -> object:
+        return self.policy_states.get(policy)
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         self.news.append((job, news))

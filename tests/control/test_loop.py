@@ -654,6 +654,35 @@ def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
         assert government.scene.seats[job][NodeName("n0")].is_stamped(government.leader.epoch)
 
 
+@dataclass
+class Remembering(Lawless):
+    """Remembers how often it has decided."""
+
+    name: ClassVar[str] = "remembering"
+    remembered: list[object] = field(default_factory=list)
+
+    def allocate(self, view: View) -> Decision:
+        self.remembered.append(view.state)
+        count = view.state["count"] if isinstance(view.state, dict) else 0
+        return replace(super().allocate(view), state={"count": count + 1})
+
+
+def test_what_a_policy_remembers_survives_its_controller():
+    policy = Remembering()
+    with governed(policy) as government:
+        submit(government, "job")
+        government.begin()
+        government.world.run(20.0)
+        assert policy.remembered[0] is None
+        last = policy.remembered[-1]
+        government.kill(government.leader)
+        government.begin()
+        policy.remembered.clear()
+        government.world.run(20.0)
+        assert isinstance(last, dict)
+        assert policy.remembered[0] == {"count": last["count"] + 1}
+
+
 def test_it_does_not_wait_for_ever_for_those_who_are_silent():
     policy = Lawless()
     with governed(policy) as government:

@@ -27,6 +27,7 @@ from dlcore.model import (
     Phase,
     Placement,
     Snapshot,
+    Training,
 )
 from dlcore.planning import Plan, Reshape, Start
 from dlcore.profiles import JobType, SpeedSeen
@@ -102,6 +103,28 @@ def test_a_job_that_does_not_say_its_type_learns_from_itself(memory):
     there = entry(1, ONE)
     trains(memory, there, since=100.0, until=110.0)
     assert speeds_of(memory, OWN) == pytest.approx([10.0])
+
+
+def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory):
+    kind = JobType("resnet", "imagenet", 64)
+    there = entry(1, ONE, kind, batch_size=128)
+    job = replace(there.job, type=kind, training=Training(iterations=1000, batch_size=64))
+    trains(memory, replace(there, job=job), since=100.0, until=110.0)
+    # Ten iterations of its own batch a second are five of the larger one.
+    assert speeds_of(memory, kind._replace(batch_size=128)) == pytest.approx([5.0])
+    assert speeds_of(memory, kind) == []
+
+
+def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
+    there = entry(1, ONE, batch_size=128)
+    job = replace(there.job, training=Training(iterations=1000, batch_size=64))
+    there = replace(there, job=job)
+    trains(memory, there, since=100.0, until=110.0)
+    memory.look(scene(there))
+    assert speeds_of(memory, OWN._replace(batch_size=128)) == pytest.approx([5.0])
+    over = replace(there, status=replace(there.status, phase=Phase.COMPLETED))
+    memory.look(scene(over))
+    assert memory.profiles() == {}
 
 
 def test_what_only_one_job_can_use_is_not_kept(memory, file):

@@ -13,7 +13,7 @@ import pytest
 from dlcore import checking
 from dlcore.checking import BrokenLaw, Law
 from dlcore.limits import NamespaceLimits
-from dlcore.model import Cause, CauseCode, JobId
+from dlcore.model import BatchRange, Cause, CauseCode, JobId
 from dlcore.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
@@ -79,7 +79,19 @@ LIMITED = replace(
     limits=NamespaceLimits(max_gpus={"team": 3}),
 )
 
+ELASTIC = BatchRange(elastic=True, maximum=128)
+
 BREAKING: dict[Law, dict[str, Any]] = {
+    Law.ALLOWED_BATCH: {
+        "a batch changes that is not elastic": (
+            make_snapshot(TWO_NODES, old(batch_size=64)),
+            [change(A, on(n1=(0, 1)), batch_size=128)],
+        ),
+        "a newcomer gets a batch beyond its limit": (
+            make_snapshot(TWO_NODES, new(batch=ELASTIC)),
+            [start(on(n1=(0,)), batch_size=256)],
+        ),
+    },
     Law.ROOM_FOR_PODS: {
         "a pod comes where there is too little CPU": (FEW_CPUS, [start(on(n2=(0,)))]),
         "two pods come where there is room for one": (
@@ -390,7 +402,7 @@ KEEPING = {
         [change(A, on(n1=(0,)), cause=Cause(CauseCode.MAKES_ROOM))],
     ),
     "only the batch size changes": (
-        make_snapshot(TWO_NODES, old(batch_size=64)),
+        make_snapshot(TWO_NODES, old(batch_size=64, batch=ELASTIC)),
         [change(A, on(n1=(0, 1)), batch_size=128)],
     ),
     "a mixture that the job can run on": (

@@ -11,7 +11,7 @@ import pytest
 
 from dlcore import contract, model, planning
 from dlcore.checking import Law
-from dlcore.model import CauseCode
+from dlcore.model import BatchRange, CauseCode
 from dlcore.planning import Move, Reshape
 from tests.builders import make_cluster, make_placement, make_snapshot, make_state, make_steps
 
@@ -24,6 +24,7 @@ share: Any = contract.Share
 
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 BEHIND = Cause(CauseCode.BEHIND)
+ELASTIC = BatchRange(elastic=True, maximum=512)
 
 
 def test_nothing_changes_when_nothing_should():
@@ -117,7 +118,7 @@ def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
 
 
 def test_a_new_batch_size_alone_is_a_change():
-    old = make_state("old", holds={"n1": (0,)}, batch_size=128)
+    old = make_state("old", holds={"n1": (0,)}, batch_size=128, batch=ELASTIC)
     snapshot = make_snapshot(make_cluster(n1=1), old)
     (step,) = make_steps(snapshot, {"old": share(1, batch_size=256)})
     assert (step.batch_size, step.old, step.new) == (256, old.placement, old.placement)
@@ -127,9 +128,18 @@ def test_a_new_batch_size_alone_is_a_change():
 
 
 def test_a_newcomer_may_start_with_a_batch_size_of_its_own():
-    snapshot = make_snapshot(make_cluster(n1=1), make_state("new"))
+    snapshot = make_snapshot(make_cluster(n1=1), make_state("new", batch=ELASTIC))
     (step,) = make_steps(snapshot, {"new": share(1, batch_size=64)})
     assert step.batch_size == 64
+
+
+def test_a_policy_changes_the_batch_only_of_jobs_that_allow_it_and_as_far_as_they_do():
+    old = make_state("old", holds={"n1": (0,)})
+    fixed, elastic = make_state("fixed"), make_state("elastic", batch=ELASTIC)
+    snapshot = make_snapshot(make_cluster(n1=3), old, fixed, elastic)
+    shares = dict.fromkeys(("old", "fixed", "elastic"), share(1, batch_size=1024))
+    steps = make_steps(snapshot, shares)
+    assert [(step.job, step.batch_size) for step in steps] == [("fixed", None), ("elastic", 512)]
 
 
 def test_a_waiting_job_is_told_why_only_when_the_reason_is_another():

@@ -341,6 +341,33 @@ def test_kube_pods_never_binds_a_pod_where_the_whole_job_could_not_follow():
     assert started(plan)["new"].nodes == ("n1", "n2")
 
 
+def test_kube_pods_binds_pods_in_an_order_that_is_drawn_if_it_is_told_so():
+    states = [make_state(name, options=(3,)) for name in ("one", "other")]
+    cluster = make_cluster(n1=1, n2=1, n3=1)
+    drawn = {
+        tuple(sorted((job, held.gpus) for job, held in started(plan).items()))
+        for seed in range(40)
+        for plan in [decide("kube-pods", make_snapshot(cluster, *states, seed=seed), drawn="true")]
+    }
+    assert (("one", 3),) in drawn
+    assert (("one", 2), ("other", 1)) in drawn
+    assert (("one", 1), ("other", 2)) in drawn
+
+
+def test_kube_pods_trains_with_a_part_of_the_pods_if_it_is_told_so():
+    old = make_state("old", options=(1,), holds={"n1": (2,)})
+    job = make_state("job", options=(2, 3), requested=3)
+    snapshot = make_snapshot(make_cluster(n1=3), old, job)
+    for partial, gang in (("true", 0), ("false", 3)):
+        (step,) = decide("kube-pods", snapshot, partial=partial).steps
+        assert isinstance(step, Start)
+        assert (step.placement.gpus, step.gang) == (2, gang)
+    held = make_state("job", options=(2, 3), requested=3, holds={"n1": (0, 1)})
+    (step,) = decide("kube-pods", make_snapshot(make_cluster(n1=3), held), partial="true").steps
+    assert isinstance(step, Reshape)
+    assert step.new.gpus == 3
+
+
 def test_kube_pods_waits_where_no_pod_can_be_bound():
     old = make_state("old", options=(2,), holds={"n1": (0, 1)})
     bound = make_state("bound", options=(1,), bound_to=("n1",))

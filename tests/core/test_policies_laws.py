@@ -24,7 +24,25 @@ from tests.builders import make_cluster, make_node, make_snapshot, make_state, m
 
 every_policy = pytest.mark.parametrize("name", policies.NAMES)
 
-ELASTIC = {"adaptive", "foresight", "afs-l", "max-min", "optimus"}
+ELASTIC = {
+    "adaptive",
+    "afs-l",
+    "afs-p",
+    "afs-s",
+    "dragon",
+    "foresight",
+    "hdf",
+    "hesrpt",
+    "lyra",
+    "max-min",
+    "optimus",
+    "optimus-periodic",
+    "sia",
+    "smartfill",
+    "srsf-e",
+    "srtf-e",
+    "themis",
+}
 """Those that may go on from what they have decided, one step at a time; the others are at rest."""
 
 TYPES = ("V100", "P100")

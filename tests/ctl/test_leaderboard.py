@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +19,10 @@ from tests.ctl.running import FIVE
 PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"
 SUITE = load_suite()
 
+TRACES = [
+    {"file": "suite/five.csv", "part": "tuning", "cluster": "1x8"},
+    {"file": "suite/same.csv", "part": "judging", "cluster": "2x4"},
+]
 DEFINITION = {
     "version": 7,
     "placements": ["counted", "packed"],
@@ -26,15 +31,12 @@ DEFINITION = {
     "seeds": [0],
     "window": 4,
     "reference": "max-min",
-    "traces": [
-        {"file": "suite/five.csv", "part": "tuning", "cluster": "1x8"},
-        {"file": "suite/same.csv", "part": "judging", "cluster": "2x4"},
-    ],
+    "traces": TRACES,
 }
 
 
 @pytest.fixture
-def small(tmp_path) -> Path:
+def small(tmp_path: Path) -> Path:
     """A suite of two small traces."""
     folder = tmp_path / "suite"
     folder.mkdir()
@@ -61,9 +63,9 @@ def bones(page: str) -> list[str]:
 NAMES = set(policies.NAMES)
 
 
-def make_up(policy: str) -> list[dict]:
+def make_up(policy: str) -> list[dict[str, Any]]:
     """Rows as if each task of the shipped suite had been played."""
-    score = {"avg_jct_s": 3.0, "p99_jct_s": 9.0, "makespan_s": 9.0, "unfinished": 0}
+    score: dict[str, Any] = {"avg_jct_s": 3.0, "p99_jct_s": 9.0, "makespan_s": 9.0, "unfinished": 0}
     score |= {"unfair_local_share": 0.1, "jobs": 5}
     tasks = plan_suite(SUITE, [policy])
     return make_rows(
@@ -85,7 +87,7 @@ def test_every_trace_of_the_suite_is_shipped_and_small():
 
 
 def test_half_of_the_traces_are_for_judging_and_share_no_cluster_with_the_others():
-    clusters = {part: set() for part in ("tuning", "judging")}
+    clusters: dict[str, set[str]] = {part: set() for part in ("tuning", "judging")}
     for entry in SUITE.entries:
         name = entry.path.name.split(".csv")[0].removesuffix("_part").removesuffix("_models")
         clusters[entry.part].add(name)
@@ -111,8 +113,8 @@ def test_the_suite_is_every_trace_in_every_scenario_with_a_bound(small):
     ("change", "told"),
     [
         ({"placements": ["scattered"]}, "placement"),
-        ({"traces": [DEFINITION["traces"][0]] * 2}, "twice"),
-        ({"traces": [DEFINITION["traces"][0] | {"part": "both"}]}, "'both' is no part"),
+        ({"traces": [TRACES[0]] * 2}, "twice"),
+        ({"traces": [TRACES[0] | {"part": "both"}]}, "'both' is no part"),
     ],
 )
 def test_a_wrong_definition_is_refused(small, change, told):

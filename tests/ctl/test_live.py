@@ -106,7 +106,8 @@ def test_what_is_left_follows_from_how_far_the_job_is(played):
     played.do("give", "a", {"n1": (0, 1, 2, 3)}, iteration=0, speed=2.0)
 
     def end() -> float:
-        return played("simulate", "--live", "-o", "json").data[0]["ends"][0]["ends_in_s"]
+        (score,) = played("simulate", "--live", "-o", "json").data
+        return float(score["ends"][0]["ends_in_s"])
 
     begin = end()
     played.do("train", "a", 750, speed=2.0)

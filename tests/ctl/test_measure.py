@@ -127,3 +127,32 @@ def test_a_file_with_several_jobs_is_refused(dljob, job, tmp_path):
     store = tmp_path / "profiles.db"
     result = dljob("profiles", "measure", job, "--cluster=1x2", "--store", store)
     assert "holds 2 documents; put the job to be measured into a file of its own" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_mini_epochs_measure_the_two_smallest_numbers_of_gpus(dljob, job, tmp_path):
+    document = yaml.safe_load(job.read_text())
+    document["spec"]["gpus"]["options"] = [1, 2, 4]
+    job.write_text(yaml.safe_dump(document))
+    store = tmp_path / "profiles.db"
+    options = ("--cluster=1x2", "--seconds=0.5", "--mini-epochs", "--mechanism=in-place")
+    result = dljob("profiles", "measure", job, *options, "--store", store)
+    assert result.status == 0, result.stderr
+    epochs = [line for line in result.stderr.splitlines() if "iterations on" in line]
+    assert [line.rpartition(" on ")[2] for line in epochs] == ["1 GPU", "1 GPU", "2 GPUs", "2 GPUs"]
+    # As many iterations in each: those that take three times --seconds with one GPU.
+    (iterations,) = {int(line.split()[2]) for line in epochs}
+    assert iterations == pytest.approx(1.5 * SPEEDS[1], rel=0.3)
+    opened = open_store(str(store), environment={})
+    profile = opened.profiles()[KIND].profile
+    opened.close()
+    assert profile is not None
+    assert {shape.gpus for shape in profile.speeds} == {1, 2}
+
+
+def test_mini_epochs_say_themselves_what_is_measured(dljob, job, tmp_path):
+    store = tmp_path / "profiles.db"
+    result = dljob("profiles", "measure", job, "--mini-epochs", "--gpus=1", "--store", store)
+    assert result.status != 0
+    assert "--mini-epochs says itself what is measured" in result.stderr

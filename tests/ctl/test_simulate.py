@@ -527,3 +527,14 @@ def test_a_wrong_part_or_error_is_refused(dljob, folder, option, value, told):
     result = dljob("simulate", "five.csv", option, value)
     assert result.status == 2
     assert told in result.stderr
+
+
+def test_what_policies_know_of_speeds_can_be_chosen(dljob, folder):
+    (folder / "jobs.csv").write_text(HEADER + "0,0,600,2\n1,5,600,4\n")
+    args = ("simulate", "jobs.csv", "--gpus", 8, "--policy", "adaptive", "-o", "json")
+    (exact,) = dljob(*args).data
+    (measured,) = dljob(*args, "--known", "mini-epochs").data
+    coach = ("--known", "mini-epochs", "--predictor", "marginal-utility")
+    (believed,) = dljob(*args, *coach).data
+    # Mini-epochs cost time, and what is concluded from them by a parabola costs more.
+    assert exact["avg_jct_s"] < measured["avg_jct_s"] < believed["avg_jct_s"]

@@ -109,12 +109,18 @@ class Kubelets:
 
     def trainings(self, pod: str) -> dict[int, str]:
         """The processes that the SideCar in a pod has given GPUs, each with how these are named."""
+        return self._find_told(pod, "CUDA_VISIBLE_DEVICES")
+
+    def told(self, pod: str, variable: str) -> set[str]:
+        """What the processes of a pod are told in a variable of their environment."""
+        return set(self._find_told(pod, variable).values())
+
+    def _find_told(self, pod: str, variable: str) -> dict[int, str]:
         found = {}
         for pid in _descendants(self.pids()[pod]):
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            for variable in environment:
-                name, _, value = variable.decode().partition("=")
-                if name == "CUDA_VISIBLE_DEVICES" and value:
+            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                name, _, value = line.decode().partition("=")
+                if name == variable and value:
                     found[pid] = value
         return found
 

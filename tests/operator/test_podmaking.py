@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -219,3 +220,34 @@ def test_auxiliaries_see_no_gpus_whatever_their_image_says():
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-1] == {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"
+
+
+def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    document = {**yaml.safe_load(JOB), "status": status or {}}
+    template.setdefault("containers", [{"name": "ps", "image": "i"}])
+    role = Role(name="ps", replicas=1, template={"spec": template})
+    spec: dict[str, Any] = podmaking.make_auxiliary(document, role, 0)["spec"]
+    return spec
+
+
+def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
+    nodes = [{"name": "n1", "gpuIds": [0]}, {"name": "n2", "gpuIds": [0, 1, 2]}]
+    spec = make_server({}, {"allocation": {"gpus": 4, "nodes": nodes}})
+    preferred = spec["affinity"]["nodeAffinity"][podmaking.PREFERRED]
+    fields = [each["preference"]["matchFields"][0]["values"] for each in preferred]
+    assert (fields, [each["weight"] for each in preferred]) == ([["n2"], ["n1"]], [75, 25])
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {"nodeAffinity": {podmaking.PREFERRED: [{"weight": 1, "preference": {}}]}},
+        {"podAffinity": {podmaking.PREFERRED: [{"weight": 1}]}},
+        "nonsense",
+    ],
+)
+def test_what_the_user_prefers_of_an_auxiliary_is_left_as_it_is(affinity):
+    nodes = [{"name": "n1", "gpuIds": [0]}]
+    spec = make_server({"affinity": affinity}, {"allocation": {"gpus": 1, "nodes": nodes}})
+    assert spec["affinity"] == affinity
+    assert "affinity" not in make_server({})

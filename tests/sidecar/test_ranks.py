@@ -114,7 +114,15 @@ def test_a_batch_size_is_told_only_where_it_was_changed(framework):
     assert "DLJOB_BATCH_SIZE" not in environments(run_of(1), framework)[0]
     (changed,) = environments(run_of(1, batch_size=512, learning_rate_factor=2.0), framework)
     assert changed["DLJOB_BATCH_SIZE"] == "512"
+    assert changed["DLJOB_PROCESS_BATCH_SIZE"] == "512"
     assert changed["DLJOB_LEARNING_RATE_FACTOR"] == "2.0"
+
+
+def test_the_parts_of_all_processes_make_up_the_batch():
+    nodes = [run_of(2, 1, offset=offset, batch_size=100) for offset in (0, 2)]
+    told = [each for run in nodes for each in environments(run, "pytorch")]
+    assert [each["DLJOB_PROCESS_BATCH_SIZE"] for each in told] == ["33", "33", "34"]
+    assert {each["DLJOB_BATCH_SIZE"] for each in told} == {"100"}
 
 
 def test_more_processes_than_gpus_share():

@@ -2,6 +2,7 @@
 Optimal schedules of small cases, computed by other means than the bound that is held against them.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -17,10 +18,9 @@ def hesrpt_total(sizes: Sequence[float], gpus: int, power: float) -> float:
     The closed form of heSRPT (Berg, Vesilo, Harchol-Balter 2020, arXiv 1903.09346, theorem 3).
     """
     c = 1.0 / (1.0 - power)
-    total = 0.0
-    for rank, size in enumerate(sorted(sizes, reverse=True), start=1):
-        total += size * (rank**c - (rank - 1) ** c) ** (1.0 / c)
-    return total / gpus**power
+    ranked = enumerate(sorted(sizes, reverse=True), start=1)
+    total = math.fsum(size * (rank**c - (rank - 1) ** c) ** (1.0 / c) for rank, size in ranked)
+    return total / math.pow(gpus, power)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _least_in_order(jobs: Sequence[Small], gpus: int, order: Sequence[Event]) ->
     variables = steps * width
     cost, fixed, fixed_to = np.zeros(variables), [], []
     work = np.zeros((len(jobs), variables))
-    bounds = [(0.0, None)] * variables
+    most = np.full(variables, np.inf)
     present: set[int] = set()
     for step, (what, who) in enumerate(order):
         until = np.zeros(variables)
@@ -72,7 +72,7 @@ def _least_in_order(jobs: Sequence[Small], gpus: int, order: Sequence[Event]) ->
         for place, allocation in enumerate(allocations):
             at = step * width + place
             if any(count and each not in present for each, count in enumerate(allocation)):
-                bounds[at] = (0.0, 0.0)
+                most[at] = 0.0
             for each, count in enumerate(allocation):
                 work[each, at] = jobs[each].speeds[count] if count else 0.0
         if what == "comes":
@@ -88,7 +88,7 @@ def _least_in_order(jobs: Sequence[Small], gpus: int, order: Sequence[Event]) ->
         b_ub=[-job.work for job in jobs],
         A_eq=np.array(fixed),
         b_eq=fixed_to,
-        bounds=bounds,
+        bounds=np.column_stack([np.zeros(variables), most]),
     )
     if solved.status != 0:
         return None

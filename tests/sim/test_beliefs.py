@@ -12,7 +12,7 @@ from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.beliefs import MORE_OVERDUE, Beliefs, believe, revise
-from dlsim.workloads import Workload
+from dlsim.workloads import TracedJob, Workload
 from dlsim.world import Setting, World
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
@@ -20,6 +20,11 @@ from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
 
 def workload_of(count: int) -> Workload:
     return make_workload(*(make_traced(f"j{i}", at=float(i)) for i in range(count)))
+
+
+def believed_of(traced: TracedJob) -> float:
+    assert traced.believed is not None
+    return traced.believed
 
 
 @dataclass
@@ -73,7 +78,7 @@ def test_each_number_of_gpus_has_an_error_of_its_own_that_spreading_does_not_cha
 
 def test_lengths_are_believed_wrong_by_a_factor_for_each_job():
     workload = believe(workload_of(500), Beliefs(size_error=0.2))
-    errors = [math.log(traced.believed / traced.iterations) for traced in workload.jobs]
+    errors = [math.log(believed_of(traced) / traced.iterations) for traced in workload.jobs]
     assert median(errors) == pytest.approx(0.0, abs=0.03)
     assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
     assert all(traced.iterations == 1000.0 for traced in workload.jobs)
@@ -99,7 +104,7 @@ def test_policies_are_told_what_is_believed_and_jobs_take_as_long_as_they_do():
 def test_a_job_that_outlives_what_was_believed_of_it_has_a_little_left_that_grows():
     workload = believe(workload_of(8), Beliefs(size_error=0.5, seed=1))
     seen, _ = play(workload)
-    short = {each.job.id: each.believed for each in workload.jobs if each.believed < 800.0}
+    short = {each.job.id: believed_of(each) for each in workload.jobs if believed_of(each) < 800.0}
     assert short
     for job, believed in short.items():
         beliefs = [(done, total) for name, done, total in seen.seen if name == job]

@@ -6,11 +6,11 @@ out. Beside the prices that the search finds, prices drawn at random are held ag
 because *any* prices must prove something true.
 """
 
+import math
 import random
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,17 +18,14 @@ from dlcore import policies
 from dlcore.limits import NamespaceLimits
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.bounding.ascent import Times, choose_edges
 from dlsim.bounding.demands import read_demands
 from dlsim.bounding.dual import Dual, Market
-from dlsim.bounds import bound_mean_jct
+from dlsim.bounds import CLOCK_S, bound_mean_jct
 from dlsim.records import Record
 from dlsim.workloads import TracedJob, Workload
 from dlsim.world import Outage, Setting, World
 from dlwire.messages import Shape
-from tests.sim.worlds import COSTS
-
-every_policy = pytest.mark.parametrize("name", policies.NAMES)
+from tests.sim.worlds import COSTS, make_short
 
 OPTIONS = [(1,), (2,), (4,), (1, 2), (1, 2, 4), (2, 4, 8), (1, 3, 6), (1, 2, 3, 4, 5, 6, 7, 8)]
 PER_GPU = Costs(
@@ -54,14 +51,14 @@ class Case:
 
 def speed_of(model: str, gpus: int, nodes: int, gpu_type: str) -> float:
     """Curves of every kind: concave, better than linear, falling, faster on several nodes."""
-    packed = {
+    packed: float = {
         "linear": float(gpus),
         "flat": gpus**0.3,
         "super": gpus**1.4,
         "peaked": gpus / (1.0 + (gpus / 3.0) ** 2),
         "spread": gpus**0.7 * nodes**0.2,
     }[model]
-    lost = 1.0 if model == "spread" else nodes**-0.3
+    lost: float = 1.0 if model == "spread" else nodes**-0.3
     return packed * lost * {"": 1.0, "V100": 1.0, "K80": 0.4}[gpu_type]
 
 
@@ -135,40 +132,39 @@ def can_be_bounded(case: Case) -> bool:
 
 
 def play(case: Case, name: str) -> Record:
-    return World(case.workload, case.setting, policies.make(name)).play()
+    return World(case.workload, case.setting, make_short(name)).play()
 
 
-cases = st.integers(0, 1_000_000).map(draw_case).filter(can_be_bounded)
+# Numbers and not cases, because a failure shows what was drawn.
+numbers = st.integers(0, 1_000_000).filter(lambda number: can_be_bounded(draw_case(number)))
 
 
-@every_policy
-@settings(max_examples=25)
-@given(case=cases)
-def test_no_policy_is_below_the_bound(name, case):
-    record = play(case, name)
-    bound = bound_mean_jct(case.workload, case.setting, rounds=6)
-    done = record.completed
-    if len(done) == bound.jobs:
-        assert sum(job.jct for job in done) / len(done) >= bound.avg_jct_s
+def mean_jct(record: Record, jobs: int) -> float:
+    """The mean completion time; infinite if a policy left jobs waiting, which no bound is about."""
+    times = [job.jct for job in record.completed]
+    return sum(times) / jobs if len(times) == jobs else math.inf
 
 
-@every_policy
-@settings(max_examples=25)
-@given(case=cases, seed=st.integers(0, 1000))
-def test_any_prices_prove_something_true(name, case, seed):
-    record = play(case, name)
+@settings(max_examples=20)
+@given(number=numbers)
+def test_no_policy_is_below_the_bound(number):
+    case = draw_case(number)
+    bound = bound_mean_jct(case.workload, case.setting, rounds=8)
+    for name in policies.NAMES:
+        assert mean_jct(play(case, name), bound.jobs) >= bound.avg_jct_s, name
+
+
+@settings(max_examples=20)
+@given(number=numbers, seed=st.integers(0, 1000))
+def test_any_prices_prove_something_true(number, seed):
+    case = draw_case(number)
     demands = read_demands(case.workload, case.setting)
-    done = record.completed
-    if len(done) != len(demands.jobs):
-        return
-    submitted = np.sort([job.submitted_at for job in done])
-    completed = np.sort([job.submitted_at + job.jct for job in done])
-    earliest_end = max(job.submitted_at + job.alone_s for job in demands.jobs)
-    edges = choose_edges(Times(submitted, completed), earliest_end, 12)
-    dual = Dual(demands.jobs, Market(demands.gpus, edges))
+    count = len(demands.jobs)
     drawn = np.random.default_rng(seed)
-    shape = (len(edges) - 1, len(demands.gpus))
-    scale = drawn.choice([0.01, 0.1, 1.0, 10.0])
-    prices = scale * drawn.random(shape) * (drawn.random(shape) < 0.8)
-    tolerance_s = 2e-6 * len(done)
-    assert sum(job.jct for job in done) >= dual.prove(prices).total_s - tolerance_s
+    last = max(job.submitted_at + job.alone_s for job in demands.jobs)
+    edges = np.concatenate([[0.0], np.sort(drawn.uniform(0.0, last, 10)), [last + 1.0]])
+    prices = drawn.random((len(edges) - 1, len(demands.gpus)))
+    prices *= drawn.choice([0.01, 0.1, 1.0, 10.0]) * (drawn.random(prices.shape) < 0.8)
+    proven = Dual(demands.jobs, Market(demands.gpus, edges)).prove(prices).total_s / count
+    for name in policies.NAMES:
+        assert mean_jct(play(case, name), count) >= proven - CLOCK_S, name

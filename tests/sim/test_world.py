@@ -18,6 +18,7 @@ from tests.sim.worlds import (
     COSTS,
     TWO_NODES,
     Scripted,
+    make_short,
     make_traced,
     play,
     times_of,
@@ -397,7 +398,7 @@ def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, co
     )
     record = play(
         traced,
-        policies.make(policy),
+        make_short(policy),
         nodes=TWO_NODES,
         mechanism=mechanism,
         costs=COSTS if costly else FREE,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
@@ -80,6 +81,18 @@ def make_workload(*jobs: TracedJob) -> Workload:
     }
     profiles = {kind: Profile(kind, speeds)}
     return Workload("test", jobs, profiles, profiles)
+
+
+SHORT: Mapping[str, Mapping[str, str]] = {
+    "ones": {"generations": "2", "evaluations": "64"},
+    "sia": {"period": "600"},
+}
+"""Options with which the policies that search long, or often, take little time."""
+
+
+def make_short(name: str) -> Policy:
+    """Make a policy by name for a test that plays all of them."""
+    return policies.make(name, SHORT.get(name))
 
 
 @dataclass(frozen=True)

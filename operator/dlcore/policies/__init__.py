@@ -12,16 +12,30 @@ from typing import Any
 from dlcore.contract import Policy
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.afs_l import AfsL
+from dlcore.policies.afs_p import AfsP
+from dlcore.policies.afs_s import AfsS
+from dlcore.policies.dragon import Dragon
 from dlcore.policies.fifo import Fifo
 from dlcore.policies.fjf import Fjf
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.gang_fifo import GangFifo
+from dlcore.policies.hdf import HighestDensityFirst
+from dlcore.policies.hesrpt import Hesrpt
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.kube_pods import KubePods
+from dlcore.policies.locality import Locality
+from dlcore.policies.lyra import Lyra
 from dlcore.policies.max_min import MaxMin
+from dlcore.policies.ones import Ones
 from dlcore.policies.optimus import Optimus
+from dlcore.policies.optimus_periodic import OptimusPeriodic
+from dlcore.policies.sia import Sia
+from dlcore.policies.smartfill import SmartFill
 from dlcore.policies.srsf import Srsf
+from dlcore.policies.srsf_e import SrsfE
 from dlcore.policies.srtf import Srtf
+from dlcore.policies.srtf_e import SrtfE
+from dlcore.policies.themis import Themis
 from dlcore.policies.tiresias import Tiresias
 from dlcore.problems import nearest
 
@@ -33,14 +47,28 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         Fifo,
         Fjf,
         GangFifo,
+        Locality,
+        Dragon,
         Optimus,
+        OptimusPeriodic,
         Adaptive,
         Foresight,
         MaxMin,
         Srtf,
         Srsf,
+        SrtfE,
+        SrsfE,
         Tiresias,
         AfsL,
+        AfsP,
+        AfsS,
+        SmartFill,
+        Hesrpt,
+        HighestDensityFirst,
+        Lyra,
+        Themis,
+        Sia,
+        Ones,
     )
 }
 

@@ -49,7 +49,10 @@ class AfsL:
     """Whether efficiency counts; else the shortest job takes all that makes it faster."""
 
     def allocate(self, view: View) -> Decision:
-        line = ranking.rank(view, at_least=True) if self.by_length else _rank_by_arrival(view)
+        by_length = self.by_length
+        line = (
+            ranking.rank(view, count=ordering.count_least) if by_length else _rank_by_arrival(view)
+        )
         sharing = Sharing(view, packing=self.packing)
         sharing.admit(line)
         sharing.weigh()

@@ -28,6 +28,9 @@ from dlcore.policies.elastic_sharing import Sharing, Target
 from dlcore.policies.ordering import NO_ROOM, Line, keep
 from dlcore.rooms import Room, count_nodes, count_usable, grow
 
+PATIENCE = 3
+"""So often others are asked to make room for jobs of one size; then room has become too scarce."""
+
 _STARTS = Cause(CauseCode.ITS_TURN)
 _GROWS = Cause(CauseCode.FASTER_WITH_MORE)
 _SHRINKS = Cause(CauseCode.FAIR_SHARE)
@@ -42,18 +45,16 @@ def settle(
     line: Line,
     *,
     wait: Cause = NO_ROOM,
-    wake_at: float | None = None,
-    state: object = None,
 ) -> Decision:
-    """Decide where everybody is; ``line`` has those that may come in if a target finds no place."""
+    """Decide where each job is; ``line`` has those that may come in if a target finds no place."""
     places = _Places(sharing.view, packing=sharing.packing)
     if places.place(sharing.targets()):
         places.use_rest(sharing, line)
-    return Decision(places.shares(), wait=wait, wake_at=wake_at, state=state)
+    return Decision(places.shares(), wait=wait)
 
 
 class _Places:
-    """Where everybody is while targets are being placed."""
+    """Where each job is while targets are being placed."""
 
     def __init__(self, view: View, *, packing: bool) -> None:
         self.view = view
@@ -66,6 +67,8 @@ class _Places:
         """In the order in which GPUs are given."""
         self.movable: dict[NodeName, dict[JobId, JobState]] = {}
         """Jobs on one node whose number stays the same."""
+        self._vain: dict[tuple[str, int], int] = {}
+        """How often so many GPUs of a type were looked for in vain."""
 
     @property
     def most(self) -> int:
@@ -79,7 +82,7 @@ class _Places:
     # --- the targets
 
     def place(self, targets: Iterable[Target]) -> bool:
-        """Give everybody a place; tell whether some were given less than their target."""
+        """Give each target a place; tell whether some were given less than their target."""
         heap: list[tuple[int, bool, int, Target]] = []
         for target in targets:
             held = target.state.placement
@@ -186,9 +189,10 @@ class _Places:
         nodes = self._find(target)
         if nodes is None and may_move and "+" not in kind:
             nodes = self._make_room(target)
-        if nodes is None and state.placement is None and target.gpus == target.curve.options[0]:
+        is_least = state.placement is None and target.gpus == target.curve.options[0]
+        if nodes is None and is_least and "+" not in kind:
             # Better on many nodes than not at all.
-            fit = self.room.find(state, target.gpus, None if "+" in kind else kind)
+            fit = self.room.find(state, target.gpus, kind)
             nodes = fit.nodes if fit is not None else None
         if nodes is None:
             return False
@@ -220,10 +224,17 @@ class _Places:
         """A place on the fewest nodes, or where packing does not matter, on any."""
         state, gpus, kind = target.state, target.gpus, target.gpu_type
         if "+" in kind:
+            # It was counted as a mixture because others come first on each type alone.
             fit = self.room.find(state, gpus)
-            return fit.nodes if fit is not None else None
+            return fit.nodes if fit is not None and "+" in fit.gpu_type else None
         fewest = self.view.predictor.shape(gpus, kind).nodes if self.packing else None
         have = self.at.get(state.id)
+        if fewest == 1 and not state.bound_to:
+            # The usual case, because most jobs are smaller than a machine.
+            home, has = next(iter(have.items())) if have and len(have) == 1 else (None, 0)
+            if home is None or self.room.nodes[home] < gpus - has:
+                home = self.room.find_node(state, kind, gpus)
+            return {home: gpus} if home is not None else None
         if have:
             nodes = grow(self.room, state, have, kind, gpus)
             if nodes is not None and (fewest is None or len(nodes) <= fewest):
@@ -245,12 +256,16 @@ class _Places:
         have = self.at.get(state.id, {})
         if state.bound_to or self.room.free.get(kind, 0) < target.gpus - sum(have.values()):
             return None
+        asked = (kind, target.gpus)
+        if self._vain.get(asked, 0) >= PATIENCE:
+            return None
         clearing = Clearing(self.room, self.movable, kind)
         nodes = clearing.find(state, target.gpus, have)
         fewest = self.view.predictor.shape(target.gpus, kind).nodes
         most = min(fewest, state.job.gpus.max_nodes or fewest)
         if nodes is None or len(nodes) > most:
             clearing.undo()
+            self._vain[asked] = self._vain.get(asked, 0) + 1
             return None
         for move in clearing.moves:
             del self.movable[move.source][move.state.id]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dlcore.contract import View
 from dlcore.model import Cluster, JobId, JobState
 from dlcore.policies.elastic_curves import Curve, make_curve, overestimate
-from dlcore.policies.ordering import Line, rank_types
+from dlcore.policies.ordering import Count, Line, rank_types
 from dlcore.profiles import JobType
 from dlcore.rooms import count_usable, largest_possible, may_be_anywhere
 
@@ -149,37 +149,39 @@ class Sharing:
         self.most = view.cluster.total
         """How many are left of all types."""
         self.contenders: dict[JobId, Contender] = {}
-        self.fixed: list[Target] = []
+        self.fixed: dict[JobId, Target] = {}
         """Jobs on a mixture of types, which are not compared with others."""
         self.packing = packing
-        self._overestimates = overestimates
-        self._curves: dict[tuple[JobType, tuple[int, ...], str, int], tuple[Curve, bool]] = {}
+        self._curves = _recall_curves(view, packing=packing, overestimates=overestimates)
 
     # --- 1. to each its least
 
-    def admit(self, line: Line) -> None:
-        """Give jobs in this order their least, skipping those that too few GPUs are left for."""
+    def admit(self, line: Line, count: Count | None = None) -> None:
+        """
+        Give jobs in this order their least, skipping those that too few GPUs are left for.
+
+        With ``count`` they are given so many instead. Those that have something are passed over.
+        """
         for state in line(self):
             if self.most == 0:
                 break
-            if state.placement is not None or state.least <= self.most:
-                self.take(state)
+            is_small = state.placement is not None or state.least <= self.most
+            if is_small and state.id not in self.contenders and state.id not in self.fixed:
+                self._take(state, count)
 
-    def take(self, state: JobState) -> bool:
-        """Give a job its least, if there is as much of a type for it."""
+    def _take(self, state: JobState, count: Count | None) -> None:
         kind = self._choose_type(state)
-        if kind is None:
-            return False
-        if "+" in kind:
-            return self._take_mixture(state, kind)
-        curve, is_unmeasured = self._find_curve(state, kind)
-        if self.left.get(kind, 0) < curve.options[0]:
-            return False
-        contender = Contender(state, kind, curve)
-        contender.is_unmeasured = is_unmeasured
-        self._deduct(kind, contender.count)
-        self.contenders[state.id] = contender
-        return True
+        if kind is not None and "+" in kind:
+            self._take_mixture(state, kind)
+        elif kind is not None:
+            curve, is_unmeasured = self._find_curve(state, kind)
+            contender = Contender(state, kind, curve)
+            contender.is_unmeasured = is_unmeasured
+            if count is not None:
+                contender.count = curve.round_down(max(contender.count, count(state, self.view)))
+            if contender.count <= self.left.get(kind, 0):
+                self._deduct(kind, contender.count)
+                self.contenders[state.id] = contender
 
     def _deduct(self, kind: str, gpus: int) -> None:
         self.left[kind] -= gpus
@@ -211,7 +213,7 @@ class Sharing:
             key=lambda k: (left[k] * speed(state.job, shape(state.least, k)), left[k]),
         )
 
-    def _take_mixture(self, state: JobState, kind: str) -> bool:
+    def _take_mixture(self, state: JobState, kind: str) -> None:
         held = state.placement
         needs: dict[str, int] = {}
         if held is not None:
@@ -223,49 +225,16 @@ class Sharing:
             for name in kind.split("+"):
                 needs[name] = min(missing, self.left.get(name, 0))
                 missing -= needs[name]
-            if missing:
-                return False
-        if any(self.left.get(name, 0) < gpus for name, gpus in needs.items()):
-            return False
-        for name, gpus in needs.items():
-            self._deduct(name, gpus)
         gpus = held.gpus if held is not None else state.least
-        self.fixed.append(Target(state, gpus, kind, Curve((gpus,), (1.0,))))
-        return True
-
-    # --- curves
+        short = held is None and sum(needs.values()) < gpus
+        if short or any(self.left.get(name, 0) < taken for name, taken in needs.items()):
+            return
+        for name, taken in needs.items():
+            self._deduct(name, taken)
+        self.fixed[state.id] = Target(state, gpus, kind, Curve((gpus,), (1.0,)))
 
     def _find_curve(self, state: JobState, kind: str) -> tuple[Curve, bool]:
-        cluster = self.view.cluster
-        options = state.job.gpus.options
-        limit = options[-1]
-        if limit > cluster.largest_node.get(kind, 0) or not may_be_anywhere(state, cluster):
-            limit = min(limit, max(state.least, largest_possible(state, cluster, kind)))
-        key = (state.job.type, options, kind, limit)
-        known = self._curves.get(key)
-        if known is None:
-            allowed = tuple(gpus for gpus in options if gpus <= limit)
-            if self.packing:
-                allowed = keep_packed(allowed, kind, cluster)
-            known = self._curves[key] = self._make_curve(state, allowed, kind)
-        return known
-
-    def _make_curve(
-        self, state: JobState, options: tuple[int, ...], kind: str
-    ) -> tuple[Curve, bool]:
-        predictor = self.view.predictor
-        speeds = tuple(predictor.speed(state.job, predictor.shape(n, kind)) for n in options)
-        measured = options[-1] if speeds[0] > 0.0 else 0
-        if self._overestimates:
-            measured = self._find_measured(state, kind)
-            speeds = overestimate(options, speeds, measured)
-        return make_curve(options, speeds), measured == 0
-
-    def _find_measured(self, state: JobState, kind: str) -> int:
-        profile = self.view.predictor.profiles.get(state.job.type)
-        if profile is None:
-            return 0
-        return max((s.gpus for s in profile.speeds if s.gpu_type == kind), default=0)
+        return self._curves.find(state, kind, self.view)
 
     # --- 2. the rest one by one
 
@@ -326,7 +295,7 @@ class Sharing:
     def targets(self) -> list[Target]:
         """What each job is to have."""
         shared = [Target(c.state, c.count, c.gpu_type, c.curve) for c in self.contenders.values()]
-        return self.fixed + shared
+        return [*self.fixed.values(), *shared]
 
     def make_target(self, state: JobState, kind: str) -> Target:
         """A job that is let in with its least after all."""
@@ -341,6 +310,70 @@ def _push_step(
     if higher is not None and higher <= each.most:
         cost = abs(higher - wanted) - abs(wanted - each.count)
         heapq.heappush(steps, (cost, each.state.order, wanted, each))
+
+
+class _Curves:
+    """The curves of jobs, for as long as the profiles and the cluster are the same."""
+
+    def __init__(self, view: View, *, packing: bool, overestimates: bool) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self.packing = packing
+        self.overestimates = overestimates
+        self._known: dict[tuple[JobType, tuple[int, ...], str, int], tuple[Curve, bool]] = {}
+
+    def suits(self, view: View, *, packing: bool, overestimates: bool) -> bool:
+        """Whether this is about the same things."""
+        same = self.profiles is view.predictor.profiles and self.cluster is view.cluster
+        return same and (self.packing, self.overestimates) == (packing, overestimates)
+
+    def find(self, state: JobState, kind: str, view: View) -> tuple[Curve, bool]:
+        """The curve of a job on a type, and whether it is supposed because nothing is measured."""
+        options = state.job.gpus.options
+        limit = options[-1]
+        if limit > self.cluster.largest_node.get(kind, 0) or not may_be_anywhere(
+            state, self.cluster
+        ):
+            limit = min(limit, max(state.least, largest_possible(state, self.cluster, kind)))
+        key = (state.job.type, options, kind, limit)
+        known = self._known.get(key)
+        if known is None:
+            allowed = tuple(gpus for gpus in options if gpus <= limit)
+            if self.packing:
+                allowed = keep_packed(allowed, kind, self.cluster)
+            known = self._known[key] = self._make(state, allowed, kind, view)
+        return known
+
+    def _make(
+        self, state: JobState, options: tuple[int, ...], kind: str, view: View
+    ) -> tuple[Curve, bool]:
+        predictor = view.predictor
+        speeds = tuple(predictor.speed(state.job, predictor.shape(n, kind)) for n in options)
+        measured = options[-1] if speeds[0] > 0.0 else 0
+        if self.overestimates:
+            measured = self._find_measured(state, kind)
+            speeds = overestimate(options, speeds, measured)
+        return make_curve(options, speeds), measured == 0
+
+    def _find_measured(self, state: JobState, kind: str) -> int:
+        profile = self.profiles.get(state.job.type)
+        if profile is None:
+            return 0
+        return max((s.gpus for s in profile.speeds if s.gpu_type == kind), default=0)
+
+
+# Conclusions only, as in dlcore.policies.ranking: without them the answers would be the same, but
+# found more slowly. A few are kept, because several simulations may take turns in one process.
+_latest: list[_Curves] = []
+
+
+def _recall_curves(view: View, *, packing: bool, overestimates: bool) -> _Curves:
+    for curves in _latest:
+        if curves.suits(view, packing=packing, overestimates=overestimates):
+            return curves
+    curves = _Curves(view, packing=packing, overestimates=overestimates)
+    _latest[:] = [curves, *_latest[:7]]
+    return curves
 
 
 def keep_packed(options: tuple[int, ...], kind: str, cluster: Cluster) -> tuple[int, ...]:

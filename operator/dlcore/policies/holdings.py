@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName, Placement
 from dlcore.predicting import Predictor
-from dlcore.rooms import Room, count_nodes, count_usable, name_type
+from dlcore.rooms import Room, count_good, count_nodes, count_usable, name_type
 from dlwire.messages import Shape
 
 GLANCE = 64
@@ -225,14 +225,7 @@ class Ledger:
         """
         known = {node: count for node, count in nodes.items() if node in self.room.nodes}
         held = holding.state.placement
-        if self.cluster.flawless or held is None:
-            return known
-        good, whole = count_usable(held, self.cluster), count_nodes(held)
-        for node, count in known.items():
-            bad = whole.get(node, 0) - good.get(node, 0)
-            if bad:
-                known[node] = max(min(count, good[node]), count - bad)
-        return known
+        return known if held is None else count_good(held, known, self.cluster)
 
 
 class Offers:

@@ -1,6 +1,7 @@
 """Kubernetes without gangs: pods are bound one by one, and part of a job may hold GPUs idle."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.policies import ordering
-from dlcore.rooms import Room, count_nodes, name_type
+from dlcore.rooms import Room, count_nodes, largest_possible, name_type
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 
@@ -27,24 +28,53 @@ class KubePods:
     Where the paper leaves room: pods are bound in order of the creation of their jobs. The pods of
     a job that may not mix types follow the first one; limits on nodes are kept as affinities that
     never lead where the whole job would not fit even if the cluster were empty.
+
+    Coach, section 4.4, describes the same scheduler for jobs that are requested at one time: any of
+    their pods may come first. With ``drawn`` the order of all unbound pods is drawn from the seed.
+    By its section 4.1 a job whose pods are not all there may begin with those that are; with
+    ``partial`` a job trains with any of its optional numbers, and has the rest bound later.
     """
 
     name: ClassVar[str] = "kube-pods"
-    paper: ClassVar[str] = "DRAGON, 2.2 and 2.3 (baseline)"
+    paper: ClassVar[str] = "DRAGON, 2.2 and 2.3; Coach, 4.1 and 4.4 (baseline)"
     needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset({Law.WHOLE_GANG})
+
+    drawn: bool = False
+    """Whether unbound pods come in an order that is drawn, and not in that of their jobs."""
+    partial: bool = False
+    """Whether a job trains with some of its pods where one of its optional numbers allows that."""
 
     def allocate(self, view: View) -> Decision:
         room = Room(view.cluster, [s.placement for s in view.running if s.placement is not None])
         shares = ordering.keep_all(view.running)
-        incomplete = [state for state in view.running if is_incomplete(state)]
-        for state in sorted([*incomplete, *view.pending], key=lambda state: state.order):
-            if room.total == 0:
-                break
-            share = _bind(room, state, view)
-            if share is not None:
-                shares[state.id] = share
+        incomplete = [state for state in view.running if self._lacks_pods(state, view)]
+        jobs = sorted([*incomplete, *view.pending], key=lambda state: state.order)
+        for job in self._bind_all(room, jobs, view):
+            shares[job.state.id] = job.share(view, partial=self.partial)
         return Decision(shares, wait=ordering.NO_ROOM)
+
+    def _lacks_pods(self, state: JobState, view: View) -> bool:
+        if state.placement is None or not self.partial:
+            return is_incomplete(state)
+        # The cluster may have become too small for what it has already.
+        most = min(state.job.gpus.requested, largest_possible(state, view.cluster))
+        return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
+
+    def _bind_all(self, room: Room, states: Iterable[JobState], view: View) -> list["_Pods"]:
+        """Bind as many pods as there is room for; tell of which jobs."""
+        if not self.drawn:
+            jobs = (_Pods(state, view) for state in states)
+            return [job for job in jobs if room.total > 0 and job.bind_all(room)]
+        unbound = [_Pods(state, view) for state in states]
+        queue = [(pods, number) for pods in unbound for number in range(pods.missing)]
+        queue.sort(key=lambda pod: _lot(view, pod[0].state, pod[1]))
+        return list({id(pods): pods for pods, _ in queue if pods.bind(room)}.values())
+
+
+def _lot(view: View, state: JobState, number: int) -> bytes:
+    """What the drawn order goes by; the same in every process, which Python's own hash is not."""
+    return hashlib.sha256(f"{view.seed}/{view.now}/{state.id}/{number}".encode()).digest()
 
 
 def is_incomplete(state: JobState) -> bool:
@@ -52,26 +82,46 @@ def is_incomplete(state: JobState) -> bool:
     return state.placement is not None and state.gang > state.placement.gpus
 
 
-def _bind(room: Room, state: JobState, view: View) -> Share | None:
-    """Bind as many of the missing pods as there is room for; ``None`` if there is none."""
-    gang = state.gang if state.placement is not None else ordering.count_requested(state, view)
-    nodes = count_nodes(state.placement) if state.placement is not None else {}
-    bound = sum(nodes.values())
-    before = bound
-    while bound < gang:
-        node = max(
-            _iter_feasible(room, state, nodes, gang), key=room.nodes.__getitem__, default=None
-        )
+class _Pods:
+    """The pods of a job while they are bound, each with one GPU."""
+
+    def __init__(self, state: JobState, view: View) -> None:
+        self.state = state
+        held = state.placement
+        self.gang = state.gang or ordering.count_requested(state, view)
+        self.nodes = count_nodes(held) if held is not None else {}
+        self.bound = sum(self.nodes.values())
+
+    @property
+    def missing(self) -> int:
+        """How many of them are not bound."""
+        return max(0, self.gang - self.bound)
+
+    def bind_all(self, room: Room) -> bool:
+        """Bind as many of the missing pods as there is room for; tell whether there was any."""
+        before = self.bound
+        while self.missing and self.bind(room):
+            pass
+        return self.bound > before
+
+    def bind(self, room: Room) -> bool:
+        """Bind one pod to the emptiest node, if any has room for it."""
+        state, nodes = self.state, self.nodes
+        feasible = _iter_feasible(room, state, nodes, self.gang)
+        node = max(feasible, key=room.nodes.__getitem__, default=None)
         if node is None:
-            break
+            return False
         # Whatever number of GPUs it has there, it is one pod there that asks for the rest.
         room.take({node: 1}, None if node in nodes else state)
         nodes[node] = nodes.get(node, 0) + 1
-        bound += 1
-    if bound == before:
-        return None
-    kind = name_type(view.cluster, nodes)
-    return Share(bound, _ITS_TURN, kind, nodes, gang=gang if bound < gang else 0)
+        self.bound += 1
+        return True
+
+    def share(self, view: View, *, partial: bool) -> Share:
+        """What the job holds now, and how much it waits for before it trains."""
+        trains = self.bound == self.gang or (partial and self.bound in self.state.job.gpus.options)
+        kind = name_type(view.cluster, self.nodes)
+        return Share(self.bound, _ITS_TURN, kind, self.nodes, gang=0 if trains else self.gang)
 
 
 def _iter_feasible(

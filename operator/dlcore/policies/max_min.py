@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, JobId, JobState
+from dlcore.model import Cause, CauseCode, JobState
+from dlcore.policies.counting import Counts
 from dlcore.profiles import JobType
-from dlcore.rooms import acceptable_types, largest_possible, may_be_anywhere
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)
@@ -45,7 +45,7 @@ class MaxMin:
         shares = {
             state.id: filling.share(state)
             for state in (*view.running, *view.pending)
-            if state.id in filling.counts
+            if state.id in filling.counts.gpus
         }
         return Decision(shares=shares, wait=_NO_ROOM)
 
@@ -55,9 +55,7 @@ class _Filling:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.free = dict(view.cluster.totals)
-        self.kinds: dict[JobId, tuple[str, ...]] = {}
-        self.counts: dict[JobId, int] = {}
+        self.counts = Counts(view)
         self._past_peak: dict[tuple[JobType, str, int, int], bool] = {}
 
     def fill(self) -> None:
@@ -65,45 +63,16 @@ class _Filling:
         states = (*self.view.running, *self.view.pending)
         heap = [(0, -s.job.priority, s.order, s.least, s) for s in states]
         heapq.heapify(heap)
-        while heap and any(self.free.values()):
+        while heap and any(self.counts.free.values()):
             _, _, _, gpus, state = heapq.heappop(heap)
-            if self._raise(state, gpus):
+            if self.counts.raise_to(state, gpus):
                 higher = next((n for n in state.job.gpus.options if n > gpus), None)
                 if higher and not self._is_past_peak(state, gpus, higher):
                     heapq.heappush(heap, (gpus, -state.job.priority, state.order, higher, state))
 
-    def _raise(self, state: JobState, gpus: int) -> bool:
-        kinds = self.kinds.get(state.id) or self._choose_types(state)
-        more = gpus - self.counts.get(state.id, 0)
-        if sum(self.free.get(kind, 0) for kind in kinds) < more:
-            return False
-        if not self._may_have(state, gpus, kinds):
-            return False
-        for kind in kinds:
-            taken = min(more, self.free.get(kind, 0))
-            self.free[kind] = self.free.get(kind, 0) - taken
-            more -= taken
-        self.counts[state.id], self.kinds[state.id] = gpus, kinds
-        return True
-
-    def _may_have(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> bool:
-        """Whether so many could be placed at all; what cannot be would be waited for in vain."""
-        cluster = self.view.cluster
-        if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
-            return True
-        return gpus <= largest_possible(state, cluster, kinds[0] if len(kinds) == 1 else None)
-
-    def _choose_types(self, state: JobState) -> tuple[str, ...]:
-        """One type, or for a job that can do with a mixture and needs it, all that it accepts."""
-        if state.placement is not None:
-            return tuple(state.placement.gpu_type.split("+"))
-        kinds = acceptable_types(state, self.view.cluster)
-        able = [kind for kind in kinds if self._may_have(state, state.least, (kind,))]
-        return (max(able, key=lambda kind: self.free[kind]),) if able else kinds
-
     def _is_past_peak(self, state: JobState, lower: int, higher: int) -> bool:
         """Whether the job is known to be slower with the higher number of GPUs."""
-        key = (state.job.type, "+".join(self.kinds[state.id]), lower, higher)
+        key = (state.job.type, "+".join(self.counts.kinds[state.id]), lower, higher)
         known = self._past_peak.get(key)
         if known is None:
             predictor, kind = self.view.predictor, key[1]
@@ -114,12 +83,12 @@ class _Filling:
 
     def share(self, state: JobState) -> Share:
         """What the job is to have; a loss for its own sake is told from one for others'."""
-        gpus, placement = self.counts[state.id], state.placement
+        gpus, placement = self.counts.gpus[state.id], state.placement
         own = (
             placement is not None
             and gpus < placement.gpus
             and self._is_past_peak(state, gpus, placement.gpus)
         )
         cause = _FASTER_WITH_FEWER if own else _FAIR_SHARE
-        kinds = self.kinds[state.id]
+        kinds = self.counts.kinds[state.id]
         return Share(gpus, cause, kinds[0] if len(kinds) == 1 else None)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
+from dlcore.policies.gains import time_saved
 from dlcore.policies.holdings import Holding, Ledger
 from dlcore.rooms import acceptable_types, grow
 
@@ -92,7 +93,6 @@ def _next_step(ledger: Ledger, holding: Holding) -> tuple[float, int, int, Holdi
     gpus = next((n for n in state.job.gpus.options if n > holding.gpus), None)
     if gpus is None:
         return None
-    predictor, now = ledger.view.predictor, ledger.view.now
-    before = predictor.training_time(state, state.placement.shape, now)
-    after = predictor.training_time(state, predictor.shape(gpus, holding.gpu_type), now)
-    return (after - before, state.order, gpus, holding) if after < before else None
+    after = ledger.view.predictor.shape(gpus, holding.gpu_type)
+    saved = time_saved(ledger.view, state, state.placement.shape, after)
+    return (-saved, state.order, gpus, holding) if saved > 0.0 else None

@@ -50,10 +50,19 @@ def count_requested(state: JobState, view: View) -> int:
     return min(requested, largest_option(state, view.cluster))
 
 
+def count_least(state: JobState, view: View) -> int:  # noqa: ARG001
+    """The fewest GPUs that the job can run on."""
+    return state.least
+
+
 def largest_option(state: JobState, cluster: Cluster) -> int:
-    """The largest number of GPUs the job can run on that this cluster could give it, if empty."""
+    """
+    The largest number of GPUs the job can run on that this cluster could give it, if empty.
+
+    The least of a job for which the cluster is too small: one that runs may have been edited so.
+    """
     most = largest_possible(state, cluster)
-    return max(option for option in state.job.gpus.options if option <= most)
+    return max((n for n in state.job.gpus.options if n <= most), default=state.least)
 
 
 # --- where --------------------------------------------------------------------------------
@@ -155,11 +164,15 @@ class Filling:
         if fit is None:
             self._say_why_not(state, gpus)
             return False
+        self.give(state, gpus, fit)
+        return True
+
+    def give(self, state: JobState, gpus: int, fit: Fit) -> None:
+        """Give a pending job these GPUs, which must be free."""
         self.room.take(fit.nodes, state)
         self.most -= gpus
         self.shares[state.id] = Share(gpus, gpu_type=fit.gpu_type, nodes=fit.nodes)
         self.waits.pop(state.id, None)
-        return True
 
     def go_on(self, state: JobState) -> bool:
         """Let a running job keep its GPUs, unless a job that was put in before has some of them."""

@@ -15,11 +15,18 @@ from weakref import WeakKeyDictionary
 
 from dlcore.contract import View
 from dlcore.model import JobState
-from dlcore.policies.ordering import Left, Line, count_requested, fewest_needed, rank_types
+from dlcore.policies.ordering import (
+    Count,
+    Left,
+    Line,
+    count_requested,
+    fewest_needed,
+    rank_types,
+)
 from dlcore.queues import Block
 
 
-def rank(view: View, *, by_service: bool = False, at_least: bool = False) -> Line:
+def rank(view: View, *, by_service: bool = False, count: Count | None = None) -> Line:
     """
     Order all jobs by the time that they still need, or by that time x GPUs, ties by arrival.
 
@@ -27,10 +34,10 @@ def rank(view: View, *, by_service: bool = False, at_least: bool = False) -> Lin
     for waiting and running jobs alike: were those that run ranked by what they really got, a job
     that got a slower type would be overtaken, and overtake again as soon as it waits.
 
-    With ``at_least`` the time is that on the fewest GPUs that a job can run on. Jobs of a higher
-    priority then come before all others, and a job of unknown length is supposed to have one.
+    With ``count``, for elastic jobs, the time is that on so many GPUs, whatever a job has now. Jobs of
+    a higher priority then come before all others, and one of unknown length is supposed to have one.
     """
-    paces = _find_paces(view, _Rule(by_service=by_service, at_least=at_least))
+    paces = _find_paces(view, _Rule(by_service, count))
     running = sorted([paces.entry(state, view.now, view) for state in view.running])
     blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
     front: list[_Entry] = running
@@ -59,7 +66,7 @@ class _Rule(NamedTuple):
     """What jobs are ordered by."""
 
     by_service: bool
-    at_least: bool
+    elastic: Count | None
 
 
 class _Entry(NamedTuple):
@@ -109,11 +116,12 @@ class _Paces:
 
     def entry(self, state: JobState, now: float, view: View) -> _Entry:
         """What the job needs yet at that time."""
-        if self.rule.at_least:
-            kind = rank_types(state, state.least, view)[0]
-            shape = view.predictor.shape(state.least, kind)
-            length = view.predictor.training_time(state, shape, now)
-            return _Entry(-state.job.priority, length, state.order, state)
+        if self.rule.elastic is not None:
+            gpus = self.rule.elastic(state, view)
+            shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
+            time = view.predictor.training_time(state, shape, now)
+            key = time * gpus if self.rule.by_service else time
+            return _Entry(-state.job.priority, key, state.order, state)
         pace = self.paces.get(state)
         if pace is None:
             pace = self.paces[state] = self._find_pace(state, view)

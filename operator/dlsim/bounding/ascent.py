@@ -8,7 +8,8 @@ The first prices follow the reference run: for jobs that are all present and sca
 optimal price of a GPU is p n / M with n active jobs on M GPUs, so the search begins at the best
 multiple of n / M. Then each round raises prices where the jobs would take more GPUs than there
 are, and lowers them where they would take fewer. The step is a share of the price, because prices
-differ by orders of magnitude between a crowded hour and the tail of a trace.
+differ by orders of magnitude between a crowded hour and the tail of a trace, and it adapts: longer
+while rounds prove more and more, shorter when one proves less.
 """
 
 from collections.abc import Callable
@@ -22,17 +23,31 @@ from dlsim.bounding.dual import Dual, Floats
 Watch = Callable[[int, int], None]
 """Called with (rounds done, rounds in all), for a progress bar."""
 
-SCALES = tuple(0.05 * 1.5**step for step in range(9))
-"""The multiples of n / M that are tried first, from 0.05 to 1.28."""
+SCALES = tuple(0.05 * 1.35**step for step in range(12))
+"""The multiples of n / M that are tried first, from 0.05 to 1.36."""
 
-STEP = 0.6
-"""By what share of a price the first rounds change it for each time that demand exceeds supply."""
+FIRST_STEP, LONGEST_STEP = 0.5, 0.75
+"""By what share of a price a round changes it where the jobs take twice the GPUs that there are."""
 
-SETTLING_ROUNDS = 15
-"""After so many rounds the step is half as large."""
+LONGER, SHORTER = 1.1, 0.75
+"""What becomes of the step after a round that proved more than the one before, or less."""
+
+MOST_LOST = 0.05
+"""When a round proves so much less than the best, the search goes back to the best prices."""
+
+WIDEST_SPREAD = 0.05
+NARROWING = 0.93
+"""
+How much jobs are taken to spread over completion times in the first round, and by what factor less
+in each further one. Wide, jobs that are alike do not all rush into one bin; narrow, prices that are
+already good become better.
+"""
 
 MOMENTUM = 0.8
 """How much of the last round's direction is kept, because demand jumps back and forth."""
+
+MOST_EXCESS = 2.0
+"""What demand counts for at most, above the GPUs that there are and in units of them."""
 
 LEAST_SHARE = 0.02
 """A price below this share of the highest moves in steps of this share, or 0 would stay 0."""
@@ -106,19 +121,36 @@ def start_prices(dual: Dual, times: Times) -> Floats:
 
 def ascend(dual: Dual, prices: Floats, rounds: int, watch: Watch | None = None) -> Ascent:
     """Improve the prices for so many rounds and keep the best."""
-    best, best_prices = -np.inf, prices
+    best, step = _Point(prices, -np.inf, prices), FIRST_STEP
     values: list[float] = []
-    drift = np.zeros_like(prices)
+    point, drift = best, np.zeros_like(prices)
     for done in range(rounds):
-        proof = dual.prove(prices)
-        if proof.total_s > best:
-            best, best_prices = proof.total_s, prices
-        values.append(best)
-        excess = np.clip(proof.used / dual.market.capacity - 1.0, -1.0, 2.0)
-        drift = MOMENTUM * drift + (1.0 - MOMENTUM) * excess
-        unit = np.maximum(prices, LEAST_SHARE * prices.max(axis=0))
-        step = STEP / (1.0 + done / SETTLING_ROUNDS)
-        prices = np.maximum(0.0, prices + step * unit * drift)
+        last = point
+        point = _look(dual, prices, WIDEST_SPREAD * NARROWING**done)
+        best = max(best, point, key=lambda each: each.value)
+        values.append(best.value)
+        step *= LONGER if point.value > last.value else SHORTER
+        step = min(step, LONGEST_STEP)
+        if point.value < best.value - MOST_LOST * abs(best.value):
+            point, step = best, step / 2.0
+            drift = np.zeros_like(prices)
+        drift = MOMENTUM * drift + (1.0 - MOMENTUM) * point.excess
+        unit = np.maximum(point.prices, LEAST_SHARE * point.prices.max(axis=0))
+        prices = np.maximum(0.0, point.prices + step * unit * drift)
         if watch is not None:
             watch(done + 1, rounds)
-    return Ascent(best_prices, tuple(values))
+    return Ascent(best.prices, tuple(values))
+
+
+class _Point(NamedTuple):
+    """Prices, what they prove, and how much more GPUs the jobs would take than there are."""
+
+    prices: Floats
+    value: float
+    excess: Floats
+
+
+def _look(dual: Dual, prices: Floats, spread: float) -> _Point:
+    proof = dual.prove(prices, spread=spread)
+    excess = np.clip(proof.used / dual.market.capacity - 1.0, -1.0, MOST_EXCESS)
+    return _Point(prices, proof.total_s, excess)

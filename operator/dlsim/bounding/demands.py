@@ -75,6 +75,7 @@ class _Reader:
         self._workload = workload
         self._setting = setting
         self._cluster = Cluster(setting.nodes)
+        self._gpus = {kind: count for kind, count in self._cluster.totals.items() if count}
         self._truth = Predictor(
             profiles=workload.truths,
             costs=setting.costs,
@@ -97,7 +98,7 @@ class _Reader:
                 jobs.append(self._demand(traced, options))
             else:
                 never += 1
-        return Demands(tuple(jobs), dropped, never, dict(self._cluster.totals))
+        return Demands(tuple(jobs), dropped, never, self._gpus)
 
     def _demand(self, traced: TracedJob, options: tuple[Option, ...]) -> Demand:
         job = traced.job
@@ -143,8 +144,8 @@ class _Reader:
 
     def _groups(self, demand: GpuDemand) -> Iterator[tuple[str, ...]]:
         """The types that may work in the job, one alone or several together."""
-        there = self._cluster.types
-        types = [kind for kind in there if kind in demand.types] if demand.types else list(there)
+        there = list(self._gpus)
+        types = [kind for kind in there if kind in demand.types] if demand.types else there
         most = len(types) if demand.mixed else min(1, len(types))
         for size in range(1, most + 1):
             yield from combinations(types, size)

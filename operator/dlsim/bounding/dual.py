@@ -48,6 +48,15 @@ SIGNIFICANT = 9
 FEWEST_ROWS = 8
 """At least so many bins are looked at in one step for the completion of a job."""
 
+MOST_STRETCH = 4
+"""By how much the GPUs that a job takes are scaled up at most so that its work is done with them."""
+
+LEAST_SHARE = 1e-3
+"""Completion times that are chosen with less than this share of the likeliest are left out."""
+
+TINY = 1e-300
+"""What stands for nothing where something is divided by it."""
+
 ROUNDING = 1e-15
 """More than the relative error of one addition or multiplication, by a factor of four."""
 
@@ -79,9 +88,13 @@ class Member:
     ready_at: float
     """When its first step is at the earliest."""
     ready_in: int
+    ready_part: float
+    """The part of that bin that is left then."""
     done_at: float
     """When it is done at the earliest."""
     done_in: int
+    done_part: float
+    """The part of that bin that is over then."""
     work_s: float
     """Its work in seconds at its highest speed."""
     starting_gpu_s: float
@@ -98,15 +111,27 @@ class Curve:
     members: list[Member] = field(default_factory=list)
 
 
-class Choice(NamedTuple):
-    """What a job does at given prices."""
+class Choices(NamedTuple):
+    """What a job may do at given prices: when it is done, and what it pays for that."""
 
-    cost: float
-    """What it pays: its completion time and the price of its GPUs."""
-    row: int
-    """The bin in which it is done; the number of bins if that is after the last."""
-    at: int
+    first: int
+    """The first bin in which it may be done; one entry for each bin from there."""
+    costs: Floats
+    """Its completion time and the price of its GPUs."""
+    at: Indices
     """The place in the grid of the price at which it values its work."""
+    late: float
+    """What it pays if it is done after the last bin."""
+
+    @property
+    def least(self) -> float:
+        """What it pays at least."""
+        return min(self.late, float(self.costs.min()))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is done after the last bin; where GPUs cost nothing, that is as good as in it."""
+        return self.late < float(self.costs.min()) * (1.0 - 1e-9)
 
 
 class Proof(NamedTuple):
@@ -115,7 +140,7 @@ class Proof(NamedTuple):
     total_s: float
     """No schedule has a smaller sum of completion times."""
     used: Floats
-    """How many GPUs the jobs take on average, by bin and type."""
+    """About how many GPUs the jobs take, by bin and type."""
 
 
 class Dual:
@@ -141,8 +166,14 @@ class Dual:
                 values[at] += len(curve.members) * float(best)
         return values / max(1, sum(len(curve.members) for curve in self._curves))
 
-    def prove(self, prices: Floats) -> Proof:
-        """Compute what these prices prove, given by bin and type."""
+    def prove(self, prices: Floats, *, spread: float = 0.0) -> Proof:
+        """
+        Compute what these prices prove, given by bin and type.
+
+        With a ``spread`` above 0, a job is taken to choose among completion times that cost it up
+        to about that share more than the cheapest. This changes what is used and not what is
+        proven: jobs that are alike would otherwise all rush into the same bin.
+        """
         # GPUs of mixed types cost at least as much as if all were of the cheapest of them.
         columns = np.column_stack([prices[:, group].min(axis=1) for group in self._groups])
         sources = np.column_stack(
@@ -153,11 +184,12 @@ class Dual:
         for curve in self._curves:
             table = _Table(curve, columns, self.market, self._ratio)
             for member in curve.members:
-                choice = table.choose(member, guess=float(self._costs[member.index]))
-                self._costs[member.index] = choice.cost
-                total += choice.cost
-                table.use(member, choice, sources, used)
+                choices = table.price(member, guess=float(self._costs[member.index]))
+                self._costs[member.index] = choices.least
+                total += choices.least
+                table.take(member, choices, spread)
             doubt += table.doubt * len(curve.members)
+            table.add_use(sources, used)
         paid = float(self.market.widths @ prices @ self.market.capacity)
         doubt += (total + paid) * (len(self._costs) + self.market.bins) * ROUNDING
         return Proof(total - paid - doubt, used / self.market.widths[:, None])
@@ -190,9 +222,11 @@ def _make_member(index: int, demand: Demand, work_s: float, market: Market) -> M
         submitted_at=demand.submitted_at,
         submitted_in=market.bin_of(demand.submitted_at),
         ready_at=ready_at,
-        ready_in=market.bin_of(ready_at),
+        ready_in=(ready_in := market.bin_of(ready_at)),
+        ready_part=float((market.edges[ready_in + 1] - ready_at) / market.widths[ready_in]),
         done_at=ready_at + work_s,
-        done_in=market.bin_of(ready_at + work_s),
+        done_in=(done_in := market.bin_of(ready_at + work_s)),
+        done_part=float((ready_at + work_s - market.edges[done_in]) / market.widths[done_in]),
         work_s=work_s,
         starting_gpu_s=demand.starting_gpu_s,
     )
@@ -202,7 +236,7 @@ class _Table:
     """What is the same for all jobs of a curve at given prices: rows are bins, columns nu."""
 
     def __init__(self, curve: Curve, columns: Floats, market: Market, ratio: float) -> None:
-        self._speeds, self._gpus, self._columns = curve.speeds, curve.gpus, curve.columns
+        self._curve = curve
         self._market = market
         own = columns[:, curve.columns]
         self._prices = own * curve.gpus
@@ -210,14 +244,17 @@ class _Table:
         self._lowest = own.min(axis=1)
         self._lowest_in = curve.columns[own.argmin(axis=1)]
         self._nu = self._make_grid(ratio)
-        self._gain = self._compute_gain()
+        self._gain, self._best = self._compute_gain()
+        """What a job gains in a second, and the option with which it does; -1: no GPUs."""
         widths = market.widths[:, None]
-        self._sums = np.zeros((market.bins + 1, len(self._nu)))
-        """The integral of the gain up to each edge."""
-        np.cumsum(self._gain * widths, axis=0, out=self._sums[1:])
+        self._sums = _integrate(self._gain * widths)
         last = np.maximum(self._gain - 1.0, 0.0) * widths
         self._rows = market.edges[:-1, None] - self._sums[:-1] - last
         """What does not depend on the job in its cost if it is done in a bin."""
+        self._work = _integrate(np.append(curve.speeds, 0.0)[self._best] * widths)
+        self._taken = np.zeros_like(self._sums)
+        """How many jobs are done in a bin at a nu, less those that begin in the bin after it."""
+        self._held = np.zeros(market.bins)
         self.doubt = market.bins * ROUNDING * (float(self._sums[-1, -1]) + abs(market.horizon))
         """More than the error of the cost of one job by rounding."""
 
@@ -229,96 +266,126 @@ class _Table:
         there is 1; at the highest price of any bin the gain is more than 1 beyond this grid.
         """
         dearest = self._prices.max(axis=0)
-        highest = float(((1.0 + dearest) / self._speeds).min()) * ratio
+        highest = float(((1.0 + dearest) / self._curve.speeds).min()) * ratio
         return np.geomspace(1.0, highest, 2 + int(np.log(highest) / np.log(ratio)))
 
-    def _compute_gain(self) -> Floats:
+    def _compute_gain(self) -> tuple[Floats, Indices]:
         gain = np.zeros((self._market.bins, len(self._nu)))
-        scratch = np.empty_like(gain)
-        for option, speed in enumerate(self._speeds):
-            np.subtract(self._nu * speed, self._prices[:, option, None], out=scratch)
-            np.maximum(gain, scratch, out=gain)
-        return gain
+        best = np.full(gain.shape, -1, dtype=np.intp)
+        rival = np.empty_like(gain)
+        for option, speed in enumerate(self._curve.speeds):
+            np.subtract(self._nu * speed, self._prices[:, option, None], out=rival)
+            best[rival > gain] = option
+            np.maximum(gain, rival, out=gain)
+        return gain, best
 
-    def choose(self, member: Member, *, guess: float) -> Choice:
-        """What the job does; ``guess`` is about what it pays."""
-        ready = self._sum_to(member.ready_at, member.ready_in)
-        base = self._nu * member.work_s - member.submitted_at + ready
-        choice = min(self._choose_earliest(member, base), self._choose_late(member, base))
-        edges, submitted_at = self._market.edges, member.submitted_at
-        start = member.done_in + 1
-        within = min(choice.cost, 1.5 * guess)
-        # A completion after a bin's start costs at least the time until then.
-        while start < self._market.bins and edges[start] - submitted_at < choice.cost:
-            stop = int(np.searchsorted(edges, submitted_at + within))
-            stop = min(max(stop, start + FEWEST_ROWS), self._market.bins)
-            choice = min(choice, self._choose_between(member, base, start, stop))
-            start, within = stop, choice.cost
-        return choice
+    def price(self, member: Member, *, guess: float) -> Choices:
+        """What completions cost the job; ``guess`` is about what the cheapest does."""
+        edges, bins = self._market.edges, self._market.bins
+        base = self._nu * member.work_s - member.submitted_at
+        base += self._sum_to(member.ready_at, member.ready_in)
+        # Beyond the horizon GPUs cost nothing, and a second of work costs a second.
+        late = self._market.horizon + float(base[0] - self._sums[-1, 0])
+        within = 1.5 * guess
+        while True:
+            stop = int(np.searchsorted(edges, member.submitted_at + within))
+            stop = min(max(stop, member.done_in + FEWEST_ROWS), bins)
+            costs, at = self._price_bins(member, base, stop)
+            least = min(late, float(costs.min()))
+            # A completion in a later bin costs at least the time until its start.
+            if stop == bins or edges[stop] - member.submitted_at >= least:
+                return Choices(member.done_in, costs, at, late)
+            within = max(least, 2.0 * within)
+
+    def _price_bins(self, member: Member, base: Floats, stop: int) -> tuple[Floats, Indices]:
+        """What completion in each bin costs, from the first that is possible."""
+        first = member.done_in
+        block = self._rows[first:stop] + base
+        block[0] = base + self._row_from(member.done_at, first)
+        at = block.argmax(axis=1)
+        costs = block[np.arange(stop - first), at]
+        begins = self._market.edges[first:stop] - member.submitted_at
+        begins[0] = member.done_at - member.submitted_at
+        np.maximum(costs, begins, out=costs)
+        if member.starting_gpu_s:
+            lowest = np.minimum.accumulate(self._lowest[member.submitted_in : stop])
+            costs += member.starting_gpu_s * lowest[first - member.submitted_in :]
+        return costs, at
 
     def _sum_to(self, time: float, inside: int) -> Floats:
         since = time - self._market.edges[inside]
         sums: Floats = self._sums[inside] + self._gain[inside] * since
         return sums
 
-    def _choose_earliest(self, member: Member, base: Floats) -> Choice:
-        """Be done in the first bin that is possible, after what is possible of it."""
-        row, done_at = member.done_in, member.done_at
-        left = self._market.edges[row + 1] - done_at
-        costs = base + done_at - self._sum_to(done_at, row)
-        costs -= np.maximum(self._gain[row] - 1.0, 0.0) * left
-        at = int(costs.argmax())
-        cost = max(float(costs[at]), done_at - member.submitted_at)
-        if member.starting_gpu_s:
-            lowest = float(self._lowest[member.submitted_in : row + 1].min())
-            cost += member.starting_gpu_s * lowest
-        return Choice(cost, row, at)
+    def _row_from(self, time: float, inside: int) -> Floats:
+        """The row of a bin of which only what comes after a time is possible."""
+        left = self._market.edges[inside + 1] - time
+        last = np.maximum(self._gain[inside] - 1.0, 0.0) * left
+        row: Floats = time - self._sum_to(time, inside) - last
+        return row
 
-    def _choose_late(self, member: Member, base: Floats) -> Choice:
-        """Be done after the last bin, where GPUs cost nothing."""
-        horizon = self._market.horizon
-        cost = horizon + float(base[0] - self._sums[-1, 0])
-        return Choice(max(cost, horizon - member.submitted_at), self._market.bins, 0)
+    def take(self, member: Member, choices: Choices, spread: float) -> None:
+        """Note what the job does: for each completion time the share with which it is chosen."""
+        slack = spread * choices.least
+        if choices.is_late:
+            stops, at, shares = np.array([self._market.bins]), np.array([0]), np.ones(1)
+            ends = np.ones(1)
+        else:
+            chosen, shares = _spread_out(choices.costs, slack)
+            rows, at = choices.first + chosen, choices.at[chosen]
+            # Where another second of training is not worth its price, it ends as the bin begins.
+            ends_late = self._gain[rows, at] > 1.0
+            stops = np.maximum(rows + ends_late, choices.first + 1)
+            ends = np.where(ends_late | (chosen > 0), 1.0, member.done_part)
+            if member.starting_gpu_s:
+                self._hold(member, choices.first + int(choices.costs.argmin()), slack)
+        count, part = len(at), member.ready_part
+        begins = np.full(count, member.ready_in)
+        edges = np.concatenate([stops, stops - 1, begins, begins + 1])
+        parts = np.concatenate(
+            [ends, 1.0 - ends, np.full(count, -part), np.full(count, part - 1.0)]
+        )
+        places = (edges, np.tile(at, 4))
+        work = (parts * self._work[places]).reshape(4, count).sum(axis=0)
+        # The grid does not hold the very nu at which the work is done to the second; and what is
+        # left after the horizon takes no GPUs of the market.
+        least_work = member.work_s if choices.is_late else member.work_s / MOST_STRETCH
+        shares = shares * member.work_s / np.maximum(work, max(least_work, TINY))
+        np.add.at(self._taken, places, parts * np.tile(shares, 4))
 
-    def _choose_between(self, member: Member, base: Floats, start: int, stop: int) -> Choice:
-        """Be done in one of these bins."""
-        block = self._rows[start:stop] + base
-        at = block.argmax(axis=1)
-        costs = block[np.arange(stop - start), at]
-        np.maximum(costs, self._market.edges[start:stop] - member.submitted_at, out=costs)
-        if member.starting_gpu_s:
-            lowest = np.minimum.accumulate(self._lowest[member.submitted_in : stop])
-            costs += member.starting_gpu_s * lowest[start - member.submitted_in :]
-        least = int(costs.argmin())
-        return Choice(float(costs[least]), start + least, int(at[least]))
+    def _hold(self, member: Member, until: int, slack: float) -> None:
+        """Note where the job holds GPUs for its start: where that is cheap, before it is done."""
+        first = member.submitted_in
+        prices = self._lowest[first : until + 1] * member.starting_gpu_s
+        bins, shares = _spread_out(prices, slack, self._market.widths[first : until + 1])
+        self._held[first + bins] += shares * member.starting_gpu_s
 
-    def use(self, member: Member, choice: Choice, sources: Indices, used: Floats) -> None:
-        """Add the GPU seconds that the job takes by its choice, by bin and type."""
-        start, stop = member.ready_in, min(choice.row + 1, self._market.bins)
-        gains = self._nu[choice.at] * self._speeds - self._prices[start:stop]
-        best = gains.argmax(axis=1)
-        seconds = self._time_in_bins(member, choice)
-        seconds[gains[np.arange(stop - start), best] <= 0.0] = 0.0
-        work_s = float(seconds @ self._speeds[best])
-        if choice.row < self._market.bins:
-            # The grid does not hold the very nu at which the work is done to the second.
-            seconds *= member.work_s / max(work_s, 1e-300)
-        rows = np.arange(start, stop)
-        types = sources[rows, self._columns[best]]
-        np.add.at(used, (rows, types), seconds * self._gpus[best])
-        if member.starting_gpu_s and choice.row < self._market.bins:
-            first = member.submitted_in
-            row = first + int(self._lowest[first:stop].argmin())
-            used[row, sources[row, self._lowest_in[row]]] += member.starting_gpu_s
+    def add_use(self, sources: Indices, used: Floats) -> None:
+        """Add the GPU seconds that the jobs take by their choices, by bin and type."""
+        # From the last bin to the first: a job trains in all bins from its first to its last.
+        running = np.cumsum(self._taken[::-1], axis=0)[::-1][1:]
+        gpus = np.append(self._curve.gpus, 0.0)[self._best] * running * self._market.widths[:, None]
+        types = np.append(self._curve.columns, 0)[self._best]
+        for column in np.unique(self._curve.columns):
+            rows = np.arange(self._market.bins)
+            own = np.where(types == column, gpus, 0.0).sum(axis=1)
+            np.add.at(used, (rows, sources[:, column]), own)
+        rows = np.flatnonzero(self._held)
+        np.add.at(used, (rows, sources[rows, self._lowest_in[rows]]), self._held[rows])
 
-    def _time_in_bins(self, member: Member, choice: Choice) -> Floats:
-        """For how long the job may train in each bin, from the first to the last that it uses."""
-        edges = self._market.edges
-        start, stop = member.ready_in, min(choice.row + 1, self._market.bins)
-        until = self._market.horizon
-        if choice.row < self._market.bins:
-            ends_late = self._gain[choice.row, choice.at] > 1.0
-            until = edges[choice.row + 1] if ends_late else max(edges[choice.row], member.done_at)
-        begins = np.maximum(edges[start:stop], member.ready_at)
-        times: Floats = np.maximum(np.minimum(edges[start + 1 : stop + 1], until) - begins, 0.0)
-        return times
+
+def _spread_out(costs: Floats, slack: float, sizes: Floats | None = None) -> tuple[Indices, Floats]:
+    """Choose among costs, the cheapest most of all and those within the slack with it."""
+    if slack <= 0.0:
+        return np.array([costs.argmin()]), np.ones(1)
+    shares = np.exp((costs.min() - costs) / slack)
+    chosen = np.flatnonzero(shares > LEAST_SHARE)
+    shares = shares[chosen] if sizes is None else shares[chosen] * sizes[chosen]
+    return chosen, shares / shares.sum()
+
+
+def _integrate(steps: Floats) -> Floats:
+    """Sum up over bins: the integral up to each edge."""
+    sums = np.zeros((len(steps) + 1, steps.shape[1]))
+    np.cumsum(steps, axis=0, out=sums[1:])
+    return sums

@@ -26,7 +26,7 @@ from dlsim import documents, yamlfiles
 from dlsim.bounds import REFERENCE, bound_mean_jct
 from dlsim.clusters import Machines
 from dlsim.errors import BadInput
-from dlsim.scenarios import Scenario, build_setting, read_workload
+from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.scoring import MEASURED
 from dlsim.shipped import find_folder
 from dlsim.simulating import Contestant, simulate
@@ -102,6 +102,7 @@ class Task:
         """Play it, and return the fields of its score; or find the bound."""
         setting = build_setting(self.scenario)
         workload = _read_once(self.scenario)
+        setting = charge_trials(self.scenario, setting, workload)
         if self.policy is None:
             bound = bound_mean_jct(workload, setting)
             return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}

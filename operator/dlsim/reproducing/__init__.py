@@ -6,26 +6,27 @@ takes a watch and returns a :class:`~dlsim.reproducing.findings.Reproduction`, a
 What was assumed for each stands in ``docs/reproduction.md``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from dlsim.reproducing import peers, pollux, rubick, shockwave, sidecar
+from dlsim.reproducing import afs, dragon, gang, ones, peers, pollux, rubick, shockwave, sidecar
 from dlsim.reproducing.findings import Reproduction
 from dlsim.simulating import Watch
 
-REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction] | None] = {
+REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "sidecar": sidecar.reproduce,
-    "gang": None,
-    "dragon": None,
-    "afs": None,
-    "ones": None,
+    "gang": gang.reproduce,
+    "dragon": dragon.reproduce,
+    "afs": afs.reproduce,
+    "ones": ones.reproduce,
     "sia": partial(pollux.reproduce, world="sia"),
     "shockwave": shockwave.reproduce,
     "rubick": rubick.reproduce,
     "pollux": pollux.reproduce,
     "peers": peers.reproduce,
 }
-"""By the name that users type; ``None`` is to come."""
+"""By the name that users type."""
 
 WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "sia": partial(pollux.reproduce, world="sia", is_whole=True),
@@ -33,3 +34,8 @@ WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "pollux": partial(pollux.reproduce, is_whole=True),
 }
 """All of those of which the usual form leaves out what takes long (``--all``)."""
+
+FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
+    "afs": afs.reproduce_from,
+}
+"""Those that play other traces than the shipped ones if they are given a folder of them."""

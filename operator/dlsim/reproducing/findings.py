@@ -24,6 +24,7 @@ class Row:
     quantity: str
     unit: str
     paper: float
+    """0 where it gives no figure."""
     ours: float
     spread: float = 0.0
     """The standard deviation of ours where it is the mean of several runs, else 0."""

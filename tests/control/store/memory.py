@@ -24,6 +24,7 @@ class MemoryStore:
         self._history: dict[str, HistoryEntry] = {}
         self._gpus: tuple[GpuRow, ...] = ()
         self._jobs: tuple[JobRow, ...] = ()
+        self._policy_states: dict[str, str] = {}
         self.failing: Callable[[str], StoreError | None] = lambda _: None
         self.failing_after: Callable[[str], StoreError | None] = lambda _: None
         self.calls: list[str] = []
@@ -101,6 +102,14 @@ class MemoryStore:
     def jobs(self) -> tuple[JobRow, ...]:
         self._ask("jobs")
         return self._jobs
+
+    def keep_policy_state(self, policy: str, document: str) -> None:
+        self._ask("keep_policy_state")
+        self._policy_states[policy] = document
+
+    def policy_states(self) -> Mapping[str, str]:
+        self._ask("policy_states")
+        return dict(self._policy_states)
 
     def close(self) -> None:
         self.is_closed = True

@@ -126,6 +126,23 @@ def test_what_is_written_arrives(place: Place, desks):
     assert (state.connected, state.waiting, state.dropped, state.error) == (True, 0, Dropped(), "")
 
 
+def test_what_a_policy_remembers_is_known_to_the_next_controller(place: Place, desks):
+    desk = desks(place.open())
+    state = {"decisions": 7, "population": [[["job", "V100", 2]]], "rate": 0.1}
+    desk.notebook.keep_policy_state("ones", {"decisions": 6})
+    desk.notebook.keep_policy_state("ones", state)
+    desk.notebook.keep_policy_state("tiresias", (1, 2))
+    desk.flush()
+    later = desks(place.open()).notebook
+    assert later.policy_state("ones") == state
+    assert later.policy_state("tiresias") is None
+
+
+def test_a_policy_state_that_cannot_be_read_is_none(place: Place, desks):
+    place.open().keep_policy_state("ones", "{")
+    assert desks(place.open()).notebook.policy_state("ones") is None
+
+
 def test_what_the_store_knows_is_known_from_the_beginning(place: Place, desks):
     fold_into(place.open(), KIND, [speed_seen(5.0)])
     desk = desks(place.open())

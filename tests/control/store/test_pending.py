@@ -1,4 +1,13 @@
-from dlcontrol.pending import Dropped, Fold, PendingWrites, Record, ShowGpus, ShowJobs, Write
+from dlcontrol.pending import (
+    Dropped,
+    Fold,
+    KeepState,
+    PendingWrites,
+    Record,
+    ShowGpus,
+    ShowJobs,
+    Write,
+)
 from dlcontrol.store import Ticket
 from dlcontrol.tables import GpuRow, JobRow
 from dlcore.model import JobId, NodeName
@@ -55,8 +64,10 @@ def test_each_kind_has_its_turn():
         pending.record([make_entry("a", float(at))])
     pending.show_gpus(())
     pending.show_jobs(())
+    pending.keep_state("ones", {"decisions": 1})
+    pending.keep_state("ones", {"decisions": 2})
     kinds = [type(write) for write in drained(pending)]
-    assert kinds == [Fold, Record, ShowGpus, ShowJobs, Fold, Record]
+    assert kinds == [Fold, Record, ShowGpus, ShowJobs, KeepState, Fold, Record]
 
 
 def test_of_the_tables_only_the_latest_waits():

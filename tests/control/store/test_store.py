@@ -351,6 +351,14 @@ def test_the_table_of_jobs_is_read_as_it_was_written(place: Place):
     assert store.jobs() == rows
 
 
+def test_the_latest_state_of_each_policy_is_kept(place: Place):
+    store = place.open()
+    assert store.policy_states() == {}
+    for policy, document in (("ones", "[1]"), ("other", "[2]"), ("ones", "[3]")):
+        store.keep_policy_state(policy, document)
+    assert place.open().policy_states() == {"ones": "[3]", "other": "[2]"}
+
+
 def test_what_is_gone_from_a_table_is_gone(place: Place):
     store = place.open()
     store.replace_gpus(gpu_rows(4))

@@ -113,6 +113,16 @@ def test_jobs_are_selected_by_their_labels(scene, ada, steady):
     assert "refuses it: unable to parse requirement" in wrong.stderr
 
 
+def test_what_a_policy_would_do_with_the_jobs_of_a_cluster_is_played(scene, ada, steady):
+    options = ("--policy", "fifo", "--restart-cost", 0, "-o", "json")
+    result = ada("simulate", "--live", *options, env=home_of(scene.stage))
+    (score,) = result.data
+    (end,) = (each for each in score["ends"] if each["job"] == f"{scene.namespace}/{steady}")
+    assert end["gpus"] == 2
+    assert end["ends_in_s"] > 0.0
+    assert "give --profiles FILE" in result.stderr
+
+
 def test_a_job_is_explained_and_described(scene, ada, steady):
     why = ada("why", steady).stdout
     assert re.match(r"trains on 2 A100 GPUs on gpu-[ab]", why)

@@ -1,0 +1,62 @@
+"""AFS-P: what AFS does where nothing is known of how long jobs take."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.contract import Decision, View
+from dlcore.policies import elastic_places
+from dlcore.policies.elastic_sharing import Draw, Sharing, Terms
+from dlcore.policies.elastic_turns import Taking
+
+
+@dataclass(frozen=True, slots=True)
+class AfsP:
+    """
+    Jobs take turns while they outnumber the GPUs; else the most efficient get more, by lot.
+
+    Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning" (NSDI '21), section 3.3, "Handling
+    unknown job lengths". While every job can have a GPU, each further one goes by rule (3), tried
+    with either job as the longer one; where it is false both ways, one of the two is taken at
+    random. With more jobs than that, each has a unit of time on its least, in the order of how many
+    units it had before.
+
+    Speeds that were never measured are overestimated first (section 4.5): each GPU beyond the largest
+    number that was measured counts as much as those before, and the share is re-adjusted once
+    the speed there is observed. A job of which nothing is measured has at most its fair share.
+
+    Where the text leaves room:
+
+    - "At random" is a lot that each job draws once, from the seed and its name. A lot for every
+      comparison would change shares at every event without a cause.
+    - The order of the scan is that of :func:`dlcore.policies.elastic_sharing.hand_out`, with lots for lengths.
+    - CoDDL measures a new job on all smaller shares at once, because there a change takes
+      milliseconds. Here it takes a restart, so smaller shares are estimated from what is observed.
+    - Of two jobs with the same counter the one that runs comes first, then the one that came first.
+      A gang whose least does not fit when its turn comes is passed over until it does.
+    """
+
+    name: ClassVar[str] = "afs-p"
+    paper: ClassVar[str] = "AFS (NSDI '21) 3.3, 4.4 and 4.5"
+    needs: ClassVar[str] = "nothing; it learns speeds, the longest first supposed to be linear"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    unit_s: float = 7200.0
+    """How long a turn is while jobs outnumber GPUs; the paper's 2 h."""
+    packing: bool = True
+    """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
+    overestimate: bool = True
+    """Whether speeds beyond the measured ones are supposed to be linear; else they are predicted."""
+
+    def __post_init__(self) -> None:
+        if self.unit_s <= 0.0:
+            raise ValueError("unit_s must be positive")
+
+    def allocate(self, view: View) -> Decision:
+        taking = Taking(view, self.unit_s)
+        line = taking.rank()
+        sharing = Sharing(view, packing=self.packing, overestimates=self.overestimate)
+        sharing.admit(line)
+        sharing.hand_out(Terms(Draw(view.seed)))
+        sharing.regulate()
+        return taking.remember(elastic_places.settle(sharing, line))

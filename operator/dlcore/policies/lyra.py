@@ -1,0 +1,94 @@
+"""Lyra's elastic phase: the least of each job first, then a knapsack over what more GPUs would save."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.contract import Decision, View
+from dlcore.model import JobId
+from dlcore.policies import knapsack
+from dlcore.policies.hulls import Curve, make_curve
+from dlcore.policies.sharing import Claim, read_claims, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Lyra:
+    """
+    Admit jobs with their least by remaining time, then share what is left by the time that it saves.
+
+    Li et al., "Lyra: Elastic Scheduling for Deep Learning Clusters" (EuroSys 2023), section 5: jobs
+    come in the order of the time that they need yet on the least that they can run on; one that does
+    not fit is passed. Of what is left, (job, e GPUs more) saves the job rem(least) - rem(least + e)
+    seconds, and the choices that save most together are found exactly
+    (:func:`dlcore.policies.knapsack.solve`; beyond its limit, greedily).
+
+    Where the paper leaves room: running and waiting jobs stand in one order, so that a short job stops
+    a long one. The paper's own cluster stops a job only when borrowed servers are called back; with
+    ``preempts=false`` running jobs come before all that wait, and are only made smaller. Jobs of
+    higher priority come first; in the knapsack all count alike. The paper decides periodically and
+    this policy at every event.
+    """
+
+    name: ClassVar[str] = "lyra"
+    paper: ClassVar[str] = "Lyra (EuroSys '23) 5, elastic phase"
+    needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    preempts: bool = True
+    """Whether a job that needs less time yet takes the place of a running one."""
+
+    def allocate(self, view: View) -> Decision:
+        """Admit, then share out, for each type of GPU."""
+        claims = read_claims(view)
+        wants: dict[JobId, int] = {}
+        for kind, several in claims.by_type.items():
+            admitted, left = self._admit(several, claims.gpus[kind])
+            more = find_more(admitted, left)
+            wants.update(
+                (claim.state.id, claim.curve.least + extra)
+                for claim, extra in zip(admitted, more, strict=True)
+            )
+        return settle(view, claims, wants)
+
+    def _admit(self, claims: Iterable[Claim], gpus: int) -> tuple[list[Claim], int]:
+        """Give the least to those that come first; return them, and how many GPUs are left."""
+        admitted: list[Claim] = []
+        for claim in sorted(claims, key=self._rank):
+            least = claim.curve.least
+            if least <= gpus or (claim.held and not self.preempts):
+                admitted.append(claim)
+                gpus -= least
+        return admitted, max(0, gpus)
+
+    def _rank(self, claim: Claim) -> tuple[bool, int, float, int]:
+        state = claim.state
+        waits = not self.preempts and not claim.held
+        return (waits, -state.job.priority, claim.remaining(claim.curve.least), state.order)
+
+
+def find_more(claims: list[Claim], gpus: int) -> list[int]:
+    """How many GPUs beyond its least each job gets."""
+    savings: dict[int, Curve | None] = {}
+    elastic: list[tuple[int, Curve, float]] = []
+    for i, claim in enumerate(claims):
+        curve = claim.curve
+        if id(curve) not in savings:
+            savings[id(curve)] = _make_savings(curve)
+        saving = savings[id(curve)]
+        if saving is not None:
+            # At its peak the curve is 1: so much is saved there.
+            elastic.append((i, saving, claim.remaining(curve.least) - claim.span))
+    more = [0] * len(claims)
+    if gpus > 0 and elastic:
+        found = knapsack.solve([c for _, c, _ in elastic], [s for _, _, s in elastic], gpus)
+        for (i, _, _), extra in zip(elastic, found, strict=True):
+            more[i] = extra
+    return more
+
+
+def _make_savings(curve: Curve) -> Curve | None:
+    """What GPUs beyond the least save, as a share of what they save at the peak."""
+    options = [option - curve.least for option in curve.options[1:]]
+    saved = [1.0 / curve.speeds[0] - 1.0 / speed for speed in curve.speeds[1:]]
+    return make_curve(options, saved) if options else None

@@ -1,0 +1,478 @@
+"""The policies that share GPUs out by what each is worth, and those that peers evaluate with."""
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dlcore import cycle, policies
+from dlcore.model import CauseCode, JobState, NodeName, Placement, Snapshot
+from dlcore.planning import Plan, Reshape, Start, Stop
+from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
+from dlcore.policies.hulls import make_curve
+from dlcore.policies.lyra import find_more
+from dlcore.policies.sharing import Claim, read_claims
+from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
+from dlcore.policies.themis import UNSERVED, Bid, Leases, find_winners
+from dlcore.profiles import Costs
+from dlwire.messages import Shape
+from tests.builders import (
+    make_cluster,
+    make_node,
+    make_profile,
+    make_snapshot,
+    make_state,
+    make_view,
+)
+
+ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
+"""The fourth GPU adds a quarter of what the first did, so that sharing pays."""
+
+SHARING = ("smartfill", "hesrpt", "hdf", "lyra")
+
+
+def decide(snapshot: Snapshot, policy: str) -> Plan:
+    return cycle.schedule(snapshot, policies.read(policy))
+
+
+def count_given(plan: Plan) -> dict[str, int]:
+    """How many GPUs each job has that is started or changed."""
+    return {
+        step.job: (step.placement if isinstance(step, Start) else step.new).gpus
+        for step in plan.steps
+        if isinstance(step, Start | Reshape)
+    }
+
+
+def list_placements(plan: Plan) -> list[Placement]:
+    """Where jobs are started, in the order of the plan."""
+    return [step.placement for step in plan.steps if isinstance(step, Start)]
+
+
+# --- all that share by worth --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_alone_gets_all_up_to_its_peak(policy: str):
+    peaked = make_profile({1: 1.0, 2: 1.8, 4: 3.0, 8: 2.0})
+    job = make_state(options=(1, 2, 4, 8))
+    assert count_given(
+        decide(make_snapshot(make_cluster(n1=8), job, profiles=[peaked]), policy)
+    ) == {"job": 4}
+
+
+@pytest.mark.parametrize("policy", ["smartfill", "hesrpt", "hdf"])
+def test_the_shorter_of_two_gets_more(policy: str):
+    short = make_state("short", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=100.0)
+    long = make_state("long", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=9000.0)
+    given = count_given(
+        decide(make_snapshot(make_cluster(n1=8), long, short, profiles=[ROOT]), policy)
+    )
+    assert given["short"] > given["long"] > 0
+    assert sum(given.values()) == 8
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_gpus_are_taken_from_a_job_only_for_another(policy: str):
+    rich = make_state("rich", options=(1, 2, 4), holds={"n1": range(4)}, iterations_total=9000.0)
+    snapshot = make_snapshot(make_cluster(n1=4), rich, make_state("new"), profiles=[ROOT])
+    plan = decide(snapshot, policy)
+    (loss,) = [step for step in plan.steps if isinstance(step, Reshape | Stop)]
+    assert (loss.cause.code, loss.cause.job) == (CauseCode.FAIR_SHARE, "new")
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_is_slower_with_what_it_has_gives_it_up_for_its_own_sake(policy: str):
+    peaked = make_profile({1: 1.0, 2: 1.5, 4: 1.2})
+    job = make_state(options=(1, 2, 4), holds={"n1": range(4)}, speed=1.2)
+    plan = decide(make_snapshot(make_cluster(n1=4), job, profiles=[peaked]), policy)
+    (step,) = plan.steps
+    assert step.cause.code is CauseCode.FASTER_WITH_FEWER
+    assert count_given(plan) == {"job": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_gpus_are_not_taken_for_a_job_that_fits_on_no_node(policy: str):
+    """Two GPUs on each of two nodes are four, but not for a job of one node."""
+    jobs = [make_state(f"runs-{n}", options=(2,), holds={n: (0, 1)}) for n in ("n1", "n2")]
+    wide = make_state("wide", options=(3,), max_nodes=1, iterations_total=1.0)
+    bound = replace(wide, bound_to=(NodeName("n1"),))
+    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, bound), policy))
+    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_jobs_of_unknown_speed_and_length_are_taken_for_usual_ones(policy: str):
+    jobs = [
+        make_state(name, model="unknown", iterations_total=float("inf"), options=(1, 2, 4))
+        for name in ("a", "b")
+    ]
+    given = count_given(decide(make_snapshot(make_cluster(n1=4), *jobs, profiles=[]), policy))
+    assert sum(given.values()) == 4
+    assert given["a"] >= 2
+
+
+def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
+    fast = make_state("fast", model="unknown", options=(1,), holds={"n1": (0,)}, speed=1000.0)
+    slow = make_state("slow", model="unknown", options=(1,), holds={"n1": (1,)}, speed=0.01)
+    view = make_view(make_snapshot(make_cluster(n1=2), fast, slow, profiles=[]))
+    assert [claim.span for claim in read_claims(view)] == [1.0, 100_000.0]
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_finds_no_place_for_what_it_should_have_gets_what_has_one(policy: str):
+    wide = make_state(options=(2, 3, 4), max_nodes=1)
+    other = make_state("other", options=(1,), holds={"n1": (0,)}, order=1)
+    cluster = make_cluster(n1=3, n2=2)
+    assert count_given(decide(make_snapshot(cluster, wide, other), policy)) == {"job": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_each_type_is_shared_out_among_jobs_that_are_fast_on_it(policy: str):
+    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
+    jobs = [make_state(name, options=(1, 2), types=("V100", "P100")) for name in ("a", "b")]
+    plan = decide(make_snapshot(cluster, *jobs), policy)
+    assert {placement.gpu_type for placement in list_placements(plan)} == {"V100", "P100"}
+    assert count_given(plan) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_only_a_mixture_suffices_for_gets_what_is_left(policy: str):
+    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
+    plan = decide(make_snapshot(cluster, make_state(options=(4,), mixed=True)), policy)
+    assert count_given(plan) == {"job": 4}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_on_gpus_that_no_other_may_have_keeps_them(policy: str):
+    cluster = make_cluster(make_node("n1", 4, schedulable=False), n2=4)
+    kept = make_state("kept", options=(1, 2, 4), holds={"n1": range(4)})
+    plan = decide(make_snapshot(cluster, kept, make_state("new", options=(1, 2, 4))), policy)
+    assert count_given(plan) == {"new": 4}
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_gives_up_gpus_that_are_broken_before_good_ones(policy: str):
+    cluster = make_cluster(make_node("n1", 4, unavailable={0}), n2=1)
+    rich = make_state("rich", options=(1, 3, 4), holds={"n1": range(4)}, iterations_total=9e5)
+    urgent = make_state("urgent", options=(3,), iterations_total=1.0, max_nodes=2)
+    plan = decide(make_snapshot(cluster, rich, urgent), policy)
+    assert count_given(plan)["urgent"] == 3
+
+
+@pytest.mark.parametrize("policy", ["smartfill", "hdf"])
+def test_priority_counts_as_often_as_the_option_says(policy: str):
+    low = make_state("low", options=(1,))
+    high = make_state("high", options=(1,), priority=1, iterations_total=1100.0)
+    snapshot = make_snapshot(make_cluster(n1=1), low, high)
+    assert count_given(decide(snapshot, policy)) == {"high": 1}
+    assert count_given(decide(snapshot, f"{policy}:base=1")) == {"low": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("smartfill:base=0.5", "smartfill: base must be at least 1"),
+        ("hdf:base=0", "hdf: base must be at least 1"),
+        ("hesrpt:p=1", "hesrpt: p must be at least 0 and below 1"),
+        ("hdf:beta=-1", "hdf: beta must be from 0 to 4"),
+        ("themis:lease=0", "themis: lease must be positive"),
+        ("sia:period=0", "sia: period must be positive"),
+        ("sia:power=0", "sia: power must be negative"),
+        ("sia:penalty=0", "sia: penalty must be positive"),
+        ("sia:ties=none", "sia: ties must be first or last"),
+        ("sia:jobs=1", "sia: jobs must be at least 2, nodes at least 1, and gap from 0 to 1"),
+        ("themis:f=1", "themis: f must be at least 0 and below 1"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(text: str, refusal: str):
+    with pytest.raises(ValueError, match=refusal):
+        policies.read(text)
+
+
+# --- hesrpt and hdf -----------------------------------------------------------------------
+
+
+def test_the_shares_of_hesrpt_are_those_of_the_closed_form():
+    assert find_shares(3, 0.5) == pytest.approx([5 / 9, 3 / 9, 1 / 9])
+    assert sum(find_shares(7, 0.8)) == pytest.approx(1.0)
+
+
+def make_claims(*options: tuple[int, ...], p: float = 0.5) -> list[Claim]:
+    curves = [make_curve(each, [k**p for k in each]) for each in options]
+    return [Claim(make_state(order=i), "", c, 100.0) for i, c in enumerate(curves)]
+
+
+def test_hesrpt_fits_one_exponent_to_all_curves():
+    claims = [*make_claims((1, 2, 4), p=0.4), *make_claims((1, 4), p=0.6), *make_claims((4,))]
+    assert fit_exponent(claims, 12) == pytest.approx(0.5)
+    assert fit_exponent(make_claims((4,)), 12) == 0.5
+
+
+def test_hesrpt_fits_curves_as_far_as_the_share_goes_that_follows_from_the_fit():
+    kinked = make_curve([1, 2, 4, 8, 16], [1.0, 1.9, 3.4, 3.6, 3.7])
+    claims = [Claim(make_state(), "", kinked, 100.0)] * 4
+    p = fit_exponent(claims, 8)
+    widest = 8 * find_shares(4, p)[0]
+    assert 4 < widest <= 8
+    assert p == pytest.approx(kinked.fit_exponent(widest), abs=0.02)
+    steepest, flattest = kinked.fit_exponent(2), kinked.fit_exponent(16)
+    assert steepest is not None
+    assert flattest is not None
+    assert flattest < p < steepest
+    assert steepest == pytest.approx(math.log2(1.9))
+
+
+def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
+    # Shares of 9 GPUs are 5, 3 and 1: the first can use 4, so the second has 3 + 1.
+    claims = make_claims((1, 2, 4), (1, 2, 4), (1, 2, 4))
+    assert round_shares(claims, find_shares(3, 0.5), 9) == [4, 4, 1]
+    # The last is past its peak with one: what is left goes to the smallest that can use it.
+    claims = make_claims((1, 2, 6), (1, 2), (1,))
+    assert round_shares(claims, find_shares(3, 0.5), 9) == [6, 2, 1]
+
+
+def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
+    jobs = [make_state(name, options=tuple(range(1, 9))) for name in ("a", "b")]
+    first = make_snapshot(make_cluster(n1=8), *jobs)
+    plan = decide(first, "hesrpt")
+    shares = list_placements(plan)
+    # Their order has changed since, but nothing has happened.
+    held = [
+        replace(job, placement=placement, speed=1.0, order=i, iterations_done=done)
+        for i, (job, placement, done) in enumerate(zip(jobs, shares, (0.0, 900.0), strict=True))
+    ]
+    after = make_snapshot(make_cluster(n1=8), *held, policy_state=plan.policy_state)
+    assert decide(after, "hesrpt").steps == ()
+    assert decide(replace(after, policy_state=None), "hesrpt").steps != ()
+
+
+@pytest.mark.parametrize(("beta", "first"), [(0.0, "steep"), (1.0, "short")])
+def test_beta_says_how_much_the_time_left_matters(beta: float, first: str):
+    profiles = [make_profile({1: 1.0, 2: 2.0}, "steep"), make_profile({1: 1.0, 2: 1.5}, "flat")]
+    steep = make_state("steep", options=(1, 2), model="steep", iterations_total=9000.0)
+    short = make_state("short", options=(1, 2), model="flat", iterations_total=100.0)
+    snapshot = make_snapshot(make_cluster(n1=3), steep, short, profiles=profiles)
+    given = count_given(decide(snapshot, f"hdf:beta={beta}"))
+    assert given == {"steep": 1, "short": 1, first: 2}
+
+
+# --- lyra ---------------------------------------------------------------------------------
+
+
+def test_lyra_admits_the_leasts_by_remaining_time():
+    long = make_state("long", options=(2, 4), iterations_total=9000.0)
+    short = make_state("short", options=(2, 4), iterations_total=100.0)
+    wide = make_state("wide", options=(3, 4), iterations_total=200.0)
+    plan = decide(make_snapshot(make_cluster(n1=4), long, wide, short), "lyra")
+    # The wide one comes second and does not fit beside the first.
+    assert count_given(plan) == {"short": 2, "long": 2}
+
+
+def test_lyra_stops_a_running_job_for_a_shorter_one_unless_it_shall_not():
+    old = make_state("old", options=(4,), holds={"n1": range(4)}, iterations_total=9000.0)
+    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", options=(4,)))
+    assert count_given(decide(snapshot, "lyra")) == {"new": 4}
+    assert count_given(decide(snapshot, "lyra:preempts=false")) == {}
+
+
+def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
+    rng = random.Random(7)
+    for _ in range(60):
+        claims = []
+        for order in range(rng.randint(1, 4)):
+            options = sorted(rng.sample(range(1, 7), rng.randint(1, 4)))
+            curve = make_curve(options, sorted(rng.uniform(0.2, 3.0) for _ in options))
+            claims.append(Claim(make_state(order=order), "", curve, rng.uniform(10.0, 900.0)))
+        gpus = rng.randint(0, 10)
+        more = find_more(claims, gpus)
+        ends = sum(c.remaining(c.curve.least + n) for c, n in zip(claims, more, strict=True))
+        best = min(
+            sum(c.remaining(n) for c, n in zip(claims, counts, strict=True))
+            for counts in itertools.product(*(c.curve.options for c in claims))
+            if sum(counts) - sum(c.curve.least for c in claims) <= gpus
+        )
+        assert ends == pytest.approx(best)
+
+
+# --- themis -------------------------------------------------------------------------------
+
+
+def make_waiting(name: str, since: float, **rest) -> JobState:
+    """A job that requests four GPUs and was submitted so long before the second 1000."""
+    given = {"options": (4,), "requested": 4, "submitted_at": 1000.0 - since, **rest}
+    return make_state(name, **given)
+
+
+def test_themis_leases_gpus_to_the_job_that_waited_longest_for_its_size():
+    jobs = [make_waiting("new", 10.0), make_waiting("old", 900.0)]
+    plan = decide(make_snapshot(make_cluster(n1=4), *jobs, now=1000.0), "themis")
+    assert count_given(plan) == {"old": 4}
+    assert plan.wake_at == 1000.0 + 1200.0
+
+
+def test_themis_takes_nothing_from_a_lease_and_all_when_it_has_ended():
+    runs = make_waiting("runs", 10.0, holds={"n1": range(4)}, iterations_total=9e6)
+    worse = make_waiting("worse", 990.0, iterations_total=10.0)
+    snapshot = make_snapshot(make_cluster(n1=4), runs, worse, now=1000.0)
+    leased = replace(snapshot, policy_state=Leases({runs.id: 1500.0}))
+    plan = decide(leased, "themis")
+    assert (count_given(plan), plan.wake_at) == ({}, 1500.0)
+    plan = decide(replace(leased, now=1500.0), "themis")
+    assert count_given(plan) == {"worse": 4}
+    assert plan.policy_state == Leases({worse.id: 2700.0})
+
+
+def test_themis_gives_no_more_than_requested_and_then_asks_no_more():
+    job = make_waiting("job", 10.0, options=(1, 2, 4), requested=2)
+    plan = decide(make_snapshot(make_cluster(n1=4), job, now=1000.0), "themis")
+    assert (count_given(plan), plan.wake_at) == ({"job": 2}, None)
+
+
+def test_what_an_auction_leaves_goes_to_the_others_and_then_to_leased_jobs():
+    small = make_waiting("small", 10.0, options=(1, 2), requested=1)
+    bidder = make_waiting("bidder", 900.0, options=(1, 2), requested=2)
+    poor = make_waiting("poor", 500.0, options=(1, 4), holds={"n1": (0,)})
+    snapshot = make_snapshot(make_cluster(n1=8), small, bidder, poor, now=1000.0)
+    plan = decide(replace(snapshot, policy_state=Leases({poor.id: 1500.0})), "themis")
+    assert count_given(plan) == {"bidder": 2, "small": 1, "poor": 4}
+
+
+def test_an_auction_maximises_the_product_of_one_over_rho():
+    rng = random.Random(11)
+    for _ in range(40):
+        bids = []
+        for order in range(rng.randint(1, 4)):
+            options = sorted(rng.sample(range(1, 6), rng.randint(1, 3)))
+            curve = make_curve(options, sorted(rng.uniform(0.2, 3.0) for _ in options))
+            claim = Claim(make_state(order=order), "", curve, rng.uniform(10.0, 900.0))
+            bids.append(Bid(claim, curve.options, 100.0, rng.uniform(1.0, 900.0)))
+        gpus = rng.randint(0, 9)
+        choices = itertools.product(*((0, *bid.options) for bid in bids))
+        best = max(multiply(bids, counts) for counts in choices if sum(counts) <= gpus)
+        assert multiply(bids, find_winners(bids, gpus)) == pytest.approx(best)
+
+
+def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
+    """The product of 1 / rho."""
+    return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))
+
+
+# --- sia ----------------------------------------------------------------------------------
+
+
+def count_cost(taken: Sequence[Choice], jobs: int) -> float:
+    return sum(choice.cost for choice in taken) + 1.1 * (jobs - len(taken))
+
+
+def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -> float:
+    """The least cost of all combinations."""
+    by_job = [[c for c in choices if c.job == job] for job in range(jobs)]
+    costs = []
+    for picked in itertools.product(*([None, *each] for each in by_job)):
+        taken = [choice for choice in picked if choice is not None]
+        used = {kind: sum(c.gpus for c in taken if c.claim.gpu_type == kind) for kind in gpus}
+        if all(used[kind] <= gpus[kind] for kind in gpus):
+            costs.append(count_cost(taken, jobs))
+    return min(costs)
+
+
+def test_nothing_found_by_search_is_better_than_the_programme_of_sia():
+    rng = random.Random(13)
+    (claim,) = make_claims((1, 2, 4))
+    claims = {kind: claim._replace(gpu_type=kind) for kind in ("V100", "P100")}
+    for _ in range(20):
+        jobs, gpus = rng.randint(1, 5), {"V100": rng.randint(1, 6)}
+        if rng.random() < 0.7:
+            gpus["P100"] = rng.randint(0, 4)
+        choices = [
+            Choice(job, n, claims[kind], round(rng.uniform(0.3, 1.09), 2))
+            for job in range(jobs)
+            for kind in gpus
+            for n in (1, 2, 4)
+        ]
+        taken = solve(choices, gpus, 1.1, nodes=1000, gap=0.0)
+        assert len({choice.job for choice in taken}) == len(taken)
+        least = search_choices(choices, gpus, jobs)
+        assert count_cost(taken, jobs) == pytest.approx(least)
+        assert count_cost(take_greedily(choices, gpus, 1.1), jobs) >= least - 1e-9
+    assert solve([], {"": 4}, 1.1, nodes=1, gap=0.0) == []
+
+
+ALONE = make_state("job", options=(1, 2, 4, 8))
+DOUBLING = make_profile({n: float(n) for n in (1, 2, 4, 8)})
+
+
+def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
+    snapshot = make_snapshot(make_cluster(n1=8), ALONE, now=10.0, profiles=[DOUBLING])
+    plan = decide(snapshot, "sia")
+    assert (count_given(plan), plan.wake_at) == ({"job": 1}, 60.0)
+    held = replace(ALONE, placement=list_placements(plan)[0], speed=1.0)
+    early = make_snapshot(
+        make_cluster(n1=8), held, now=59.0, profiles=[DOUBLING], policy_state=plan.policy_state
+    )
+    assert (decide(early, "sia").steps, decide(early, "sia").wake_at) == ((), 60.0)
+    plan = decide(replace(early, now=60.0), "sia")
+    assert (count_given(plan), plan.wake_at) == ({"job": 2}, 120.0)
+    assert plan.policy_state == Rounds(120.0, {ALONE.id: 1}, {ALONE.id: 2})
+
+
+def test_sia_starts_a_job_on_the_type_on_which_it_is_fastest_unless_that_is_taken():
+    speeds = {Shape(1, 1, "V100"): 4.0, Shape(1, 1, "P100"): 1.0}
+    jobs = [make_state(name, options=(1,)) for name in ("a", "b")]
+    cluster = make_cluster(n1=(1, "V100"), n2=(3, "P100"))
+    plan = decide(make_snapshot(cluster, *jobs, profiles=[make_profile(speeds)]), "sia")
+    assert sorted(placement.gpu_type for placement in list_placements(plan)) == ["P100", "V100"]
+    plan = decide(make_snapshot(cluster, jobs[0], profiles=[make_profile(speeds)]), "sia")
+    assert [placement.gpu_type for placement in list_placements(plan)] == ["V100"]
+
+
+def test_sia_waits_for_the_round_with_a_job_that_comes_between():
+    state = Rounds(60.0, {}, {})
+    plan = decide(make_snapshot(make_cluster(n1=8), ALONE, now=30.0, policy_state=state), "sia")
+    assert (count_given(plan), plan.wake_at) == ({}, 60.0)
+    empty = make_snapshot(make_cluster(n1=8), now=30.0, policy_state=state)
+    assert decide(empty, "sia").wake_at is None
+
+
+def test_sia_changes_a_job_the_less_the_more_often_it_was_changed():
+    costs = Costs(process_initialization=100.0)
+    held = make_state(options=(1, 2), holds={"n1": (0,)}, submitted_at=0.0)
+    snapshot = make_snapshot(make_cluster(n1=2), held, now=1000.0, costs=costs, profiles=[DOUBLING])
+    assert count_given(decide(snapshot, "sia")) == {"job": 2}
+    # 2 x (1000 - 5 x 100) / 1100 is less than 1.
+    often = replace(snapshot, policy_state=Rounds(0.0, {held.id: 5}, {held.id: 1}))
+    assert count_given(decide(often, "sia")) == {}
+
+
+def test_sia_gives_powers_of_two_within_a_node_and_then_whole_nodes():
+    threes = make_profile({n: float(n) for n in (1, 3, 4, 6, 8)})
+    job = make_state(options=(1, 3, 4, 6, 8), holds={"n1": range(4)}, speed=4.0)
+    snapshot = make_snapshot(make_cluster(n1=4, n2=4), job, profiles=[threes])
+    assert count_given(decide(snapshot, "sia")) == {"job": 8}
+    odd = make_state(options=(3,))
+    assert count_given(decide(make_snapshot(make_cluster(n1=4), odd), "sia")) == {"job": 3}
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_of_equal_jobs_sia_serves_the_one_that_the_option_says(which: str):
+    jobs = [make_state(name, options=(1,)) for name in ("first", "last")]
+    plan = decide(make_snapshot(make_cluster(n1=1), *jobs), f"sia:ties={which}")
+    assert count_given(plan) == {which: 1}
+
+
+def test_of_more_jobs_than_it_may_look_at_sia_lets_running_ones_take_turns():
+    jobs = [make_state(f"job-{n}", options=(1, 2), holds={"n1": (n,)}) for n in range(3)]
+    snapshot = make_snapshot(make_cluster(n1=6), *jobs, profiles=[DOUBLING])
+    changed = []
+    for turn in range(3):
+        plan = decide(replace(snapshot, now=60.0 * turn), "sia:jobs=2")
+        changed.append(sorted(count_given(plan)))
+    assert changed == [["job-0", "job-1"], ["job-0", "job-2"], ["job-1", "job-2"]]
+    waiting = [make_state(f"new-{n}", options=(1,), order=n + 3) for n in range(3)]
+    crowd = make_snapshot(make_cluster(n1=9), *jobs, *waiting, profiles=[DOUBLING])
+    given = count_given(decide(crowd, "sia:jobs=4"))
+    assert sorted(given) == ["job-0", "job-1", "new-0", "new-1"]

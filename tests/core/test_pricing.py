@@ -1,0 +1,141 @@
+"""Hulls of speed curves, and the prices at which GPUs are shared out: against closed forms and search."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from dlcore.policies.hulls import Curve, Step, make_curve, make_steps
+from dlcore.policies.pricing import fill, find_prices
+
+
+def make_power_hull(p: float, most: float, *, parts: int = 8_000) -> tuple[Step, ...]:
+    """A chain of short steps that is k**p to seven digits, from a billionth of the GPUs up."""
+    grid = [0.0, *np.geomspace(most * 1e-9, most, parts)]
+    return tuple(Step(b - a, (b**p - a**p) / (b - a)) for a, b in itertools.pairwise(grid))
+
+
+def draw_concave(rng: random.Random, most: int) -> Curve:
+    gains = sorted((rng.uniform(0.05, 1.0) for _ in range(rng.randint(1, most))), reverse=True)
+    return make_curve(range(1, len(gains) + 1), list(itertools.accumulate(gains)))
+
+
+def search_best(curves: list[Curve], prices: list[float], gpus: int) -> float:
+    """The most that price x speed adds up to, over all ways to share the GPUs out."""
+    choices = [(0, *curve.options) for curve in curves]
+    return max(
+        sum(p * c.speed(k) for p, c, k in zip(prices, curves, counts, strict=True))
+        for counts in itertools.product(*choices)
+        if sum(counts) <= gpus
+    )
+
+
+# --- hulls --------------------------------------------------------------------------------
+
+
+def test_a_hull_begins_at_nothing_and_skips_what_lies_below_it():
+    steps = make_steps([1, 2, 4], [1.0, 1.5, 3.2])
+    assert [step.gpus for step in steps] == [1, 3]
+    assert [step.gain for step in steps] == pytest.approx([1.0, 2.2 / 3])
+
+
+def test_options_without_gain_are_left_out_of_a_curve():
+    curve = make_curve([1, 2, 4, 8], [1.0, 0.9, 2.0, 2.0])
+    assert (curve.options, curve.speeds) == ((1, 4), (0.5, 1.0))
+    assert (curve.least, curve.peak) == (1, 4)
+
+
+def test_a_curve_between_its_options_is_that_of_the_lower_one():
+    curve = make_curve([2, 4], [1.0, 2.0])
+    assert [curve.speed(gpus) for gpus in (1, 2, 3, 4, 9)] == [0.0, 0.5, 0.5, 1.0, 1.0]
+
+
+def test_the_exponent_of_a_power_is_found():
+    options = [1, 2, 4, 8]
+    assert make_curve(options, [k**0.7 for k in options]).fit_exponent(8) == pytest.approx(0.7)
+    assert make_curve([4], [1.0]).fit_exponent(8) is None
+
+
+# --- prices -------------------------------------------------------------------------------
+
+
+def test_three_jobs_of_root_speeds_have_the_known_prices():
+    prices = find_prices([make_power_hull(0.5, 1.0)] * 3, [1.0] * 3, 1.0)
+    # The first to end has the highest price.
+    assert prices == pytest.approx([5**0.5, 3**0.5, 1.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.8])
+def test_total_flow_is_that_of_the_closed_form_of_hesrpt(p: float):
+    gpus, sizes = 64.0, [100.0, 40.0, 7.0, 3.0]  # Descending, as in the closed form.
+    c = 1 / (1 - p)
+    known = sum(
+        size * (i**c - (i - 1) ** c) ** (1 / c) for i, size in enumerate(sizes, start=1)
+    ) / (gpus**p)
+    prices = find_prices([make_power_hull(p, gpus)] * 4, [1.0] * 4, gpus)
+    total = sum(price * size for price, size in zip(prices, reversed(sizes), strict=True))
+    assert total == pytest.approx(known, rel=1e-6)
+
+
+def test_at_each_stage_the_best_share_is_worth_the_sum_of_the_weights():
+    rng = random.Random(1)
+    for _ in range(40):
+        curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
+        weights = [rng.choice([0.5, 1.0, 3.0]) for _ in curves]
+        gpus = rng.randint(1, 7)
+        prices = find_prices([curve.steps for curve in curves], weights, gpus)
+        for first in range(len(curves)):
+            best = search_best(curves[first:], prices[first:], gpus)
+            assert best == pytest.approx(sum(weights[first:]))
+
+
+def test_prices_tell_the_total_flow_time_of_the_schedule_that_they_make():
+    rng = random.Random(2)
+    for _ in range(20):
+        curves = [draw_concave(rng, 6) for _ in range(4)]
+        gpus = rng.randint(2, 8)
+        prices = find_prices([curve.steps for curve in curves], [1.0] * 4, gpus)
+        # Sizes with which the jobs end in the order supposed: each stage takes a while.
+        counts = [fill(curves[first:], prices[first:], gpus) for first in range(4)]
+        works, flow, now = [0.0] * 4, 0.0, 0.0
+        for first, count in enumerate(counts):
+            if not count[0]:
+                break
+            took = rng.uniform(1.0, 5.0)
+            now += took
+            flow += now
+            for i, k in enumerate(count):
+                works[first + i] += took * curves[first + i].speed(k)
+        else:
+            assert sum(p * w for p, w in zip(prices, works, strict=True)) == pytest.approx(flow)
+
+
+def test_without_gpus_no_price_is_high_enough():
+    assert find_prices([make_curve([1], [1.0]).steps], [1.0], 0) == [float("inf")]
+
+
+# --- shares -------------------------------------------------------------------------------
+
+
+def test_single_gpus_are_shared_out_as_well_as_by_search():
+    rng = random.Random(3)
+    for _ in range(60):
+        curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
+        prices = [rng.uniform(0.1, 5.0) for _ in curves]
+        gpus = rng.randint(1, 9)
+        counts = fill(curves, prices, gpus)
+        reached = sum(p * c.speed(k) for p, c, k in zip(prices, curves, counts, strict=True))
+        assert sum(counts) <= gpus
+        assert reached == pytest.approx(search_best(curves, prices, gpus))
+
+
+def test_a_step_that_does_not_fit_is_passed_and_an_option_between_takes_the_rest():
+    wide = make_curve([2, 3, 8], [2.0, 2.5, 8.0])  # One straight step of 8.
+    narrow = make_curve([1], [1.0])
+    assert fill([wide, narrow], [10.0, 1.0], 4) == [3, 1]
+
+
+def test_nothing_is_shared_out_where_there_is_nothing():
+    assert fill([], [], 4) == []
+    assert fill([make_curve([1], [1.0])], [1.0], 0) == [0]

@@ -1,0 +1,70 @@
+"""The thesis on gang scheduling: its tables as printed, and its three claims."""
+
+from statistics import fmean
+
+import pytest
+
+from dlsim.reproducing import gang
+from dlsim.reproducing.gang import (
+    EXAMPLE,
+    LEAST_PODS,
+    ROOMY,
+    SCARCE,
+    SCHEDULERS,
+    TABLE_2,
+    alone_s,
+    compare_lenet,
+    make_workload,
+    play,
+)
+
+
+@pytest.fixture
+def few_seeds(monkeypatch):
+    monkeypatch.setattr(gang, "SEEDS", 20)
+
+
+def test_table_2_is_as_printed():
+    assert len(TABLE_2) == 12
+    differences = [test.default_s - test.gang_s for test in TABLE_2]
+    assert differences == [71, -99, -8, -261, -99, 194, 3, -19, 169, 205, -95, 18]
+
+
+def test_a_job_alone_takes_the_mean_of_what_both_schedulers_made_of_it():
+    assert alone_s("LeNet", "static") == (507 + 526) / 2
+
+
+def test_the_example_of_the_thesis_locks_in_nine_of_ten_draws_and_never_with_gangs():
+    workload = make_workload(2, 100.0, (LEAST_PODS,))
+    locked = {
+        name: fmean(play(workload, EXAMPLE, policy, seed).deadlocks for seed in range(100))
+        for name, policy in SCHEDULERS.items()
+    }
+    # 18 of the 20 choices of three pods out of six leave no job whole.
+    assert locked["default"] == pytest.approx(18 / 20, abs=0.08)
+    assert locked["gang"] == 0.0
+
+
+def test_where_there_is_room_for_all_the_scheduler_makes_no_difference(few_seeds):
+    found = compare_lenet(ROOMY)
+    assert set(found.first) == set(found.mean) == {0.0}
+    assert found.deadlocks == 0.0
+
+
+def test_where_one_job_fits_at_a_time_gangs_let_the_first_be_done_sooner_and_none_later(few_seeds):
+    found = compare_lenet(SCARCE)
+    assert min(found.first) >= 0.0
+    assert min(found.mean) >= 0.0
+    assert fmean(found.first) > 10.0
+    assert found.deadlocks > 0.0
+
+
+def test_all_rows_of_several_jobs_are_compared(few_seeds):
+    found = gang.reproduce(None)
+    rows = found.rows
+    (figure,) = found.draw().values()
+    assert len(figure.axes[0].get_xticklabels()) == 2 * 8
+    assert len([row for row in rows if row.item.startswith("table-2/")]) == 2 * 8
+    by_item = {(row.item, row.quantity): row for row in rows}
+    assert by_item["table-2/test-11/default", "job mean"].paper == 1089
+    assert by_item["two-jobs-three-slots/gang", "deadlocks"].ours == 0.0

@@ -1,0 +1,51 @@
+"""The workload of the ONES paper, and the comparison made with it."""
+
+import pytest
+
+from dlsim.noise import find_noise
+from dlsim.reproducing import ones
+from dlsim.reproducing.ones_workload import list_kinds, make_workload, speeds_of
+
+
+def test_table_2_has_fifty_kinds():
+    kinds = list_kinds()
+    assert len(kinds) == len(set(kinds)) == 50
+
+
+def test_every_batch_that_a_job_may_have_has_its_true_speeds():
+    workload = make_workload(jobs=50, interval_seconds=20.0, seed=0)
+    for traced in workload.jobs:
+        job = traced.job
+        each = job.training.batch_size // job.gpus.requested
+        for gpus in job.gpus.options:
+            batch = min(each * gpus, job.batch.maximum)
+            assert workload.truths[job.type._replace(batch_size=batch)].speeds
+
+
+def test_the_same_seed_draws_the_same_jobs():
+    once, again, other = (
+        make_workload(jobs=20, interval_seconds=20.0, seed=seed) for seed in (1, 1, 2)
+    )
+    assert once.jobs == again.jobs
+    assert once.jobs != other.jobs
+
+
+def test_a_larger_batch_processes_more_samples_a_second_and_is_worth_less():
+    kind = list_kinds()[0]
+    few, many = (
+        batch * max(speed.iterations_per_s for speed in speeds_of(kind.model, batch).values())
+        for batch in (200, 1600)
+    )
+    assert many > few
+    assert find_noise("imagenet", 200).worth(1600, own=200, progress=0.05) < 0.9
+
+
+@pytest.mark.slow
+def test_ones_is_set_beside_the_paper(monkeypatch):
+    monkeypatch.setattr(ones, "EXPERIMENTS", ones.EXPERIMENTS[:1])
+    reproduction = ones.reproduce(None, jobs=12, seeds=(0,))
+    items = {(row.item, row.quantity): row for row in reproduction.rows}
+    assert items["64 GPUs/tiresias", "jct reduction"].paper == 45.6
+    assert items["64 GPUs/ones", "avg jct"].ours > 0.0
+    assert ("experiment/updates after a tenth of an epoch/optimus", "jct reduction") in items
+    assert reproduction.draw().keys() == {"ones-reduction"}

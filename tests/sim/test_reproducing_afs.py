@@ -1,0 +1,77 @@
+"""``dljob reproduce afs``: which traces are played, and how the paper's figures are met."""
+
+import pytest
+
+from dlcore import policies
+from dlsim.errors import BadInput
+from dlsim.reproducing import afs
+from dlsim.shipped import find_folder
+
+TIMES = {
+    "2869ce": {"srtf": 20.0, "srsf": 30.0, "max-min": 12.0, "afs-l": 10.0, "tiresias": 40.0},
+    "b436b2": {"srtf": 15.0, "afs-l": 10.0, "afs-p": 16.0, "tiresias": 40.0},
+}
+
+
+def test_a_range_is_met_by_the_least_and_the_greatest_of_the_traces():
+    rows = {(row.item, row.quantity): row for row in afs.iter_claims(TIMES)}
+    least = rows["srtf / afs-l", "least avg jct ratio"]
+    assert (least.paper, least.ours) == (1.2, 1.5)
+    assert rows["srtf / afs-l", "greatest avg jct ratio"].ours == 2.0
+    assert rows["tiresias / afs-p", "least avg jct ratio"].ours == 2.5
+
+
+def test_the_two_traces_of_the_text_are_met_one_by_one():
+    rows = {row.item: row for row in afs.iter_claims(TIMES)}
+    assert rows["philly_2869ce/max-min / afs-l"].ours == 1.2
+    assert rows["philly_2869ce/max-min / afs-l"].paper == pytest.approx(18.3 / 15.2)
+
+
+def test_what_no_policy_of_this_version_played_has_no_row():
+    assert not any("themis" in row.item for row in afs.iter_claims(TIMES))
+
+
+def test_bars_without_a_number_are_shown_without_a_paper_figure_and_none_twice():
+    rows = list(afs.iter_pairs(TIMES))
+    assert {row.paper for row in rows} == {0.0}
+    items = [row.item for row in (*rows, *afs.iter_claims(TIMES)) if row.item.startswith("philly")]
+    assert len(items) == len(set(items))
+    assert "philly_b436b2/afs-p / afs-l" in items
+
+
+def test_every_trace_of_the_paper_is_shipped_whole_or_as_a_window():
+    folder = find_folder()
+    found = dict(afs._find_traces([folder / "peers", folder / "afs"]))
+    assert tuple(found) == afs.CLUSTERS
+
+
+def test_all_named_policies_but_those_of_later_versions_can_be_made():
+    names = (*afs.KNOWN_LENGTHS, *afs.UNKNOWN_LENGTHS)
+    later = {name for name in names if name.partition(":")[0] not in policies.NAMES}
+    assert later <= {"themis"}
+    for name in names:
+        if name not in later:
+            policies.read(name)
+
+
+def test_traces_of_a_folder_are_played_and_a_folder_without_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(afs, "KNOWN_LENGTHS", ("srtf", "afs-l"))
+    monkeypatch.setattr(afs, "UNKNOWN_LENGTHS", ())
+    with pytest.raises(BadInput, match=r"no trace of a Philly cluster is in it; name them"):
+        afs.reproduce_from(None, [tmp_path])
+    rows = [f"{i},{60 * i},{600 + 100 * (i % 7)},{1 + i % 4}" for i in range(40)]
+    text = "\n".join(["job_id,submit_time_s,duration_s,num_gpus", *rows, ""])
+    (tmp_path / "philly_2869ce.csv").write_text(text)
+    seen = []
+    result = afs.reproduce_from(lambda *told: seen.append(told), [tmp_path])
+    assert seen == [("afs", 0, 1)]
+    assert {row.item for row in result.rows} == {"srtf / afs-l", "philly_2869ce/srtf / afs-l"}
+    assert list(result.draw()) == ["afs"]
+
+
+@pytest.mark.slow
+def test_on_an_idle_cluster_afs_is_faster_because_jobs_grow():
+    path = find_folder() / "peers" / "philly_e13805.csv.gz"
+    times = afs.play(path, ("srtf", "tiresias", "afs-l", "afs-p"))
+    assert 1.2 <= times["srtf"] / times["afs-l"] <= 2.7
+    assert 1.9 <= times["tiresias"] / times["afs-p"] <= 3.1
