@@ -118,6 +118,15 @@ def test_the_shorter_job_gets_more_gpus():
     assert count_gpus(allocate(snapshot, ageing=0.0)) == {"short": 6, "long": 2}
 
 
+def test_jobs_of_unknown_length_that_are_alike_share_alike():
+    states = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(4)]
+    snapshots = [make_snapshot(make_cluster(n1=4), *states, seed=seed) for seed in range(30)]
+    shares = [count_gpus(allocate(snapshot)) for snapshot in snapshots]
+    # As alike as their lengths were drawn: now and then chance prefers one of them.
+    equal = [each for each in shares if each == {f"job{n}": 1 for n in range(4)}]
+    assert len(equal) > 20
+
+
 def test_priorities_come_first():
     low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
     high = make_state("high", options=(4,), iterations_total=500.0, priority=1)

@@ -93,8 +93,18 @@ def test_shares_are_the_same_each_time():
 
 def test_shares_come_in_an_order_that_differs_by_job_and_by_seed():
     orders = {tuple(draw_shares(JobId(f"job{n}"), 0, 8)) for n in range(20)}
-    assert len(orders) > 1
+    assert len(orders) == 20
     assert draw_shares(JobId("job"), 0, 8) != draw_shares(JobId("job"), 1, 8)
+
+
+def test_of_two_jobs_each_is_as_often_the_longer_one_whatever_their_names():
+    drawn = [draw_shares(JobId(f"job-{n:04}"), 0, 8) for n in range(400)]
+    pairs = [pair for n in range(0, 400, 2) for pair in zip(drawn[n], drawn[n + 1], strict=True)]
+    longer, alike = (
+        sum(each) / len(pairs) for each in zip(*((a > b, a == b) for a, b in pairs), strict=True)
+    )
+    assert longer == pytest.approx(7 / 16, abs=0.04)
+    assert alike == pytest.approx(1 / 8, abs=0.04)
 
 
 # --- speeds that were seen
