@@ -1,6 +1,7 @@
 """On which nodes ``foresight`` puts the shares that it chose."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -309,7 +310,7 @@ def make_anything(chance: random.Random) -> Snapshot:
     states = []
     for n in range(chance.randint(1, 14)):
         options = tuple(sorted(chance.sample((1, 2, 3, 4, 8, 16), chance.randint(1, 4))))
-        rest = {
+        rest: dict[str, Any] = {
             "options": options,
             "priority": chance.choice((0, 0, 0, 1)),
             "iterations_total": chance.choice((10.0, 1000.0, 1e6, float("inf"))),
