@@ -344,8 +344,8 @@ class Arranging:
             return
         now = self._worth_now(bid)
         for gpus, _ in bid.curve.options:
-            if has < gpus <= has + free:
-                nodes = {node: gpus}
+            nodes = {node: gpus}
+            if has < gpus <= has + free and _is_lawful(bid, nodes):
                 gain = self._worth(bid, nodes) - now
                 if gain > TINY * now:
                     yield gain / (gpus - has), bid, bid.curve, nodes
@@ -360,6 +360,15 @@ def _find_cause(bid: Bid, gpus: int) -> Cause:
     speeds = bid.curve.speeds
     is_faster = speeds.get(gpus, 0.0) >= speeds.get(bid.held, 0.0) > 0.0
     return _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM
+
+
+def _is_lawful(bid: Bid, nodes: Nodes) -> bool:
+    """Whether a job that is left fewer GPUs keeps some of its own, so that others get the rest."""
+    held = bid.state.placement
+    if held is None or sum(nodes.values()) >= bid.held:
+        return True
+    own = count_nodes(held)
+    return all(own.get(node, 0) >= count for node, count in nodes.items())
 
 
 def _withdraw(nodes: Nodes, gpus: int) -> Nodes:
