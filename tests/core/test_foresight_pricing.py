@@ -181,19 +181,22 @@ def test_beyond_the_front_of_the_line_each_job_still_has_a_price():
 def test_a_job_is_priced_on_the_type_on_which_it_is_cheapest():
     bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}})
     find_prices([bid], {"slow": 1, "fast": 1}, floors={})
-    assert (bid.curve.gpu_type, bid.price) == ("fast", pytest.approx(0.5))
+    assert bid.curve.gpu_type == "fast"
+    assert bid.price == pytest.approx(0.5)
 
 
 def test_a_job_turns_to_the_slower_type_where_the_faster_one_is_worth_more_to_others():
     bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}})
     find_prices([bid], {"slow": 1, "fast": 1}, floors={"fast": 3.0})
-    assert (bid.curve.gpu_type, bid.price) == ("slow", pytest.approx(1.0))
+    assert bid.curve.gpu_type == "slow"
+    assert bid.price == pytest.approx(1.0)
 
 
 def test_a_job_that_runs_is_priced_on_the_type_that_it_has():
     bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}}, holds=1, gpu_type="slow")
     find_prices([bid], {"slow": 1, "fast": 1}, floors={})
-    assert (bid.curve.gpu_type, bid.price) == ("slow", pytest.approx(1.0))
+    assert bid.curve.gpu_type == "slow"
+    assert bid.price == pytest.approx(1.0)
 
 
 def test_two_jobs_spread_over_two_types_that_are_alike():
