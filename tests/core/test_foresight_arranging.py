@@ -127,6 +127,20 @@ def test_a_job_takes_fewer_gpus_where_all_of_them_are_not_to_be_had_well():
     assert list(nodes_of(decide(snapshot)["wide"]).values()) == [2]
 
 
+def test_a_broken_gpu_that_a_job_would_leave_makes_no_room():
+    snapshot = make_snapshot(
+        make_cluster(make_node("n1", 4, unavailable=(3,)), make_node("n2", 2)),
+        make_state("broken", model="small", options=(1,), holds={"n1": (3,)}),
+        make_state("works", model="small", options=(1,), holds={"n1": (0,)}),
+        make_state("wide", model="three", options=(3,), max_nodes=1),
+        profiles=[SMALL, make_profile({3: 3.0}, model="three")],
+    )
+    steps = decide(snapshot)
+    assert steps.keys() == {"works", "wide"}
+    assert nodes_of(steps["wide"]) == {"n1": 3}
+    assert nodes_of(steps["works"]) == {"n2": 1}
+
+
 # --- jobs that are spread
 
 

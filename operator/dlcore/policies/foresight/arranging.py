@@ -216,13 +216,16 @@ class Arranging:
         for cost, other, count in self._rank_movable(bid, node):
             if missing <= 0:
                 break
-            gap = self._find_gap(other, count, node, given)
+            # What it would leave behind broken is of no use to this job.
+            moved = self.ledger.holdings[other.state.id]
+            frees = self.ledger.count_good(moved, {node: count})[node]
+            gap = self._find_gap(other, count, node, given) if frees else None
             if gap is None:
                 continue
             given[gap] = given.get(gap, 0) + count
             removals.append(Removal(other, {gap: count}))
             lost += cost
-            missing -= count
+            missing -= frees
         if missing > 0:
             return None
         return Proposal(self._worth(bid, {node: gpus}) - lost, {node: gpus}, tuple(removals))
