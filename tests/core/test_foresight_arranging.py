@@ -247,6 +247,18 @@ def test_gpus_that_a_job_could_not_use_go_to_a_job_beside_them():
     assert nodes_of(steps["beside"]) == {"n1": 2}
 
 
+def test_a_job_that_withdrew_for_one_that_found_no_place_does_not_grow_on_another_node():
+    bound = make_state(
+        "bound", model="small", options=(1,), holds={"n1": (3,)}, bound_to=("n1",), priority=1
+    )
+    spread = make_state("spread", model="odd", options=(1, 2, 4), holds={"n1": range(3), "n2": [0]})
+    four = make_state("four", model="wide", options=(4,), max_nodes=1, priority=1)
+    snapshot = make_snapshot(
+        make_cluster(n1=4, n2=2), bound, spread, four, profiles=[SMALL, make_wide(1.0)]
+    )
+    assert decide(snapshot).keys() == {"four"}
+
+
 def test_a_job_that_shrinks_withdraws_to_one_node():
     peak = make_profile({2: 2.0, Shape(4, 1, ""): 1.0, Shape(4, 2, ""): 1.0})
     held = {"n1": (0, 1), "n2": (0, 1)}

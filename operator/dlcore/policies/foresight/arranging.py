@@ -329,7 +329,7 @@ class Arranging:
     ) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         holding = self.ledger.holdings[bid.state.id]
         has = holding.nodes[node]
-        if len(holding.nodes) > 1:
+        if len(holding.nodes) > 1 or _withdrew(bid, holding):
             return
         now = self._worth_now(bid)
         for gpus, _ in bid.curve.options:
@@ -349,6 +349,16 @@ def _find_cause(bid: Bid, gpus: int) -> Cause:
     speeds = bid.curve.speeds
     is_faster = speeds.get(gpus, 0.0) >= speeds.get(bid.held, 0.0) > 0.0
     return _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM
+
+
+def _withdrew(bid: Bid, holding: Holding) -> bool:
+    """
+    Whether the job left a node to make room.
+
+    Had it other GPUs instead, and that room were of use to no job, it would have left in vain.
+    """
+    held = bid.state.placement
+    return held is not None and holding.gpus < bid.held and len(held.nodes) > 1
 
 
 def _withdraw(nodes: Nodes, gpus: int) -> Nodes:
