@@ -242,7 +242,7 @@ def test_the_length_of_a_job_that_is_gone_is_remembered_in_seconds_on_one_gpu():
     two = make_state("two", options=(2,), holds={"n1": (0, 1)}, iterations_total=UNKNOWN,
                      iterations_done=100.0, speed=2**0.8)  # fmt: skip
     first = remember(allocate(make_snapshot(CLUSTER)), CLUSTER, two, now=0.0)
-    (length,) = recall(remember(first, CLUSTER, now=50.0)).lengths
+    (length,) = recall(remember(first, CLUSTER, now=50.0)).lengths.values()
     # Of a job that allows two GPUs only, half of its speed counts as that of one.
     alone = 2**0.8 / 2
     assert length == pytest.approx(100.0 / alone + 50.0 * 2)
@@ -252,24 +252,32 @@ def test_a_job_that_was_only_stopped_has_not_ended():
     first = allocate(make_snapshot(CLUSTER, LONG))
     waits = make_state("long", options=(1,), iterations_total=UNKNOWN, iterations_done=100.0)
     second = remember(first, CLUSTER, waits, now=100.0)
-    assert recall(second).lengths == ()
+    assert recall(second).lengths == {}
     third = remember(second, CLUSTER, now=200.0)
-    assert recall(third).lengths == (100.0,)
+    assert recall(third).lengths == {"long": 100.0}
+
+
+def test_a_job_that_was_suspended_has_no_length_once_it_trains_again():
+    first = allocate(make_snapshot(CLUSTER, LONG))
+    suspended = remember(first, CLUSTER, now=100.0)
+    assert "long" in recall(suspended).lengths
+    again = remember(suspended, CLUSTER, LONG, now=200.0)
+    assert recall(again).lengths == {}
 
 
 def test_a_job_that_never_ran_and_is_gone_says_nothing():
     first = allocate(make_snapshot(CLUSTER, make_state("new", iterations_total=UNKNOWN)))
-    assert recall(remember(first, CLUSTER, now=100.0)).lengths == ()
+    assert recall(remember(first, CLUSTER, now=100.0)).lengths == {}
 
 
 def test_only_the_latest_lengths_are_remembered():
     full = replace(
         allocate(make_snapshot(CLUSTER, LONG)),
         state=recall(allocate(make_snapshot(CLUSTER, LONG)))._replace(
-            lengths=tuple(float(n) for n in range(MOST_REMEMBERED))
+            lengths={JobId(f"job-{n}"): float(n) for n in range(MOST_REMEMBERED)}
         ),
     )
-    lengths = recall(remember(full, CLUSTER, now=77.0)).lengths
+    lengths = [*recall(remember(full, CLUSTER, now=77.0)).lengths.values()]
     assert (len(lengths), lengths[0], lengths[-1]) == (MOST_REMEMBERED, 1.0, 77.0)
 
 
