@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import CauseCode, JobState, Role, Snapshot
+from dlcore.model import Cause, CauseCode, JobId, JobState, Role, Snapshot
 from dlcore.planning import Change, Plan, Start, Step, Wait
 from dlcore.policies.dragon import Memory
 from tests.builders import make_cluster, make_node, make_snapshot, make_state
@@ -53,7 +53,7 @@ def test_no_job_is_made_smaller_for_one_that_has_just_come():
 def test_a_job_is_made_smaller_for_one_that_has_waited_to_the_threshold():
     steps = steps_of(make_crowded(30.0))
     assert counts_of(make_crowded(30.0)) == {"old": 2, "new": 2}
-    assert steps["old"].cause == (CauseCode.MAKES_ROOM, "new", 0)
+    assert steps["old"].cause == Cause(CauseCode.MAKES_ROOM, JobId("new"))
     assert isinstance(steps["new"], Start)
     assert steps["new"].after == ("old",)
 

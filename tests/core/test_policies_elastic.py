@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import CauseCode, Mechanism, NodeName, Snapshot
+from dlcore.model import Cause, CauseCode, JobId, Mechanism, NodeName, Snapshot
 from dlcore.planning import Change, Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
@@ -54,7 +54,10 @@ def test_the_case_study_gives_the_second_job_two_of_the_four_gpus_of_the_first()
     new = make_state("new", options=(2,))
     steps = decide(make_snapshot(make_cluster(n1=4), old, new, costs=IN_PLACE))
     assert isinstance(steps["old"], Reshape)
-    assert (count(steps["old"]), steps["old"].cause) == (2, (CauseCode.MAKES_ROOM, "new", 0))
+    assert (count(steps["old"]), steps["old"].cause) == (
+        2,
+        Cause(CauseCode.MAKES_ROOM, JobId("new")),
+    )
     assert isinstance(steps["new"], Start)
     assert (count(steps["new"]), steps["new"].after) == (2, ("old",))
 
@@ -335,7 +338,7 @@ def test_max_min_takes_from_the_rich_for_a_newcomer_and_says_for_whom():
     rich = make_state("rich", holds={"n1": range(4)})
     steps = decide(make_snapshot(make_cluster(n1=4), rich, make_state("new")), "max-min")
     assert {name: count(step) for name, step in steps.items()} == {"rich": 2, "new": 2}
-    assert steps["rich"].cause == (CauseCode.FAIR_SHARE, "new", 0)
+    assert steps["rich"].cause == Cause(CauseCode.FAIR_SHARE, JobId("new"))
 
 
 def test_max_min_serves_those_that_came_first_when_there_are_too_many():
@@ -448,7 +451,7 @@ def test_of_two_jobs_seen_on_one_gpu_the_later_one_goes(name: str):
     ]
     steps = decide(make_snapshot(make_cluster(n1=4), *states), name)
     assert {job: step.cause for job, step in steps.items()} == {
-        "second": (CauseCode.TWO_MASTERS, "first", 0)
+        "second": Cause(CauseCode.TWO_MASTERS, JobId("first"))
     }
 
 

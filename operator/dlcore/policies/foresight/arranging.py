@@ -230,13 +230,16 @@ class Arranging:
         for cost, other, count in self._rank_movable(bid, node):
             if missing <= 0:
                 break
-            gap = self._find_gap(other, count, node, given)
+            # What it would leave behind broken is of no use to this job.
+            moved = self.ledger.holdings[other.state.id]
+            frees = self.ledger.count_good(moved, {node: count})[node]
+            gap = self._find_gap(other, count, node, given) if frees else None
             if gap is None:
                 continue
             given[gap] = given.get(gap, 0) + count
             removals.append(Removal(other, {gap: count}))
             lost += cost
-            missing -= count
+            missing -= frees
         if missing > 0:
             return None
         return Proposal(self._worth(bid, {node: gpus}) - lost, {node: gpus}, tuple(removals))
@@ -340,12 +343,12 @@ class Arranging:
     ) -> Iterator[tuple[float, Bid, Curve, Nodes]]:
         holding = self.ledger.holdings[bid.state.id]
         has = holding.nodes[node]
-        if len(holding.nodes) > 1:
+        if len(holding.nodes) > 1 or _withdrew(bid, holding):
             return
         now = self._worth_now(bid)
         for gpus, _ in bid.curve.options:
+            nodes = {node: gpus}
             if has < gpus <= has + free:
-                nodes = {node: gpus}
                 gain = self._worth(bid, nodes) - now
                 if gain > TINY * now:
                     yield gain / (gpus - has), bid, bid.curve, nodes
@@ -360,6 +363,16 @@ def _find_cause(bid: Bid, gpus: int) -> Cause:
     speeds = bid.curve.speeds
     is_faster = speeds.get(gpus, 0.0) >= speeds.get(bid.held, 0.0) > 0.0
     return _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM
+
+
+def _withdrew(bid: Bid, holding: Holding) -> bool:
+    """
+    Whether the job left a node to make room.
+
+    Had it other GPUs instead, and that room were of use to no job, it would have left in vain.
+    """
+    held = bid.state.placement
+    return held is not None and holding.gpus < bid.held and len(held.nodes) > 1
 
 
 def _withdraw(nodes: Nodes, gpus: int) -> Nodes:

@@ -137,6 +137,8 @@ class Bidders:
     def collect(self, view: View, experience: Experience, sightings: Sightings) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
+        # They hang on more than profiles and cluster, and there are few different ones.
+        self._costs.clear()
         jobs = len(view.running) + len(view.pending)
         self.samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
         bids: list[Bid] = []

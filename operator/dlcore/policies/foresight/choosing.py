@@ -105,7 +105,7 @@ def _solve(items: Sequence[Options], capacity: int) -> list[Option]:
     for options in items:
         before = rows[-1]
         after = np.full(capacity + 1, -np.inf)
-        for _, weight, worth in options:
+        for _, weight, worth in (option for option in options if option.weight <= capacity):
             reached = before[: capacity + 1 - weight] + worth
             np.maximum(after[weight:], reached, out=after[weight:])
         rows.append(after)

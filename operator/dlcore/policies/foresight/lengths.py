@@ -8,7 +8,7 @@ So a job of unknown length has several, each as likely as the others; prices are
 averaged (:mod:`.pricing`).
 """
 
-import zlib
+import hashlib
 from bisect import bisect_right
 from typing import NamedTuple
 
@@ -47,5 +47,7 @@ class Experience(NamedTuple):
 
 def draw_shares(job: JobId, seed: int, samples: int) -> list[float]:
     """The probabilities at which the lengths of a job are taken: evenly spread, in an order of its own."""
-    order = sorted(range(samples), key=lambda n: zlib.crc32(f"{seed}/{job}/{n}".encode()))
+    # Not crc32: it is linear, so that names of one length would share a handful of orders.
+    digest = hashlib.blake2b(f"{seed}/{job}".encode(), digest_size=4 * samples).digest()
+    order = sorted(range(samples), key=lambda n: digest[4 * n : 4 * n + 4])
     return [(n + 0.5) / samples for n in order]

@@ -33,8 +33,8 @@ class Memory(NamedTuple):
     levels: Mapping[str, float]
     """What a GPU of each type was worth lately, smoothed."""
     progress: Mapping[JobId, Progress]
-    lengths: tuple[float, ...]
-    """How long the latest jobs were, in order of their ends."""
+    lengths: Mapping[JobId, float]
+    """How long the latest jobs were, in seconds on one GPU, in order of their ends."""
     sightings: Sightings
 
 
@@ -89,7 +89,7 @@ class Foresight:
         memory = view.state if isinstance(view.state, Memory) else _new(view)
         lengths = _remember_ends(memory, view)
         sightings = look(memory.sightings, view)
-        experience = Experience(tuple(sorted(lengths)))
+        experience = Experience(tuple(sorted(lengths.values())))
         bids = _find_bidders(view).collect(view, experience, sightings)
         self._weigh(bids, view.now)
 
@@ -154,7 +154,7 @@ class Foresight:
 
 
 def _new(view: View) -> Memory:
-    return Memory(view.now, {}, {}, (), Sightings())
+    return Memory(view.now, {}, {}, {}, Sightings())
 
 
 # Conclusions only: without them the answers would be the same, but found more slowly.
@@ -198,18 +198,23 @@ def _start_mixed(view: View, arranging: Arranging, shares: dict[JobId, Share]) -
                 shares[state.id] = Share(state.least, KEEPS, fit.gpu_type, fit.nodes)
 
 
-def _remember_ends(memory: Memory, view: View) -> tuple[float, ...]:
-    """The lengths of the latest jobs: those that were there before and are gone have ended."""
+def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
+    """
+    The lengths of the latest jobs: those that were there before and are gone have ended.
+
+    Suspended jobs and others that cannot run are not in the view either. Once such a job trains
+    again, its length is forgotten.
+    """
     running = {state.id for state in view.running}
     gone = [job for job in memory.progress if job not in running]
     still = view.pending.select(gone)
     since = view.now - memory.at
-    ended = [
-        progress.attained + progress.pace * since
-        for job, progress in memory.progress.items()
-        if job not in running and job not in still
-    ]
-    return (*memory.lengths, *(length for length in ended if length > 0.0))[-MOST_REMEMBERED:]
+    lengths = {job: length for job, length in memory.lengths.items() if job not in running}
+    for job in gone:
+        attained, pace = memory.progress[job]
+        if job not in still and attained + pace * since > 0.0:
+            lengths[job] = attained + pace * since
+    return dict(list(lengths.items())[-MOST_REMEMBERED:])
 
 
 def _note_progress(memory: Memory, bids: Iterable[Bid], view: View) -> Mapping[JobId, Progress]:

@@ -1,0 +1,364 @@
+"""One decision of ``foresight`` from its beginning to its end, and what it remembers."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from dlcore import cycle, policies
+from dlcore.contract import Decision, View
+from dlcore.model import Cluster, JobId, JobState, Snapshot
+from dlcore.planning import Start, Step, Stop
+from dlcore.policies.foresight import Foresight
+from dlcore.policies.foresight.bids import MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
+from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
+from dlcore.policies.foresight.policy import Memory, _find_bidders, _latest
+from dlcore.policies.foresight.sightings import Sightings
+from dlcore.profiles import Costs
+from dlwire.messages import Shape
+from tests.builders import (
+    make_cluster,
+    make_node,
+    make_profile,
+    make_snapshot,
+    make_state,
+    make_view,
+)
+
+UNKNOWN = math.inf
+
+
+def decide(snapshot: Snapshot, **options: str) -> dict[str, Step]:
+    plan = cycle.schedule(snapshot, policies.make("foresight", options))
+    return {str(step.job): step for step in plan.steps}
+
+
+def allocate(snapshot: Snapshot, **options: float) -> Decision:
+    return Foresight(**options).allocate(make_view(snapshot))
+
+
+def count_gpus(decision: Decision) -> dict[str, int]:
+    return {str(job): share.gpus for job, share in decision.shares.items()}
+
+
+def recall(decision: Decision) -> Memory:
+    assert isinstance(decision.state, Memory)
+    return decision.state
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ageing", "-0.1"),
+        ("ageing", "2.1"),
+        ("arrivals", "-0.1"),
+        ("arrivals", "0.95"),
+        ("ageing_after", "0"),
+        ("memory", "-1"),
+        ("horizon", "0"),
+        ("priority_weight", "0.5"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(option, value):
+    with pytest.raises(ValueError, match=rf"foresight: .*\b{option}\b.* must be"):
+        policies.make("foresight", {option: value})
+
+
+def test_options_in_range_are_taken():
+    options = {"ageing": "2", "arrivals": "0.9", "horizon": "60", "priority_weight": "1"}
+    assert policies.make("foresight", options) == Foresight(
+        2.0, arrivals=0.9, horizon=60.0, priority_weight=1.0
+    )
+
+
+# --- decisions
+
+
+def make_busy() -> Snapshot:
+    states = [
+        make_state("runs", holds={"n1": range(4)}, iterations_total=1e5),
+        make_state("unknown", holds={"n2": range(2)}, iterations_total=UNKNOWN),
+        *(
+            make_state(f"new{n}", iterations_total=total, submitted_at=float(n))
+            for n, total in enumerate((100.0, UNKNOWN, 5000.0, UNKNOWN))
+        ),
+    ]
+    costs = Costs(process_initialization=10, checkpoint=5)
+    return make_snapshot(make_cluster(n1=4, n2=4), *states, now=100.0, costs=costs)
+
+
+def test_the_same_view_gives_the_same_decision_whatever_was_decided_before():
+    first = allocate(make_busy())
+    _latest.clear()
+    second = allocate(make_busy())
+    assert first.shares == second.shares
+    assert list(first.shares) == list(second.shares)
+    assert first.state == second.state
+
+
+def test_a_job_alone_gets_all_that_makes_it_faster():
+    assert count_gpus(allocate(make_snapshot(make_cluster(n1=8), make_state()))) == {"job": 4}
+
+
+def test_with_no_job_nothing_is_decided():
+    decision = allocate(make_snapshot(make_cluster(n1=8)))
+    assert decision.shares == {}
+    assert recall(decision).levels == {"": 0.0}
+
+
+def test_the_shorter_job_gets_more_gpus():
+    root = make_profile({gpus: math.sqrt(gpus) for gpus in range(1, 9)})
+    short = make_state("short", options=tuple(range(1, 9)), iterations_total=100.0)
+    long = make_state("long", options=tuple(range(1, 9)), iterations_total=10_000.0)
+    snapshot = make_snapshot(make_cluster(n1=8), long, short, profiles=[root])
+    # Shares go with the squares of the prices, and those with the root of 3 and 1.
+    assert count_gpus(allocate(snapshot, ageing=0.0)) == {"short": 6, "long": 2}
+
+
+def test_jobs_of_unknown_length_that_are_alike_share_alike():
+    states = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(4)]
+    snapshots = [make_snapshot(make_cluster(n1=4), *states, seed=seed) for seed in range(30)]
+    shares = [count_gpus(allocate(snapshot)) for snapshot in snapshots]
+    # As alike as their lengths were drawn: now and then chance prefers one of them.
+    equal = [each for each in shares if each == {f"job{n}": 1 for n in range(4)}]
+    assert len(equal) > 20
+
+
+def test_priorities_come_first():
+    low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
+    high = make_state("high", options=(4,), iterations_total=500.0, priority=1)
+    steps = decide(make_snapshot(make_cluster(n1=4), low, high))
+    assert isinstance(steps["low"], Stop)
+    assert isinstance(steps["high"], Start)
+
+
+def test_what_a_priority_counts_is_an_option():
+    low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
+    high = make_state("high", options=(4,), iterations_total=500.0, priority=1)
+    steps = decide(make_snapshot(make_cluster(n1=4), low, high), priority_weight="1")
+    assert "low" not in steps
+
+
+def test_ageing_gives_an_old_long_job_more():
+    options = tuple(range(1, 17))
+    old = make_state("old", options=options, iterations_total=1e6)
+    young = make_state("young", options=options, iterations_total=1e4, submitted_at=1e6)
+    snapshot = make_snapshot(make_cluster(n1=16), old, young, now=1e6)
+    shares = [
+        count_gpus(allocate(snapshot, ageing=ageing)).get("old", 0) for ageing in (0.0, 0.2, 1.0)
+    ]
+    assert shares == sorted(shares)
+    assert shares[2] > shares[0]
+
+
+def test_a_job_of_which_no_speed_is_known_starts_as_the_usual_job_would():
+    snapshot = make_snapshot(make_cluster(n1=4), make_state(model="odd"), profiles=[])
+    assert count_gpus(allocate(snapshot)) == {"job": 4}
+
+
+def test_broken_gpus_of_a_job_are_not_divided():
+    cluster = make_cluster(make_node("n1", 4, unavailable=(2, 3)))
+    runs = make_state("runs", options=(2, 4), holds={"n1": range(4)}, iterations_total=1e5)
+    new = make_state("new", options=(1, 2), iterations_total=100.0)
+    # Two GPUs work: either job can have both, and what is broken is given to none.
+    steps = decide(make_snapshot(cluster, runs, new))
+    given = [step for step in steps.values() if isinstance(step, Start)]
+    assert [step.placement.slices[0].gpus for step in given] == [(0, 1)]
+
+
+# --- several types of GPU
+
+TYPES = [
+    make_profile({Shape(n, 1, kind): factor * n**0.8 for n in (1, 2, 4) for kind, factor in
+                  (("V100", 4.0), ("T4", 1.0))})
+]  # fmt: skip
+
+
+def decide_on_types(*states: JobState, **sizes: tuple[int, str]) -> dict[str, Step]:
+    return decide(make_snapshot(make_cluster(**sizes), *states, profiles=TYPES))
+
+
+def test_a_job_starts_on_the_type_on_which_it_is_fastest():
+    steps = decide_on_types(make_state(), n1=(4, "T4"), n2=(4, "V100"))
+    assert isinstance(steps["job"], Start)
+    assert steps["job"].placement.gpu_type == "V100"
+
+
+def test_what_is_left_of_a_type_goes_to_jobs_that_would_rather_have_another():
+    states = [make_state(f"job{n}", options=(4,)) for n in range(2)]
+    steps = decide_on_types(*states, n1=(4, "T4"), n2=(4, "V100"))
+    kinds = {step.placement.gpu_type for step in steps.values() if isinstance(step, Start)}
+    assert kinds == {"T4", "V100"}
+
+
+def test_a_job_never_gets_a_type_that_its_user_left_out():
+    states = [make_state(f"job{n}", options=(4,), types=("V100",)) for n in range(2)]
+    steps = decide_on_types(*states, n1=(4, "T4"), n2=(4, "V100"))
+    kinds = [step.placement.gpu_type for step in steps.values() if isinstance(step, Start)]
+    assert kinds == ["V100"]
+
+
+def test_a_mixed_job_that_fits_only_on_several_types_starts_on_them():
+    steps = decide_on_types(make_state(options=(4,), mixed=True), n1=(2, "T4"), n2=(2, "V100"))
+    assert isinstance(steps["job"], Start)
+    assert steps["job"].placement.gpu_type == "T4+V100"
+
+
+def test_a_mixed_job_waits_where_even_all_types_together_have_too_few_free():
+    runs = make_state("runs", options=(1,), holds={"n1": (0,)}, gpu_type="T4")
+    mixed = make_state("mixed", options=(4,), mixed=True)
+    steps = decide_on_types(runs, mixed, n1=(2, "T4"), n2=(2, "V100"))
+    assert not isinstance(steps.get("mixed"), Start)
+
+
+def test_a_job_on_several_types_goes_on_and_its_gpus_are_not_divided():
+    held = make_cluster(n1=(2, "T4"), n2=(2, "V100"))
+    mixed = make_state(
+        "mixed", options=(3,), mixed=True, holds={"n1": (0, 1), "n2": (0,)}, gpu_type="T4+V100"
+    )
+    new = make_state("new", options=(1, 2))
+    steps = decide(make_snapshot(held, mixed, new, profiles=TYPES))
+    assert "mixed" not in steps
+    assert isinstance(steps["new"], Start)
+    assert steps["new"].placement.gpus == 1
+
+
+# --- what is remembered
+
+
+def remember(decision: Decision, cluster: Cluster, *states: JobState, now: float) -> Decision:
+    return allocate(make_snapshot(cluster, *states, now=now, policy_state=decision.state))
+
+
+CLUSTER = make_cluster(n1=4)
+LONG = make_state("long", options=(1,), holds={"n1": (0,)}, iterations_total=UNKNOWN)
+
+
+def test_the_length_of_a_job_that_is_gone_is_remembered_in_seconds_on_one_gpu():
+    # Two GPUs are 1.74 times as fast as one, and it trained at 1.74 iterations a second.
+    two = make_state("two", options=(2,), holds={"n1": (0, 1)}, iterations_total=UNKNOWN,
+                     iterations_done=100.0, speed=2**0.8)  # fmt: skip
+    first = remember(allocate(make_snapshot(CLUSTER)), CLUSTER, two, now=0.0)
+    (length,) = recall(remember(first, CLUSTER, now=50.0)).lengths.values()
+    # Of a job that allows two GPUs only, half of its speed counts as that of one.
+    alone = 2**0.8 / 2
+    assert length == pytest.approx(100.0 / alone + 50.0 * 2)
+
+
+def test_a_job_that_was_only_stopped_has_not_ended():
+    first = allocate(make_snapshot(CLUSTER, LONG))
+    waits = make_state("long", options=(1,), iterations_total=UNKNOWN, iterations_done=100.0)
+    second = remember(first, CLUSTER, waits, now=100.0)
+    assert recall(second).lengths == {}
+    third = remember(second, CLUSTER, now=200.0)
+    assert recall(third).lengths == {"long": 100.0}
+
+
+def test_a_job_that_was_suspended_has_no_length_once_it_trains_again():
+    first = allocate(make_snapshot(CLUSTER, LONG))
+    suspended = remember(first, CLUSTER, now=100.0)
+    assert "long" in recall(suspended).lengths
+    again = remember(suspended, CLUSTER, LONG, now=200.0)
+    assert recall(again).lengths == {}
+
+
+def test_a_job_that_never_ran_and_is_gone_says_nothing():
+    first = allocate(make_snapshot(CLUSTER, make_state("new", iterations_total=UNKNOWN)))
+    assert recall(remember(first, CLUSTER, now=100.0)).lengths == {}
+
+
+def test_only_the_latest_lengths_are_remembered():
+    full = replace(
+        allocate(make_snapshot(CLUSTER, LONG)),
+        state=recall(allocate(make_snapshot(CLUSTER, LONG)))._replace(
+            lengths={JobId(f"job-{n}"): float(n) for n in range(MOST_REMEMBERED)}
+        ),
+    )
+    lengths = [*recall(remember(full, CLUSTER, now=77.0)).lengths.values()]
+    assert (len(lengths), lengths[0], lengths[-1]) == (MOST_REMEMBERED, 1.0, 77.0)
+
+
+def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
+    busy = allocate(make_snapshot(CLUSTER, *(make_state(f"job{n}") for n in range(8))))
+    (before,) = recall(busy).levels.values()
+    levels = [recall(remember(busy, CLUSTER, now=now)).levels[""] for now in (0.0, 30_000.0, 1e6)]
+    assert levels[0] == pytest.approx(before)
+    assert before > levels[1] > levels[2]
+
+
+def test_the_price_of_late_makes_a_job_take_less():
+    busy = allocate(make_snapshot(CLUSTER, *(make_state(f"job{n}") for n in range(8))))
+    memory = recall(busy)._replace(levels={"": 1.0})
+    states = [make_state(f"job{n}", options=(1, 2, 3, 4)) for n in range(2)]
+    prices = [
+        recall(allocate(make_snapshot(CLUSTER, *states, policy_state=state))).levels[""]
+        for state in (None, memory)
+    ]
+    assert prices[1] > prices[0]
+
+
+# --- bids
+
+
+def collect(snapshot: Snapshot) -> list[Bid]:
+    view = make_view(snapshot)
+    return Bidders(view).collect(view, Experience(), Sightings())
+
+
+def test_a_job_that_did_all_it_needed_is_supposed_to_need_a_little_more():
+    overdue = make_state(iterations_total=1000.0, iterations_done=1200.0)
+    (bid,) = collect(make_snapshot(CLUSTER, overdue))
+    assert bid.left == pytest.approx(OVERDUE_SHARE * 1200.0)
+
+
+def test_a_job_of_unknown_length_has_as_many_lengths_as_there_is_time_to_price():
+    (few,) = collect(make_snapshot(CLUSTER, LONG))
+    assert len(few.lefts) == MOST_SAMPLES
+    many = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(1200)]
+    assert len(collect(make_snapshot(CLUSTER, *many))[0].lefts) == 3
+
+
+def test_a_job_that_trains_slower_than_its_type_needs_longer():
+    bid = collect(make_snapshot(CLUSTER, LONG))[0]
+    left, lefts = bid.left, list(bid.lefts)
+    bid.slow_down(2.0)
+    assert bid.left == pytest.approx(2 * left)
+    assert bid.lefts == pytest.approx([2 * each for each in lefts])
+
+
+def test_a_job_too_large_for_its_node_makes_no_bid():
+    bound = make_state(options=(8,), bound_to=("n1",))
+    cluster = make_cluster(n1=4, n2=8)
+    assert collect(make_snapshot(cluster, bound, profiles=[])) == []
+
+
+def test_jobs_that_are_alike_share_their_curves():
+    bids = collect(make_snapshot(CLUSTER, make_state("a"), make_state("b")))
+    assert bids[0].curves is bids[1].curves
+
+
+def show(cluster: Cluster, *states: JobState) -> View:
+    return make_view(make_snapshot(cluster, *states))
+
+
+def test_what_was_concluded_is_kept_for_as_long_as_profiles_and_cluster_stay():
+    view = show(CLUSTER, LONG)
+    bidders = _find_bidders(view)
+    assert _find_bidders(replace(view, now=9.0)) is bidders
+    assert _find_bidders(show(CLUSTER, LONG)) is not bidders
+    for _ in range(8):
+        _find_bidders(show(CLUSTER, LONG))
+    assert len(_latest) == 4
+
+
+def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
+    view = show(CLUSTER, *(make_state(f"job{n}") for n in range(1100)))
+    bidders = Bidders(view)
+    assert len(bidders.collect(view, Experience(), Sightings())) == 1100
+    assert len(bidders._waiting) == 1100
+    few = show(CLUSTER, make_state(JobId("new")))
+    bidders.collect(few, Experience(), Sightings())
+    assert len(bidders._waiting) == 1

@@ -1,0 +1,215 @@
+"""How many GPUs each job shall have, by ``foresight``: the knapsack at given prices."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from dlcore.policies.foresight.bids import Bid
+from dlcore.policies.foresight.choosing import (
+    EXACT_CELLS,
+    Item,
+    Option,
+    _make_item,
+    _solve,
+    _solve_large,
+    choose,
+    split_by_type,
+)
+from tests.bids import make_bid
+
+HORIZON = 500.0
+
+
+def choose_counts(bids: Sequence[Bid], capacity: int, horizon: float = HORIZON) -> dict[str, int]:
+    chosen = choose(bids, capacity, horizon=horizon)
+    return {str(bid.state.id): gpus for bid, gpus in chosen.items()}
+
+
+def make_options(chance: random.Random, most: int) -> tuple[Option, ...]:
+    """Options of one job with a concave worth, and now and then one that is out of line."""
+    counts = sorted(chance.sample(range(1, most + 1), chance.randint(1, min(4, most))))
+    price, power = chance.uniform(0.1, 3.0), chance.uniform(0.3, 1.0)
+    worths = [price * gpus**power * chance.uniform(0.8, 1.0) for gpus in counts]
+    return (
+        Option(0, 0, 0.0),
+        *(Option(gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)),
+    )
+
+
+def weigh(options: Sequence[Option]) -> int:
+    return sum(option.weight for option in options)
+
+
+def sum_worths(options: Sequence[Option]) -> float:
+    return sum(option.worth for option in options)
+
+
+# --- the knapsack
+
+
+def test_the_exact_form_finds_what_trying_everything_finds():
+    chance = random.Random(11)
+    for _ in range(200):
+        items = [make_options(chance, 6) for _ in range(chance.randint(1, 5))]
+        capacity = chance.randint(1, 12)
+        best = max(
+            sum_worths(each) for each in itertools.product(*items) if weigh(each) <= capacity
+        )
+        chosen = _solve(items, capacity)
+        assert all(option in options for option, options in zip(chosen, items, strict=True))
+        assert weigh(chosen) <= capacity
+        assert sum_worths(chosen) == pytest.approx(best)
+
+
+def test_the_form_for_large_clusters_is_never_over_and_hardly_below_the_exact_one():
+    chance = random.Random(12)
+    shares = []
+    for _ in range(40):
+        options = [make_options(chance, 16) for _ in range(chance.randint(60, 100))]
+        items = [Item(make_bid(), each) for each in options]
+        capacity = chance.randint(20, 300)
+        chosen = _solve_large(items, capacity)
+        assert weigh(chosen) <= capacity
+        shares.append(sum_worths(chosen) / sum_worths(_solve(options, capacity)))
+    assert min(shares) > 0.995
+    assert max(shares) <= 1.0 + 1e-9
+
+
+def test_the_form_for_large_clusters_is_exact_where_few_jobs_share_the_rest():
+    chance = random.Random(13)
+    for _ in range(20):
+        options = [make_options(chance, 8) for _ in range(20)]
+        capacity = chance.randint(5, 60)
+        chosen = _solve_large([Item(make_bid(), each) for each in options], capacity)
+        assert sum_worths(chosen) == pytest.approx(sum_worths(_solve(options, capacity)))
+
+
+def test_many_jobs_on_many_gpus_are_divided_without_the_table_of_the_exact_form():
+    speeds = {1: 1.0, 4: 2.5, 16: 5.0}
+    bids = [make_bid(f"job{n}", speeds, price=1.0 + n / 400, order=n) for n in range(400)]
+    assert len(bids) * 1000 > EXACT_CELLS
+    chosen = choose(bids, 1000, horizon=HORIZON)
+    # As many as fit have four, the dearest ones; the others have one.
+    assert sum(chosen.values()) == 1000
+    assert len(chosen) == 400
+    fours = [n for n, bid in enumerate(bids) if chosen[bid] == 4]
+    assert fours == list(range(200, 400))
+
+
+def test_what_is_left_over_may_be_less_than_the_most_that_a_job_could_take():
+    fixed = [make_bid(f"fixed{n}", {50: 50.0}, price=10.0, order=n) for n in range(20)]
+    wide = [make_bid(f"wide{n}", {1: 1.0, 150: 1.5}, order=20 + n) for n in range(60)]
+    bids, capacity = fixed + wide, 1100
+    assert len(bids) * capacity > EXACT_CELLS
+    chosen = choose(bids, capacity, horizon=HORIZON)
+    assert [chosen[bid] for bid in fixed] == [50] * 20
+    assert [chosen[bid] for bid in wide] == [1] * 60
+
+
+def test_with_no_gpu_left_over_the_one_price_says_all():
+    options = [(Option(0, 0, 0.0), Option(2, 2, 4.0 + n)) for n in range(4)]
+    chosen = _solve_large([Item(make_bid(), each) for each in options], 4)
+    assert [option.gpus for option in chosen] == [0, 0, 2, 2]
+
+
+# --- what is offered
+
+
+def test_where_all_have_room_each_job_gets_what_is_best_for_it():
+    bids = [make_bid("a", {1: 1.0, 2: 1.5}), make_bid("b", {4: 2.0}, order=1)]
+    assert choose_counts(bids, 6) == {"a": 2, "b": 4}
+
+
+def test_nothing_is_chosen_beyond_the_capacity():
+    assert choose_counts([make_bid(speeds={4: 2.0})], 3) == {}
+
+
+def test_of_more_waiting_jobs_than_gpus_those_are_looked_at_to_which_a_first_gpu_is_worth_most():
+    bids = [make_bid(f"job{n}", {1: 1.0}, price=float(n % 10), order=n) for n in range(30)]
+    assert set(choose_counts(bids, 4)) == {"job9", "job19", "job29", "job8"}
+
+
+def test_a_job_that_runs_shrinks_for_a_newcomer_to_which_its_gpus_are_worth_more():
+    held = make_bid("held", {2: 1.5, 4: 2.0}, holds=4)
+    new = make_bid("new", {2: 1.5}, order=1)
+    assert choose_counts([held, new], 4) == {"held": 2, "new": 2}
+
+
+def test_a_change_is_made_only_if_it_pays_within_the_horizon():
+    # From 1 to 1.2 iterations a second pays for 60 lost seconds after 360 seconds.
+    for horizon, gpus in ((300.0, 1), (420.0, 2)):
+        bid = make_bid(speeds={1: 1.0, 2: 1.2}, holds=1, cost=60.0, left=10_000.0)
+        assert choose_counts([bid], 2, horizon) == {"job": gpus}
+
+
+def test_a_job_that_ends_before_the_change_pays_is_left_alone():
+    for left, gpus in ((300.0, 1), (500.0, 2)):
+        bid = make_bid(speeds={1: 1.0, 2: 1.2}, holds=1, cost=60.0, left=left)
+        assert choose_counts([bid], 2, 1000.0) == {"job": gpus}
+
+
+def test_a_first_start_costs_nothing_and_one_that_resumes_pays_half():
+    new = make_bid(speeds={1: 1.0}, cost=100.0)
+    resumes = make_bid(speeds={1: 1.0}, cost=100.0, started_at=1.0)
+    runs = make_bid(speeds={1: 1.0}, cost=100.0, holds=1)
+    assert [bid.cost_of(1) for bid in (new, resumes, runs)] == [0.0, 50.0, 100.0]
+
+
+def test_a_change_from_a_number_that_is_no_option_costs_as_much_as_one_to_the_least():
+    bid = make_bid(speeds={2: 1.0, 4: 1.5}, holds=3, cost=10.0)
+    assert bid.cost_of(3) == 10.0
+
+
+def test_a_job_that_runs_is_not_stopped_for_one_that_is_worth_a_little_more():
+    runs = make_bid("runs", {1: 1.0}, holds=1, cost=50.0)
+    little = make_bid("new", {1: 1.0}, price=1.05, order=1)
+    much = make_bid("new", {1: 1.0}, price=1.5, order=1)
+    assert choose_counts([runs, little], 1) == {"runs": 1}
+    assert choose_counts([runs, much], 1) == {"new": 1}
+
+
+def test_a_job_beyond_its_peak_gives_gpus_back_though_no_other_wants_them():
+    bid = make_bid(speeds={2: 2.0, 4: 1.0}, holds=4)
+    assert choose_counts([bid], 8) == {"job": 2}
+
+
+def test_a_job_keeps_gpus_that_are_of_no_use_until_another_job_wants_them():
+    bid = make_bid(speeds={2: 2.0, 4: 1.99}, holds=4, cost=400.0)
+    assert choose_counts([bid], 8) == {"job": 4}
+    assert choose_counts([bid, make_bid("new", {4: 2.0}, price=5.0, order=1)], 6) == {
+        "job": 2,
+        "new": 4,
+    }
+
+
+def test_broken_gpus_weigh_nothing_because_no_other_job_could_have_them():
+    bid = make_bid(speeds={1: 1.0, 2: 1.5, 3: 1.8, 4: 2.0, 8: 2.5}, holds=4)
+    bid.usable = 2
+    options = _make_item(bid, 8, horizon=HORIZON).options
+    assert {option.gpus: option.weight for option in options} == {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: 2,
+        4: 2,
+        8: 6,
+    }
+
+
+def test_a_job_keeps_its_broken_gpus_where_those_that_work_are_all_that_is_there():
+    bid = make_bid(speeds={1: 1.0, 2: 1.5, 4: 2.0}, holds=4)
+    bid.usable = 2
+    assert choose_counts([bid], 2) == {"job": 4}
+
+
+def test_a_change_that_takes_longer_than_it_lasts_is_worth_nothing():
+    bid = make_bid(speeds={1: 1.0}, holds=1)
+    assert bid.worth(1.0, cost=600.0, horizon=HORIZON) == 0.0
+    assert bid.worth(0.0, cost=0.0, horizon=HORIZON) == 0.0
+
+
+def test_bids_are_divided_by_the_type_on_which_they_shall_be():
+    a, b = make_bid("a", gpu_type="V100"), make_bid("b", gpu_type="T4")
+    assert split_by_type([a, b]) == {"V100": [a], "T4": [b]}

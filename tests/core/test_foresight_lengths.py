@@ -1,0 +1,219 @@
+"""What ``foresight`` learns: how long jobs take, and how fast they train."""
+
+import math
+import random
+
+import pytest
+
+from dlcore.contract import View
+from dlcore.model import JobId
+from dlcore.policies.foresight.lengths import (
+    FEWEST,
+    FIRST_GUESS_SECONDS,
+    Experience,
+    draw_shares,
+)
+from dlcore.policies.foresight.sightings import MOST_TYPES, Sightings, expect, look
+from dlcore.profiles import JobType
+from dlwire.messages import Shape
+from tests.builders import (
+    MODEL,
+    make_cluster,
+    make_job,
+    make_profile,
+    make_snapshot,
+    make_state,
+    make_view,
+)
+
+# --- lengths
+
+
+def test_before_anything_was_learnt_a_job_is_as_likely_to_need_as_much_again_as_it_has_had():
+    nothing = Experience()
+    assert nothing.expect_left(5000.0, 0.5) == pytest.approx(5000.0)
+    assert nothing.expect_left(0.0, 0.5) == pytest.approx(FIRST_GUESS_SECONDS)
+    assert nothing.expect_left(5000.0, 0.75) == pytest.approx(3 * 5000.0)
+
+
+def test_where_a_few_jobs_are_very_long_one_that_goes_on_is_expected_to_go_on_for_longer():
+    chance = random.Random(5)
+    heavy = Experience(tuple(sorted(600.0 * chance.paretovariate(0.8) for _ in range(400))))
+    left = [heavy.expect_left(attained, 0.5) for attained in (600.0, 2000.0, 6000.0, 18_000.0)]
+    assert left == sorted(left)
+    assert left[-1] > 5 * left[0]
+
+
+def test_where_all_jobs_take_as_long_one_that_goes_on_is_expected_to_end():
+    alike = Experience(tuple(10_000.0 + n for n in range(400)))
+    left = [alike.expect_left(attained, 0.5) for attained in (0.0, 5000.0, 9000.0)]
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < 1500.0
+
+
+def test_only_jobs_that_took_longer_than_this_one_say_what_it_needs():
+    known = Experience((*(100.0 for _ in range(300)), *(50_000.0 for _ in range(90))))
+    assert known.expect_left(200.0, 0.5) == pytest.approx(49_800.0, rel=0.4)
+
+
+def test_a_job_longer_than_all_before_it_is_expected_to_need_as_much_again():
+    known = Experience((10.0, 20.0, 30.0))
+    assert known.expect_left(7000.0, 0.5) == pytest.approx(7000.0)
+
+
+def test_a_higher_share_means_more_work():
+    known = Experience(tuple(float(n) for n in range(1, 200)))
+    left = [known.expect_left(50.0, share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert left == sorted(left)
+
+
+def test_experience_beats_the_first_guess_after_enough_ends():
+    took = 60_000.0
+    few, many = (Experience((took,) * ends) for ends in (FEWEST // 5, 20 * FEWEST))
+    assert few.expect_left(0.0, 0.5) == pytest.approx(
+        FIRST_GUESS_SECONDS * (took / FIRST_GUESS_SECONDS) ** (1 / 6)
+    )
+    assert many.expect_left(0.0, 0.5) > 0.7 * took
+
+
+def test_a_job_just_below_the_only_longer_ones_needs_hardly_anything_but_never_nothing():
+    known = Experience((100.0,) * 300)
+    assert 0.0 < known.expect_left(math.nextafter(100.0, 0.0), 0.5) < 1.0
+
+
+def test_shares_are_spread_evenly():
+    for samples in (1, 2, 5, 8):
+        shares = draw_shares(JobId("job"), 0, samples)
+        assert sorted(shares) == pytest.approx([(n + 0.5) / samples for n in range(samples)])
+
+
+def test_shares_are_the_same_each_time():
+    assert draw_shares(JobId("job"), 3, 8) == draw_shares(JobId("job"), 3, 8)
+
+
+def test_shares_come_in_an_order_that_differs_by_job_and_by_seed():
+    orders = {tuple(draw_shares(JobId(f"job{n}"), 0, 8)) for n in range(20)}
+    assert len(orders) == 20
+    assert draw_shares(JobId("job"), 0, 8) != draw_shares(JobId("job"), 1, 8)
+
+
+def test_of_two_jobs_each_is_as_often_the_longer_one_whatever_their_names():
+    drawn = [draw_shares(JobId(f"job-{n:04}"), 0, 8) for n in range(400)]
+    pairs = [pair for n in range(0, 400, 2) for pair in zip(drawn[n], drawn[n + 1], strict=True)]
+    longer, alike = (
+        sum(each) / len(pairs) for each in zip(*((a > b, a == b) for a, b in pairs), strict=True)
+    )
+    assert longer == pytest.approx(7 / 16, abs=0.04)
+    assert alike == pytest.approx(1 / 8, abs=0.04)
+
+
+# --- speeds that were seen
+
+SPEEDS = {1: 1.0, 2: 1.8, 4: 3.0}
+KIND = JobType(MODEL)
+TWO, FOUR = Shape(2, 1, ""), Shape(4, 1, "")
+
+
+def view_of(*states) -> View:
+    cluster = make_cluster(n1=4, n2=4, n3=4)
+    return make_view(make_snapshot(cluster, *states, profiles=[make_profile(SPEEDS)]))
+
+
+def see(speed: float, sightings: Sightings | None = None, name: str = "job", **rest) -> Sightings:
+    state = make_state(name, holds={"n1": range(2)}, speed=speed, **rest)
+    return look(sightings or Sightings(), view_of(state))
+
+
+def expect_in(shape: Shape, sightings: Sightings) -> float:
+    return expect(view_of(), make_job(), shape, sightings.speeds_of(KIND))
+
+
+def test_a_speed_below_expectation_is_kept_for_the_type():
+    seen = see(0.9)
+    assert seen.speeds_of(KIND) == {TWO: 0.9}
+    assert expect_in(TWO, seen) == 0.9
+
+
+def test_what_was_seen_stays_when_the_job_is_gone():
+    seen = look(see(0.9), view_of())
+    assert expect_in(TWO, seen) == 0.9
+    assert seen.by_job == {}
+
+
+def test_shapes_that_were_never_seen_move_half_way_in_logs():
+    assert expect_in(FOUR, see(0.45)) == pytest.approx(3.0 * math.sqrt(0.45 / 1.8))
+
+
+def test_of_several_shapes_seen_the_mean_of_their_logs_counts():
+    seen = Sightings({KIND: {TWO: 1.8 / 4.0, Shape(1, 1, ""): 1.0}})
+    assert expect_in(FOUR, seen) == pytest.approx(3.0 * 0.5**0.5)
+
+
+def test_without_sightings_the_profile_is_believed():
+    assert expect_in(FOUR, Sightings()) == pytest.approx(3.0)
+
+
+def test_a_deviation_within_two_percent_is_noise():
+    for speed in (1.8 * 0.985, 1.8 * 1.015):
+        seen = see(speed)
+        assert seen.speeds_of(KIND) == {}
+        assert expect_in(FOUR, seen) == pytest.approx(3.0)
+    assert see(1.8 * 0.97).speeds_of(KIND) == {TWO: 1.8 * 0.97}
+
+
+def test_of_two_jobs_of_a_type_that_differ_neither_alone_speaks_for_it():
+    first = see(1.6)
+    both = look(
+        first,
+        view_of(
+            make_state("job", holds={"n1": range(2)}, speed=1.6),
+            make_state("other", holds={"n2": range(2)}, speed=0.4),
+        ),
+    )
+    assert both.speeds_of(KIND)[TWO] == pytest.approx(math.sqrt(1.6 * 0.4))
+    assert both.by_job[JobId("other")].slowness == pytest.approx(2.0)
+
+
+def test_a_job_is_looked_at_once_in_a_shape_and_again_in_the_next_one():
+    first = see(0.9)
+    again = see(0.5, first)
+    assert again.speeds_of(KIND) is first.speeds_of(KIND)
+    grown = make_state("job", holds={"n1": range(4)}, speed=1.0)
+    assert look(again, view_of(grown)).speeds_of(KIND) == {TWO: 0.9, FOUR: 1.0}
+
+
+def test_a_job_that_is_being_changed_keeps_its_slowness_and_is_not_looked_at():
+    two = make_state("job", holds={"n1": range(2)}, speed=1.6)
+    slow = make_state("slow", holds={"n2": range(2)}, speed=0.4)
+    before = look(look(Sightings(), view_of(two)), view_of(two, slow))
+    adjusting = make_state("slow", holds={"n2": range(4)}, speed=0.0, adjusting=True)
+    after = look(before, view_of(two, adjusting))
+    assert after.slowness_of(adjusting) == pytest.approx(2.0)
+    assert after.speeds_of(KIND) == before.speeds_of(KIND)
+
+
+def test_a_job_never_seen_is_as_fast_as_its_type():
+    assert Sightings().slowness_of(make_state("new")) == 1.0
+
+
+def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
+    unknown = make_state("odd", model="odd", holds={"n1": range(2)}, speed=5.0)
+    cluster = make_cluster(n1=4)
+    seen = look(Sightings(), make_view(make_snapshot(cluster, unknown, profiles=[])))
+    assert seen.by_type == {}
+    assert seen.slowness_of(unknown) == 1.0
+
+
+def test_a_type_of_which_nothing_else_is_believed_stays_as_seen():
+    seen = {Shape(2, 1, ""): 0.9}
+    view = make_view(make_snapshot(make_cluster(n1=4), profiles=[]))
+    assert expect(view, make_job(model="odd"), TWO, seen) == 0.9
+    assert expect(view, make_job(model="odd"), FOUR, seen) == 0.0
+
+
+def test_only_the_latest_types_are_remembered():
+    old = Sightings({JobType(f"old{n}"): {TWO: 1.0} for n in range(MOST_TYPES)})
+    seen = see(0.9, old)
+    assert len(seen.by_type) == MOST_TYPES
+    assert JobType("old0") not in seen.by_type
+    assert KIND in seen.by_type
