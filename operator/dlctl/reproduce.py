@@ -12,6 +12,7 @@ from dlctl import printing, writing
 from dlctl.bars import progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import say
+from dlctl.streams import divert_libraries
 from dlsim.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
 from dlsim.reproducing.findings import Row
 
@@ -65,7 +66,7 @@ def command(
         raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
     if plot is not None:
         writing.check_writable(plot / "picture.png")
-    with progress_bar() as bar:
+    with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
         reproduction = FROM_TRACES[name](watch, [traces]) if traces else reproduce(watch)
     if plot is not None:

@@ -32,6 +32,7 @@ from dlctl.scenarios import (
     take_scenario,
     takes,
 )
+from dlctl.streams import divert_libraries
 from dlsim.errors import BadInput
 from dlsim.records import Record, Series
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
@@ -188,7 +189,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome
     is_live = any(traced.standing is not None for traced in workload.jobs)
     keeps = is_live or options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
-    with progress_bar() as bar:
+    with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
         for outcome in simulate(workload, setting, options.policies, watch=watch):
             if not outcome.record.jobs:

@@ -7,6 +7,7 @@ its result, which no journal keeps.
 """
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -102,7 +103,7 @@ def _open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     # Not by fork: a progress bar has a thread, whose locks the children would inherit.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_leave_interrupts)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
     try:
         yield pool
     except BaseException:
@@ -114,6 +115,9 @@ def _open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _leave_interrupts() -> None:
-    """Leave Ctrl-C, which reaches all processes of a terminal, to the one that ends the others."""
+def _prepare_worker() -> None:
+    """Leave to the parent what concerns the user."""
+    # Ctrl-C reaches all processes of a terminal; the parent ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Standard output is for results; a solver in C prints to it now and then.
+    os.dup2(2, 1)
