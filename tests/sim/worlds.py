@@ -95,11 +95,11 @@ RARE: Mapping[str, Mapping[str, str]] = {
     "sia": {"period": "14400"},
     "themis": {"lease": "14400"},
 }
-"""Options with which the policies that decide in rounds decide a few thousand times in months."""
+"""Options with which the policies that decide in rounds decide now and then in a trace of many hours."""
 
 
 def write_short(name: str) -> str:
-    """Write a policy as users do, for a test that plays all of them for months."""
+    """Write a policy as users do, for a test that plays all of them on a long trace."""
     options = {**SHORT, **RARE}.get(name, {})
     return ":".join([name, *(f"{option}={value}" for option, value in options.items())])
 

@@ -2,7 +2,7 @@
 On which nodes the chosen shares go, and what becomes of those that do not fit as they are.
 
 Shares are chosen by counts alone. Here each is given nodes, the widest first. Where the free GPUs
-are scattered, the job is given whatever is worth most of: all of its GPUs over several nodes; all of
+are scattered, the job is given what is worth most of these: all of its GPUs over several nodes; all of
 them on one node, from which other jobs move into gaps elsewhere; or fewer GPUs. What a move costs the
 jobs that make room is counted. At last, GPUs that nothing was found for go to the jobs to which they
 are worth most there, and jobs that are spread over more nodes than necessary are put together.

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+
+from dlcore.policies.hulls import make_steps
 
 Point = tuple[int, float]
 """A number of GPUs and the speed on them."""
@@ -52,28 +53,9 @@ def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
             options.append((gpus, speed))
     if not options:
         return None
-    steps = [
-        (more[1] - fewer[1]) / (more[0] - fewer[0])
-        for fewer, more in pairwise(_find_corners(options))
-        for _ in range(more[0] - fewer[0])
-    ]
+    corners = make_steps(*zip(*options, strict=True))
+    steps = [step.gain for step in corners for _ in range(int(step.gpus))]
     hull = [0.0]
     for step in steps:
         hull.append(hull[-1] + step)
     return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps))
-
-
-def _find_corners(options: Iterable[Point]) -> list[Point]:
-    """The corners of the upper concave hull of points that rise, from no GPUs on."""
-    corners: list[Point] = [(0, 0.0)]
-    for gpus, speed in options:
-        while len(corners) > 1 and _is_below(corners[-1], corners[-2], (gpus, speed)):
-            corners.pop()
-        corners.append((gpus, speed))
-    return corners
-
-
-def _is_below(middle: Point, left: Point, right: Point) -> bool:
-    """Whether the point in the middle is on or below the line between the two others."""
-    rise = (middle[1] - left[1]) * (right[0] - left[0])
-    return rise <= (right[1] - left[1]) * (middle[0] - left[0])
