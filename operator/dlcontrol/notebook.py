@@ -209,7 +209,10 @@ class Notebook:
         try:
             return json.loads(document) if document is not None else None
         except ValueError:
-            log.warning("the state of the policy %s cannot be read, and it begins anew", policy)
+            log.warning(
+                "the stored state of the policy %s cannot be read; the policy starts without it",
+                policy,
+            )
             return None
 
     # --- how it is

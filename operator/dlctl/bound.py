@@ -40,7 +40,7 @@ def command(rounds: int, output: str, **given: Any) -> None:
     """
     Compute a lower bound on the average completion time of TRACE under any policy.
 
-    No policy can be below it with these options, whatever it knows of the future: it holds for all
+    No policy can be below it with these options, even one that knows the future: it holds for all
     schedules of this simulator. How tight it is on some traces stands in docs/simulator.md.
     """
     scenario = take_scenario(given)

@@ -1,7 +1,7 @@
 """
 The page that ``dljob compare --suite --write FILE`` writes: what was measured, on what, by what.
 
-The page holds nothing that differs from one machine to another, so whoever plays the suite with
+The page holds nothing that differs from one machine to another, so a user that plays the suite with
 the same version writes the same bytes.
 """
 
@@ -31,7 +31,7 @@ RULES = """\
 ## How to read it
 
 - `JCT / bound` is the average completion time over the lower bound on it, `worst` the largest such ratio
-  of any scenario. At 1.05 no policy whatever takes less than 1 / 1.05 of that time. The bound itself is out
+  of any scenario. At 1.05 no policy takes less than 1 / 1.05 of that time. The bound itself is out
   of reach: where the optimum is known, it is some 3 % above.
 - The other columns are ratios to `{reference}` in the same scenario; below 1 is less. `unfair` is the share
   of jobs with a finish-time fairness above 1.05 ([figures](simulator.md#figures)).

@@ -9,7 +9,7 @@ a cluster are looked at in the same way:
   simulation begins, at time 0, also if a change of its GPUs is still under way. Its length is what
   the system believes of it. Where that is nothing, policies are not given it either, and it trains
   as long again as it has trained, an hour on its fewest GPUs at least.
-* **GPUs** that are taken out of use, and those of jobs that are not played, are nobody's.
+* **GPUs** that are taken out of use, and those of jobs that are not played, are given to no job.
 * **Speeds and costs** are those of the system's store of profiles, where it can be read, of
   ``--profiles``, and else the shipped ones. A type of job of which nothing is known has the speed
   at which such a job trains now, or a curve by lot.

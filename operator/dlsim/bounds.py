@@ -2,7 +2,7 @@
 A lower bound on the mean completion time that any policy can reach on a workload.
 
 ``dljob bound``, ``dljob simulate --bound`` and ``dljob compare`` call :func:`bound_mean_jct`. The
-bound holds for every schedule of :class:`dlsim.world.World`, whatever it knows of the future: by
+bound holds for every schedule of :class:`dlsim.world.World`, even one that knows the future: by
 duality, any prices of GPUs prove one (:mod:`dlsim.bounding.dual` has the formula), and what is
 searched for are the prices that prove the most.
 

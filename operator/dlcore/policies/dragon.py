@@ -209,7 +209,7 @@ def _take_free(filling: ordering.Filling, state: JobState) -> Fit | None:
 
 
 def _start_fitting(filling: ordering.Filling) -> None:
-    """Start in order of arrival whatever fits in what is free, with the GPUs requested."""
+    """Start the jobs that fit into the free GPUs, in order of arrival, with the GPUs requested."""
     blocks = (
         block
         for block in filling.view.pending.blocks

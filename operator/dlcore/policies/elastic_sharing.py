@@ -95,7 +95,7 @@ class Terms:
 
 def hand_out(contenders: Iterable[Contender], gpus: int, terms: Terms) -> int:
     """
-    Give GPUs away one by one, each to the job of top priority; return how many nobody can use.
+    Give GPUs away one by one, each to the job of top priority; return how many no job can use.
 
     It is Algorithm 1's ``TOPPRIORITY`` with one order of its scan. That order is open in the paper
     ("any job in J"), and it matters, because the comparison is not transitive where the shorter

@@ -328,7 +328,7 @@ class _Settling:
                 self.shares[claim.state.id] = keep(claim.held)
 
     def serve_others(self, claims: Claims) -> None:
-        """Let those without GPUs have what is left, of whatever types they accept."""
+        """Give what is left to jobs without GPUs, of any type that they accept."""
         waiting = (c.state for c in claims if c.state.placement is None)
         for state in (*claims.odd, *waiting):
             if self.room.total == 0:

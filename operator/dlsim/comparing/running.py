@@ -108,7 +108,7 @@ def _open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        # A simulation may take minutes, and nobody waits for it any more.
+        # A simulation may take minutes, and its result is not wanted any more.
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         raise
