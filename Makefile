@@ -37,7 +37,7 @@ $(VENV)/.locked: requirements.lock
 	@python=$$(scripts/find-python $(PYTHONS)) && \
 		echo "making $(VENV) with $$("$$python" --version)" >&2 && \
 		"$$python" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib || true
 	@touch $@
 
@@ -94,8 +94,9 @@ manifests: setup servers  ## write manifests/ anew from the chart, and what else
 	$(BIN)/python scripts/write-manifests
 
 .PHONY: chaos
-chaos: setup servers  ## kill whatever controls and trains at 420 points, and look what becomes of it
+chaos: setup servers  ## kill whatever controls and trains at 520 points, and look what becomes of it
 	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.sidecar.torn
 	$(BIN)/python -m tests.operator.chaos
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) chaos-cluster; \
 		else echo "the same on real nodes takes root: make chaos-cluster" >&2; fi
