@@ -30,6 +30,9 @@ def sidecar_options(job: Job) -> tuple[str, ...]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
+    if checkpoint.path:
+        # Also of a job that is never asked: before each start, torn checkpoints are set aside.
+        yield from _files(checkpoint)
     if checkpoint.signal:
         yield f"--checkpoint-signal={checkpoint.signal}"
     elif checkpoint.command:
@@ -43,8 +46,17 @@ def _checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"--checkpoint-seconds={checkpoint.timeout_seconds:g}"
     if checkpoint.confirm_log:
         yield f"--checkpoint-log={checkpoint.confirm_log}"
-    if checkpoint.path:
-        yield f"--checkpoint-path={checkpoint.path}"
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[str]:
+    yield f"--checkpoint-path={checkpoint.path}"
+    yield f"--checkpoint-complete={checkpoint.complete}"
+    if checkpoint.files:
+        yield f"--checkpoint-files={checkpoint.files}"
+    if checkpoint.marker:
+        yield f"--checkpoint-marker={checkpoint.marker}"
+    if checkpoint.settle_seconds is not None:
+        yield f"--checkpoint-settle-seconds={checkpoint.settle_seconds:g}"
 
 
 def _hook(text: str) -> str:

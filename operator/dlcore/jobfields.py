@@ -251,6 +251,21 @@ PROGRESS: Final = Record(
 
 # --- checkpoint ---------------------------------------------------------------------------
 
+CHECKPOINT_SIGNS: Final = (
+    "auto",
+    "settled",
+    "rename",
+    "marker",
+    "huggingface",
+    "accelerate",
+    "dcp",
+    "lightning",
+    "keras",
+    "tensorflow",
+    "deepspeed",
+    "megatron",
+)
+
 CHECKPOINT: Final = Record(
     description=(
         "How the training saves itself before its process is stopped. One of signal, command and"
@@ -290,8 +305,8 @@ CHECKPOINT: Final = Record(
         ),
         "confirm": Text(
             description=(
-                "How one sees that it is written: a new file under path, a line in the log that"
-                " confirmLog finds, or the exit of the process."
+                "How one sees that it is written: a new checkpoint under path, a line in the log"
+                " that confirmLog finds, or the exit of the process."
             ),
             max_length=8,
             choices=("file", "log", "exit"),
@@ -309,6 +324,44 @@ CHECKPOINT: Final = Record(
             description="The folder that checkpoints are written to, as the training sees it.",
             max_length=_PATH_LENGTH,
             form=jobforms.FOLDER,
+        ),
+        "files": Text(
+            description=(
+                "Which files or folders below path are one checkpoint each, as a pattern: checkpoint-*,"
+                " *.pt, logs/**/*.ckpt. If left out, a framework's own names, or all of path together."
+                " Logs beside them never count."
+            ),
+            max_length=_PATH_LENGTH,
+            form=jobforms.PATTERN,
+        ),
+        "complete": Text(
+            description=(
+                "How one sees that a checkpoint is complete: by the marks of a framework (huggingface,"
+                " accelerate, dcp, lightning, keras, tensorflow, deepspeed, megatron), by a file that is written"
+                " last (marker), by its name (rename), or because its files have not changed for long"
+                " enough (settled). auto takes the marks that it recognises, else settled."
+            ),
+            max_length=16,
+            choices=CHECKPOINT_SIGNS,
+            default="auto",
+        ),
+        "marker": Text(
+            description=(
+                "With complete: marker, the name of the file that is written last, into the folder of"
+                " the checkpoint or into path, and that holds at least one byte. If left out,"
+                " .dljob-complete."
+            ),
+            max_length=128,
+            form=jobforms.FILE_NAME,
+        ),
+        "settleSeconds": Number(
+            description=(
+                "How many seconds nothing may change in a checkpoint that nothing marks as complete."
+                " If left out, it follows from the job's former checkpoints, with 2 for the first."
+            ),
+            whole=False,
+            minimum=0,
+            maximum=DAY,
         ),
         "shared": Flag(
             description=(

@@ -223,6 +223,10 @@ def _checkpoint(checkpoint: Fields) -> Checkpoint:
         confirm=checkpoint["confirm"],
         confirm_log=checkpoint.get("confirmLog", ""),
         path=checkpoint.get("path", ""),
+        files=checkpoint.get("files", ""),
+        complete=checkpoint["complete"],
+        marker=checkpoint.get("marker", ""),
+        settle_seconds=_optional_number(checkpoint.get("settleSeconds")),
         shared=checkpoint["shared"],
         timeout_seconds=float(checkpoint["timeoutSeconds"]),
         grace_seconds=float(checkpoint["graceSeconds"]),
@@ -252,6 +256,10 @@ def _given(**fields: object) -> dict[str, Any]:
 def _plainest(number: float) -> int | float:
     """Write 60 rather than 60.0, as people do."""
     return int(number) if number.is_integer() else number
+
+
+def _optional_plainest(number: float | None) -> int | float | None:
+    return None if number is None else _plainest(number)
 
 
 def _rendered_spec(job: Job) -> Fields:
@@ -316,11 +324,10 @@ def _rendered_training(training: Training) -> Fields:
 
 def _rendered_progress(progress: Progress) -> Fields:
     sources = _given(log=progress.log, file=progress.file, http=progress.http or None)
-    restart = progress.restart_seconds
     return sources and {
         **sources,
         "stallSeconds": _plainest(progress.stall_seconds),
-        **_given(restartSeconds=None if restart is None else _plainest(restart)),
+        **_given(restartSeconds=_optional_plainest(progress.restart_seconds)),
     }
 
 
@@ -333,6 +340,10 @@ def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
         confirm=checkpoint.confirm,
         confirmLog=checkpoint.confirm_log,
         path=checkpoint.path,
+        files=checkpoint.files,
+        complete=checkpoint.complete,
+        marker=checkpoint.marker,
+        settleSeconds=_optional_plainest(checkpoint.settle_seconds),
         shared=checkpoint.shared,
         timeoutSeconds=_plainest(checkpoint.timeout_seconds),
         graceSeconds=_plainest(checkpoint.grace_seconds),

@@ -62,6 +62,17 @@ FOLDER: Final = Form(
     "is not an absolute path",
     lambda _: "begin it with /, as the training process sees it",
 )
+PATTERN: Final = Form(
+    r"([^/.\x00-\x1f][^/\x00-\x1f]*|\.[^/.\x00-\x1f][^/\x00-\x1f]*)"
+    r"(/([^/.\x00-\x1f][^/\x00-\x1f]*|\.[^/.\x00-\x1f][^/\x00-\x1f]*))*",
+    "is not a pattern of names below a folder",
+    lambda _: "give one such as checkpoint-* or *.pt, without / at its ends and without ..",
+)
+FILE_NAME: Final = Form(
+    r"[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*",
+    "is not a name of a file",
+    lambda _: "give a name without a folder, such as DONE",
+)
 URL_PATH: Final = Form(
     r"(:[1-9][0-9]{0,4})?/[!-~]*",
     "is not a path of HTTP",

@@ -155,7 +155,7 @@ class _Look:
         )
         workload = self._make_workload(found, setting)
         return Present(
-            workload=workload, setting=setting, policy=str(settings.get("policy", "adaptive"))
+            workload=workload, setting=setting, policy=str(settings.get("policy", "foresight"))
         )
 
     def _read_settings(self) -> Mapping[str, Any]:

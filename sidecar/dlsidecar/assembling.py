@@ -111,8 +111,10 @@ class Crew:
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
-        supervisor.on_problem = self._observer.complain
-        supervisor.on_relief = self._observer.solve
+        supervisor.hear_of_checkpoints(self._observer.complain, self._observer.solve)
+        training = settings.training
+        if training.progress_log or training.progress_file:
+            supervisor.has_stepped = lambda: self._observer.progress().begun
         supervisor.is_output_read = self._read_output
         return supervisor
 

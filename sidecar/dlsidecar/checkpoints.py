@@ -4,38 +4,29 @@ Asking the job to save itself, and seeing that it has.
 A :class:`Request` is made when the job must stop, and lives until it has told its one outcome or
 is cancelled. How long to wait is decided by the machine, not here.
 
-What counts as a confirmation by file: something under the path is there that was not there at the
-time of the request, or has changed since; nothing changed any more between two looks; and no
-process of the job holds a file there open for writing. What bears the name of something that is
-about to be renamed does not count (:mod:`dlsidecar.snapshots`). A :class:`~dlsidecar.scouting.Scout`
-does the looking, since the file may lie on a server that does not answer.
+A confirmation by file is :mod:`dlsidecar.confirming`'s; by a line, an end or a command is seen here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
+from dlsidecar.confirming import FileWatch, Watch
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
-from dlsidecar.scouting import Scout, rest_after
 from dlsidecar.settings import Confirmation, Saving
-from dlsidecar.snapshots import MOST_FILES, Snapshot, is_written_to, take_snapshot
 from dlwire.messages import MOST_GPUS
 
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
 """What ends nobody, with or without a handler."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
-TOO_LARGE = "CheckpointPathTooLarge"
-SILENT = "CheckpointPathDoesNotAnswer"
 
 
 class Asked(Protocol):
@@ -49,18 +40,6 @@ class Asked(Protocol):
 
     @property
     def ended(self) -> Ended | None: ...
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who sees what becomes of the path of the checkpoints, and who hears of it."""
-
-    members: Callable[[], Iterable[int]]
-    """The processes of the job."""
-    scout: Scout | None = None
-    """None where no file confirms."""
-    on_problem: Callable[[str, str], None] = lambda _name, _message: None
-    on_relief: Callable[[str], None] = lambda _name: None
 
 
 class Request:
@@ -98,7 +77,7 @@ class Request:
         self._environment = environment
         self._outputs = outputs
         self._reaper = reaper
-        self._watch = watch
+        self._distrust = watch.distrust
         self._is_output_read = is_output_read
         self._tell: Callable[[str], None] | None = tell
         self._loop = asyncio.get_running_loop()
@@ -108,11 +87,12 @@ class Request:
         """Whether all who were asked have ended, and their last words are still being read."""
         self._calls: list[asyncio.Task[None]] = []
         self._command: int | None = None
-        self._before: Snapshot | None = None
-        self._last: Snapshot | None = None
+        self._files: FileWatch | None = None
         if saving.confirm is Confirmation.FILE:
-            # What is there has to be known before anything is asked for.
-            self._look()
+            self._files = FileWatch(
+                saving, watch, ready=self._ask, confirmed=lambda: self._finish("")
+            )
+            self._files.begin()
         else:
             self._ask()
 
@@ -184,10 +164,11 @@ class Request:
         ends = [one.ended for one in self._asked]
         if self._tell is None or not all(ends) or not ends:
             return
-        if self._saving.confirm is Confirmation.FILE:
-            self._look_a_last_time()
-            return
         killed = self._find_killed()
+        if self._files is not None:
+            is_well = all(end is not None and end.code == 0 for end in ends)
+            self._look_a_last_time(self._files, killed or "", is_well=is_well)
+            return
         if killed is not None:
             self._fail(killed)
         elif self._saving.confirm is Confirmation.LOG:
@@ -213,73 +194,20 @@ class Request:
         else:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
 
-    # --- looking ----------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Have a look taken; while the last one is out, try again."""
-        scout = self._watch.scout
-        assert scout is not None
-        see = partial(self._see, is_last=self.is_settling)
-        if not scout.send(partial(take_snapshot, self._saving.path), see) and scout.is_lost:
-            seconds = scout.patience_seconds
-            self._watch.on_problem(
-                SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
-            )
-        self._rest(0.0)
-
-    def _rest(self, took_seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        seconds = rest_after(took_seconds, at_least=self.period_seconds)
-        self._timer = self._loop.call_later(seconds, self._look)
-
-    def _see(self, now: Snapshot, took_seconds: float, *, is_last: bool) -> None:
-        self._judge(now)
-        if self._tell is None:
-            return
-        if is_last:
-            self._end(now)
-        elif self.is_settling:
-            self._look()
-            return
-        elif self._before is None:
-            self._before = now
-            self._ask()
-        elif self._is_confirmed(now):
-            self._finish("")
-        self._last = now
-        if self._tell is not None:
-            self._rest(took_seconds)
-
-    def _judge(self, now: Snapshot) -> None:
-        """Tell whether the path can be watched."""
-        self._watch.on_relief(SILENT)
-        if now.is_whole:
-            self._watch.on_relief(TOO_LARGE)
-        else:
-            path = self._saving.path
-            message = f"{path} holds more than {MOST_FILES} files: a new one may not be noticed"
-            self._watch.on_problem(TOO_LARGE, message)
-
-    def _is_confirmed(self, now: Snapshot) -> bool:
-        assert self._before is not None
-        if now != self._last or not now.has_news_after(self._before):
-            return False
-        return not is_written_to(now.root, self._watch.members())
-
-    def _look_a_last_time(self) -> None:
+    def _look_a_last_time(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
         """All have ended: what is there now is what there will be."""
         if self.is_settling:
             return
         self.is_settling = True
         self._limit = self._loop.call_later(self.settling_seconds, self._fail, UNCONFIRMED)
-        self._look()
 
-    def _end(self, now: Snapshot) -> None:
-        if self._before is not None and now.has_news_after(self._before):
-            self._finish("")
-        else:
-            self._fail(self._find_killed() or UNCONFIRMED)
+        def hear(lack: str) -> None:
+            if lack:
+                self._fail(killed or f"{UNCONFIRMED}: {lack}")
+            else:
+                self._finish("")
+
+        files.look_a_last_time(hear, ended_well=is_well)
 
     # --- ending -----------------------------------------------------------------------------
 
@@ -289,6 +217,7 @@ class Request:
     def _finish(self, reason: str) -> None:
         tell, self._tell = self._tell, None
         self.cancel()
+        reason = reason or self._distrust
         if tell is not None:
             self._loop.call_soon(tell, reason)
 
@@ -296,6 +225,8 @@ class Request:
         """Tell nothing any more."""
         self._tell = None
         self.is_settling = False
+        if self._files is not None:
+            self._files.cancel()
         for timer in (self._timer, self._limit):
             if timer is not None:
                 timer.cancel()

@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 from dlsidecar import __version__
 from dlsidecar.settings import (
+    MARKER,
+    Complete,
     Confirmation,
     Framework,
     Saving,
@@ -172,20 +174,56 @@ def _add_saving(group: Any) -> None:
         help="who is asked: the first process of the whole job, or every one (%(default)s)",
     )
     add(
-        "--checkpoint-confirm",
-        choices=_words(Confirmation),
-        default="exit",
-        help="how it is seen to be done: a new file under --checkpoint-path, a line that matches"
-        " --checkpoint-log, or the end of who was asked (%(default)s)",
-    )
-    add("--checkpoint-log", default="", metavar="REGEX", help="the line that confirms it")
-    add("--checkpoint-path", default="", metavar="PATH", help="the folder of the checkpoints")
-    add(
         "--checkpoint-seconds",
         type=_seconds,
         default=60.0,
         metavar="S",
         help="how long it may take before the training is stopped without it (%(default)g)",
+    )
+    _add_confirming(group)
+
+
+def _add_confirming(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--checkpoint-confirm",
+        choices=_words(Confirmation),
+        default="exit",
+        help="how it is seen to be done: a new checkpoint under --checkpoint-path, a line that matches"
+        " --checkpoint-log, or the end of who was asked (%(default)s)",
+    )
+    add("--checkpoint-log", default="", metavar="REGEX", help="the line that confirms it")
+    add("--checkpoint-path", default="", metavar="PATH", help="the folder of the checkpoints")
+    add(
+        "--checkpoint-files",
+        type=_pattern,
+        default=None,
+        metavar="PATTERN",
+        help="which files or folders below it are one checkpoint each, as in 'checkpoint-*'; all of"
+        " them together if this is not said",
+    )
+    add(
+        "--checkpoint-complete",
+        choices=_words(Complete),
+        default="auto",
+        help="how a checkpoint is seen to be complete: by a framework's own marks, by a marker, by"
+        " its name (a rename), or by files that have settled (%(default)s: the marks that are"
+        " recognised)",
+    )
+    add(
+        "--checkpoint-marker",
+        type=_file_name,
+        default=MARKER,
+        metavar="NAME",
+        help="with --checkpoint-complete marker: the file that is written last (%(default)s)",
+    )
+    add(
+        "--checkpoint-settle-seconds",
+        type=_seconds,
+        default=None,
+        metavar="S",
+        help="how long nothing may change in a checkpoint without any such sign; learnt from the"
+        " former ones if this is not said",
     )
 
 
@@ -330,6 +368,10 @@ def _saving(options: argparse.Namespace) -> Saving:
         confirm=Confirmation(options.checkpoint_confirm),
         confirm_log=options.checkpoint_log,
         path=options.checkpoint_path,
+        files=options.checkpoint_files or "",
+        complete=Complete(options.checkpoint_complete),
+        marker=options.checkpoint_marker,
+        settle_seconds=options.checkpoint_settle_seconds,
         timeout_seconds=options.checkpoint_seconds,
     )
 
@@ -388,6 +430,21 @@ def _signal(text: str) -> str:
     if text.upper() not in signal.Signals.__members__:
         raise argparse.ArgumentTypeError(f"{text} is no signal; write one such as SIGUSR1")
     return text.upper()
+
+
+def _pattern(text: str) -> str:
+    parts = text.split("/")
+    if not text or text.startswith("/") or ".." in parts:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no pattern below --checkpoint-path; write one such as checkpoint-*"
+        )
+    return text
+
+
+def _file_name(text: str) -> str:
+    if not text or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text} is no name of a file; write one such as DONE")
+    return text
 
 
 def _words_of(text: str) -> tuple[str, ...]:

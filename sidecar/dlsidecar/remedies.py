@@ -11,9 +11,14 @@ from dlwire.messages import Problem
 REMEDIES = {
     "CannotStart": "look whether the command can be run by hand in the container",
     "CheckpointFailed": "look into the log of the training, and at how the job says that it saves",
+    "CheckpointIncomplete": "see that the training writes it as a whole; checkpoint.files names what is"
+    " a checkpoint, checkpoint.complete how it is seen to be complete",
     "CheckpointPathDoesNotAnswer": "look at the file system that the checkpoints are written to",
     "CheckpointPathTooLarge": "let the job write its checkpoints to a folder of their own, and remove"
     " old ones",
+    "CheckpointUnreadable": "look whether the disk is full, and what ends the training while it writes",
+    "CheckpointsNotTrusted": "let checkpoint.complete name a sign that is written last (a marker, a"
+    " rename); another sign is trusted again",
     "CommandNotExecutable": "make the command executable, or name its interpreter",
     "CommandNotFound": "give a command that exists in the image, with its full path",
     "DiskFull": "make room where the output is written",

@@ -60,6 +60,14 @@ class Scout:
         self._errands.put(lambda: self._call(come_back, look()))
         return True
 
+    def post(self, errand: Callable[[], object]) -> None:
+        """Have it do something as soon as it can, and wait for nothing."""
+
+        def do() -> None:
+            errand()
+
+        self._errands.put(do)
+
     def run(self, errand: Callable[[], None], *, limit_seconds: float) -> bool:
         """
         Have it do something, and wait for it, so long at most; returns whether it was done.

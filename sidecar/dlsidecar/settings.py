@@ -31,11 +31,33 @@ class Confirmation(str, Enum):
     """How the job shows that its checkpoint is written."""
 
     FILE = "file"
-    """Something under the path of the checkpoints is newer than the request."""
+    """A checkpoint under its path is newer than the request, and complete."""
     LOG = "log"
     """A line of the output matches a regular expression."""
     EXIT = "exit"
     """The processes that were asked end by themselves."""
+
+
+class Complete(str, Enum):
+    """By which sign a checkpoint of files is seen to be complete; :mod:`dlsidecar.signs` has them."""
+
+    AUTO = "auto"
+    """By the marks of the framework whose files are there; without such files, as ``settled``."""
+    SETTLED = "settled"
+    RENAME = "rename"
+    MARKER = "marker"
+    HUGGINGFACE = "huggingface"
+    ACCELERATE = "accelerate"
+    DCP = "dcp"
+    LIGHTNING = "lightning"
+    KERAS = "keras"
+    TENSORFLOW = "tensorflow"
+    DEEPSPEED = "deepspeed"
+    MEGATRON = "megatron"
+
+
+MARKER = ".dljob-complete"
+"""The file that a training writes last, unless its job names another."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,13 @@ class Saving:
     confirm_log: str = ""
     path: str = ""
     """Where checkpoints are written; needed for a confirmation by file."""
+    files: str = ""
+    """The pattern, below the path, of the files or folders that are one checkpoint each."""
+    complete: Complete = Complete.AUTO
+    marker: str = MARKER
+    """The name of the file that completes a checkpoint, with ``complete: marker``."""
+    settle_seconds: float | None = None
+    """For how long no file of a checkpoint may change that no sign completes; None: learnt."""
     timeout_seconds: float = 60.0
 
     @property

@@ -1,23 +1,27 @@
 """
-What lies under the path of the checkpoints, and whether something new does.
+What lies under the path of the checkpoints, what of it is new, and what is being written.
 
-Plain looks, sent for by :mod:`dlsidecar.checkpoints` from a thread. Times are compared with each
-other only and never with our clock, because the files may lie on a server with one of its own.
+Plain looks, sent for from a thread; :mod:`dlsidecar.signs` says what of it is a checkpoint. Times are
+compared with each other only and never with our clock, because the files may lie on a server with one
+of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 20_000
-UNFINISHED = re.compile(r"(^|[._-])tmp([._-]|$)|\.(part|partial|temp)$|~$", re.IGNORECASE)
-"""How programs name what they are about to rename: seen as still as can be, it is no checkpoint."""
+SET_ASIDE = ".dljob-set-aside"
+"""Where checkpoints go that cannot be read."""
+LEDGER = ".dljob-checkpoints.json"
+OURS = frozenset({SET_ASIDE, LEDGER})
+"""What stands below the path of the checkpoints by our own doing."""
 
 
 class Mark(NamedTuple):
@@ -44,37 +48,48 @@ class Snapshot:
     root: str
     """The path without symbolic links."""
     files: Mapping[str, Mark]
+    """By their names below it."""
     is_whole: bool
     """Whether there were few enough to look at all."""
+    folders: frozenset[str] = frozenset()
 
-    def has_news_after(self, before: Snapshot) -> bool:
-        """Whether a file has come or changed that does not bear the name of something unfinished."""
-        return any(
-            mark.is_news_after(before.files.get(name)) and not self._is_unfinished(name)
-            for name, mark in self.files.items()
-        )
-
-    def _is_unfinished(self, name: str) -> bool:
-        below = name[len(self.root) :]
-        return any(map(UNFINISHED.search, below.strip("/").split("/")))
+    def news_after(self, before: Snapshot) -> dict[str, Mark]:
+        """Return the files that have come or changed."""
+        known = before.files
+        return {
+            name: mark for name, mark in self.files.items() if mark.is_news_after(known.get(name))
+        }
 
 
 def take_snapshot(path: str) -> Snapshot:
     root = os.path.realpath(path)
     files: dict[str, Mark] = {}
-    waiting, count = [root], 0
+    folders: set[str] = set()
+    waiting, count = [""], 0
     while waiting and count < MOST_FILES:
-        for entry in list_folder(waiting.pop()):
+        folder = waiting.pop()
+        for entry in list_folder(f"{root}/{folder}"):
             count += 1
-            if is_folder(entry):
-                waiting.append(entry.path)
+            name = f"{folder}{entry.name}"
+            if name in OURS:
                 continue
-            with contextlib.suppress(OSError):
-                files[entry.path] = mark_of(entry.stat())
-    return Snapshot(root, files, is_whole=not waiting and count < MOST_FILES)
+            if is_folder(entry):
+                waiting.append(f"{name}/")
+                folders.add(name)
+            elif (mark := mark_of(entry)) is not None:
+                files[name] = mark
+    is_whole = not waiting and count < MOST_FILES
+    return Snapshot(root, files, is_whole, frozenset(folders))
 
 
-def mark_of(status: os.stat_result) -> Mark:
+def mark_of(entry: os.DirEntry[str]) -> Mark | None:
+    """Return the mark of a regular file; nothing else can be a part of a checkpoint."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
     times = status.st_mtime_ns, status.st_ctime_ns
     return Mark(status.st_ino, status.st_size, *times, status.st_nlink)
 
@@ -99,19 +114,18 @@ def list_folder(path: str) -> list[os.DirEntry[str]]:
 # Asked of the kernel alone, which knows it without the server of the files.
 
 
-def is_written_to(root: str, pids: Iterable[int]) -> bool:
-    """Whether one of the processes has a file below the root open for writing."""
-    return any(writes_below(root, pid) for pid in pids)
+def find_written(root: str, pids: Iterable[int]) -> set[str]:
+    """Return the files below the root that one of the processes has open for writing."""
+    return {name for pid in pids for name in _find_written(root.rstrip("/") + "/", pid)}
 
 
-def writes_below(root: str, pid: int) -> bool:
+def _find_written(root: str, pid: int) -> Iterator[str]:
     for name in list_descriptors(pid):
         # Between two looks a descriptor may have been closed.
         with contextlib.suppress(OSError, ValueError, IndexError):
             link = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
-            if link.startswith(root.rstrip("/") + "/") and opened_for_writing(pid, name):
-                return True
-    return False
+            if link.startswith(root) and opened_for_writing(pid, name):
+                yield link[len(root) :]
 
 
 def list_descriptors(pid: int) -> Iterator[str]:

@@ -35,8 +35,8 @@ from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.remedies import make_problem
-from dlsidecar.scouting import Scout
-from dlsidecar.settings import Confirmation, Framework, Training
+from dlsidecar.settings import Framework, Training
+from dlsidecar.storing import CheckpointStore
 from dlsidecar.trainer import Trainer
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Process, Run
@@ -45,6 +45,10 @@ log = logging.getLogger(__name__)
 
 FIRST_LOOK_SECONDS = 0.002
 SLOWEST_LOOK_SECONDS = 0.25
+RESUME = "DLJOB_CHECKPOINT_RESUME"
+"""The variable that names the latest complete checkpoint, where one is known."""
+EARLY_SECONDS = 300.0
+"""A start that fails so early and before its first step may have failed to read its checkpoint."""
 DESPERATE_LOOKS = 50
 """After so many looks that still found somebody, PID 1 lets the kernel kill all at once."""
 
@@ -71,8 +75,7 @@ class Processes:
         self._defaults: dict[str, str] = {}
         """What the training gets unless its environment says otherwise."""
         self._rendezvous = rendezvous.Rendezvous()
-        confirms_by_file = training.saving.confirm is Confirmation.FILE
-        self._scout = Scout("checkpoint") if confirms_by_file else None
+        self._store = CheckpointStore(training.saving)
         self._outputs = outputs
         self._reaper = reaper
         self._household = household
@@ -80,6 +83,7 @@ class Processes:
         self._gauges = gauges
         self._loop = asyncio.get_running_loop()
         self._attempt = 0
+        self._started_at = 0.0
         self._trainers: list[Trainer] = []
         self._request: checkpoints.Request | None = None
         self._base: dict[str, int] = {}
@@ -95,12 +99,18 @@ class Processes:
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
-        self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
-        self.on_relief: Callable[[str], None] = lambda _name: None
+        self.has_stepped: Callable[[], bool] = lambda: True
+        """Asked when a process has ended, whether this start of the training took a step."""
         self.passed: Sequence[int] = ()
         """Descriptors that the training processes inherit."""
         self.is_output_read: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether all that it said was looked at."""
+
+    def hear_of_checkpoints(
+        self, on_problem: Callable[[str, str], None], on_relief: Callable[[str], None]
+    ) -> None:
+        """Say who hears what is wrong with the checkpoints, and that it is no more."""
+        self._store.on_problem, self._store.on_relief = on_problem, on_relief
 
     def describe(self) -> tuple[Process, ...]:
         # One that could not be started has no process id.
@@ -115,15 +125,20 @@ class Processes:
         self._is_terminating = self._is_killing = False
         self._trainers = []
         self._base, self._lingering = {}, frozenset()
+        self._started_at = self._loop.time()
         if self._gauges.missing:
-            self._start_all(run)
+            self._start_vetted(run)
             return
 
         def hear(reading: Reading) -> None:
-            if attempt == self._attempt and self._must_report_gone and not self._is_terminating:
+            if self._may_start(attempt):
                 self._start_measured(run, reading or [])
 
         self._gauges.ask(hear)
+
+    def _may_start(self, attempt: int) -> bool:
+        """Whether nothing has overtaken this attempt while it waited for an answer."""
+        return attempt == self._attempt and self._must_report_gone and not self._is_terminating
 
     @property
     def has_begun(self) -> bool:
@@ -141,7 +156,17 @@ class Processes:
         if lost:
             self._fail_start("GPUsVanished", "; ".join(lost))
             return
-        self._start_all(run)
+        self._start_vetted(run)
+
+    def _start_vetted(self, run: Run) -> None:
+        """Start when nothing that is torn is left where the training looks for checkpoints."""
+        attempt = self._attempt
+
+        def hear() -> None:
+            if self._may_start(attempt):
+                self._start_all(run)
+
+        self._store.vet(run, hear)
 
     def _start_all(self, run: Run) -> None:
         self.on_begin()
@@ -206,7 +231,8 @@ class Processes:
         return True
 
     def _environment_of(self, trainer: Trainer) -> dict[str, str]:
-        return {**self._defaults, **self._environment, **trainer.environment}
+        resume = {RESUME: self._store.resume} if self._store.resume else {}
+        return {**self._defaults, **resume, **self._environment, **trainer.environment}
 
     def _hear_warm(self, trainer: Trainer, attempt: int, fault: str) -> None:
         """A spare became the training process, or did not: then a cold one takes its place."""
@@ -253,6 +279,7 @@ class Processes:
             self._look_soon()
             return
         trainer.ended = ended
+        self._see_failure(ended)
         self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal))
         if self._request is not None:
             self._request.hear_end()
@@ -260,6 +287,14 @@ class Processes:
             if self._is_terminating:
                 self._terminate_rest()
             self._look_soon()
+
+    def _see_failure(self, ended: Ended) -> None:
+        """Note once of a start that it failed early and by itself: its checkpoint may be why."""
+        is_first = sum(one.ended is not None for one in self._trainers) == 1
+        is_own = not self._is_terminating and self._request is None and ended.code != 0
+        is_early = self._loop.time() - self._started_at < EARLY_SECONDS
+        if is_first and is_own and is_early and not self.has_stepped():
+            self._store.note_failure()
 
     def _living(self) -> list[Trainer]:
         return [one for one in self._trainers if one.pid and not one.ended]
@@ -293,12 +328,7 @@ class Processes:
             environment=self._environment if first is None else self._environment_of(first),
             outputs=self._outputs,
             reaper=self._reaper,
-            watch=checkpoints.Watch(
-                members=lambda: [one.pid for one in self._household.members()],
-                scout=self._scout,
-                on_problem=self.on_problem,
-                on_relief=self.on_relief,
-            ),
+            watch=self._store.make_watch(lambda: [one.pid for one in self._household.members()]),
             is_output_read=self.is_output_read,
             tell=tell,
         )
@@ -348,8 +378,7 @@ class Processes:
     def close(self) -> None:
         """Leave nothing open; the job's processes are gone by then."""
         self._rendezvous.close()
-        if self._scout is not None:
-            self._scout.close()
+        self._store.close()
 
     # --- the proof --------------------------------------------------------------------------
 

@@ -410,7 +410,8 @@ def job_document(
         *(["--ends-when-saved"] if ends_when_saved else []),
     ]
     path = root / "jobs" / name / "checkpoint"
-    confirm = {"confirm": "exit"} if ends_when_saved else {"confirm": "file", "path": str(path)}
+    by_file = {"confirm": "file", "complete": "rename", "path": str(path)}
+    confirm = {"confirm": "exit"} if ends_when_saved else by_file
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",

@@ -4,8 +4,9 @@ import yaml
 
 from dlcontrol.launching import sidecar_options
 from dlcore import jobfile
+from dlcore.jobfields import CHECKPOINT_SIGNS
 from dlsidecar.options import read
-from dlsidecar.settings import Confirmation, Framework, Split
+from dlsidecar.settings import Complete, Confirmation, Framework, Split
 from tests.sidecar.drivers import ROOT
 
 
@@ -19,3 +20,25 @@ def test_a_sidecar_understands_what_is_said_of_an_example():
     assert training.progress_log == document["spec"]["progress"]["log"]
     # No more interpreters wait than it can ever have processes.
     assert (training.preload, training.most_spares) == (("numpy",), 4)
+
+
+def test_a_sidecar_knows_every_sign_of_a_checkpoint():
+    assert set(CHECKPOINT_SIGNS) == {sign.value for sign in Complete}
+
+
+def test_what_is_a_checkpoint_reaches_the_sidecar_of_a_job_that_is_never_asked_as_well():
+    document = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    document["spec"]["checkpoint"] = {
+        "path": "/ckpt",
+        "files": "step-*",
+        "complete": "marker",
+        "marker": "DONE",
+        "settleSeconds": 0.5,
+    }
+    job = jobfile.parse(document, require_template=True)
+    assert jobfile.parse(jobfile.render(job), require_template=True) == job
+    options = sidecar_options(job)
+    saving = read(["run", "--socket=control", *options, "--", "true"], {}).training.saving
+    assert (saving.path, saving.files, saving.marker) == ("/ckpt", "step-*", "DONE")
+    assert (saving.complete, saving.settle_seconds) == (Complete.MARKER, 0.5)
+    assert not saving.is_possible

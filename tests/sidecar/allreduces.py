@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 import horovod.torch as hvd  # type: ignore[import-not-found]
-import torch  # type: ignore[import-not-found]
+import torch
 
 
 def main() -> None:

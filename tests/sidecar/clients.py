@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dlwire import codec
 from dlwire.messages import State, Target
 
-LONGEST_SECONDS = 30.0
+LONGEST_SECONDS = 120.0
 T = TypeVar("T")
 
 

@@ -22,7 +22,7 @@ from dlsidecar.assembling import Crew
 from dlsidecar.events import Gone
 from dlsidecar.gauging import Gauges
 from dlsidecar.gpus import NoGauge
-from dlsidecar.settings import Confirmation, Framework, Saving, Settings, Split, Training
+from dlsidecar.settings import Complete, Confirmation, Framework, Saving, Settings, Split, Training
 from dlwire.messages import Peer, Run
 
 
@@ -30,6 +30,7 @@ def build_settings(document: dict[str, Any]) -> Settings:
     saving = document.pop("saving", {})
     if "confirm" in saving:
         saving["confirm"] = Confirmation(saving["confirm"])
+    saving["complete"] = Complete(saving.get("complete", "auto"))
     saving["command"] = tuple(saving.get("command", ()))
     document["command"] = tuple(document["command"])
     document["preload"] = tuple(document.get("preload", ()))

@@ -82,6 +82,7 @@ class Disturbed:
         self.log = folder.with_suffix(".log")
         options = ["--framework", "pytorch", "--processes", "perGpu", "--preload", "numpy"]
         options += ["--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "file"]
+        options += ["--checkpoint-complete", "rename"]
         options += ["--checkpoint-path", str(folder), "--progress-log", r"step (?P<iteration>\d+)"]
         options += ["--log-file", str(self.log)]
         self.start = lambda: start(command=tuple(digits(folder)), options=tuple(options))
@@ -186,7 +187,7 @@ def test_replay_goes_on_from_its_checkpoint_on_another_number_of_gpus(drive, tok
         "--faster=20",
         f"--checkpoint={folder / 'iteration'}",
     ]
-    saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(folder)}
+    saving = {"signal": "SIGUSR1", "confirm": "file", "complete": "rename", "path": str(folder)}
     driver = drive(command=command, saving=saving, progress_log=r"step (?P<iteration>\d+)")
     for attempt, gpus in enumerate((1, 4), start=1):
         driver.start(attempt, gpus=gpus)

@@ -12,6 +12,7 @@ import pytest
 
 from dlsidecar import snapshots
 from dlsidecar.scouting import Scout
+from dlsidecar.signs import is_noise
 from dlsidecar.snapshots import take_snapshot
 from dlwire.messages import Phase, Saving
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
@@ -84,6 +85,30 @@ def test_a_stop_is_not_held_up_by_the_checkpoints_path(begin, token, tmp_path):
 
 
 @pytest.mark.processes
+def test_a_start_is_held_up_for_a_few_seconds_only_by_checkpoints_that_cannot_be_looked_at(
+    start, token, tmp_path
+):
+    # Not the folder of the log, so that what hangs are the checkpoints alone.
+    path, sign = tmp_path / "checkpoints", tmp_path / "checkpoints.hang"
+    path.mkdir()
+    program = (str(HERE / "hanging.py"), str(path))
+    sidecar = start(program=program, options=(*SAVING, f"--checkpoint-path={path}"))
+    sidecar.wait_ready()
+    sign.touch()
+    try:
+        sidecar.run(1)
+        sidecar.wait_for(lambda state: state.phase is Phase.RUNNING)
+        assert "CheckpointPathDoesNotAnswer" in {one.name for one in sidecar.state().problems}
+    finally:
+        sign.unlink()
+    sidecar.run(2)
+    state = sidecar.wait_for(
+        lambda state: state.phase is Phase.RUNNING and state.held_generation == 2
+    )
+    assert "CheckpointPathDoesNotAnswer" not in {one.name for one in state.problems}
+
+
+@pytest.mark.processes
 def test_a_path_with_too_much_in_it_is_named(begin, token, tmp_path, monkeypatch):
     path = tmp_path / token / "checkpoints"
     for number in range(snapshots.MOST_FILES + 1):
@@ -143,6 +168,11 @@ def look(path):
     return take_snapshot(str(path))
 
 
+def find_news(path, before):
+    """Return what is new and no log and not unfinished."""
+    return [name for name in look(path).news_after(before) if not is_noise(name, ())]
+
+
 def test_a_file_that_was_renamed_over_another_is_news_though_it_was_written_before(tmp_path):
     latest, made = tmp_path / "latest", tmp_path / "made"
     latest.write_text("old")
@@ -150,7 +180,7 @@ def test_a_file_that_was_renamed_over_another_is_news_though_it_was_written_befo
     os.utime(made, ns=(1, 1))
     before = look(tmp_path)
     made.rename(latest)
-    assert look(tmp_path).has_news_after(before)
+    assert find_news(tmp_path, before)
 
 
 def test_a_change_that_shows_neither_in_size_nor_in_time_is_news(tmp_path):
@@ -160,7 +190,7 @@ def test_a_change_that_shows_neither_in_size_nor_in_time_is_news(tmp_path):
     before = look(tmp_path)
     latest.write_text("new")
     os.utime(latest, ns=(1, 1))
-    assert look(tmp_path).has_news_after(before)
+    assert find_news(tmp_path, before)
 
 
 def test_what_waits_to_be_renamed_is_no_news_before_it_is(tmp_path):
@@ -169,9 +199,9 @@ def test_what_waits_to_be_renamed_is_no_news_before_it_is(tmp_path):
         (tmp_path / name).write_text("whole, and not yet renamed")
     (tmp_path / ".tmp").mkdir()
     (tmp_path / ".tmp" / "weights").write_text("whole")
-    assert not look(tmp_path).has_news_after(before)
+    assert not find_news(tmp_path, before)
     (tmp_path / "ckpt.tmp").rename(tmp_path / "template.pt")
-    assert look(tmp_path).has_news_after(before)
+    assert find_news(tmp_path, before)
 
 
 def test_that_another_name_of_an_old_checkpoint_goes_is_no_news(tmp_path):
@@ -179,7 +209,7 @@ def test_that_another_name_of_an_old_checkpoint_goes_is_no_news(tmp_path):
     (tmp_path / "latest").hardlink_to(tmp_path / "1")
     before = look(tmp_path)
     (tmp_path / "1").unlink()
-    assert not look(tmp_path).has_news_after(before)
+    assert not find_news(tmp_path, before)
 
 
 def test_a_path_that_is_a_link_is_followed_once(tmp_path):
@@ -187,4 +217,4 @@ def test_a_path_that_is_a_link_is_followed_once(tmp_path):
     (tmp_path / "path").symlink_to("real")
     before = look(tmp_path / "path")
     (tmp_path / "real" / "latest").write_text(sys.version)
-    assert look(tmp_path / "path").has_news_after(before)
+    assert find_news(tmp_path / "path", before)

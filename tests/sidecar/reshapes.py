@@ -1,0 +1,153 @@
+"""
+Reshapes of a training that saves itself in files, with kills at random moments, and what came of them.
+
+Used by the tests, a few reshapes of each shape, and by ``python -m tests.sidecar.torn``, many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dlwire.messages import Phase, Saving, State
+from tests.sidecar.drivers import HERE, read_proc, wait_until
+from tests.sidecar.sidecars import SideCar
+
+SAVER = str(HERE / "savers.py")
+REAL_SAVER = str(HERE / "real_savers.py")
+PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
+"""What the jobs of these shapes say of their files; those of frameworks are recognised."""
+COMPLETE = {"several": "auto", "rename": "rename", "marker": "marker"}
+SETTLED = (Phase.RUNNING, Phase.FAILED, Phase.EXITED, Phase.STOPPED)
+FRAMEWORK = ("--framework=pytorch", "--processes=perGpu")
+"""So that a training knows of which generation it is, by its port."""
+
+
+@dataclass
+class Tally:
+    """What happened, counted."""
+
+    saved: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    checkpoint_seconds: list[float] = field(default_factory=list)
+
+
+class Job:
+    """A job of one shape, in one folder, over as many SideCars as are killed."""
+
+    def __init__(
+        self, folder: Path, token: str, shape: str, *, gap: float, every: int = 100_000, **said: str
+    ) -> None:
+        self.folder = folder
+        self.token = token
+        self.path = Path(said.get("path") or folder / "checkpoints")
+        self.path.mkdir(exist_ok=True)
+        self.journal = folder / "journal"
+        self.journal.touch()
+        program = (sys.executable, "-S", SAVER)
+        if python := said.get("python"):
+            program = (python, "-s", REAL_SAVER)
+        given = (token, shape, str(self.path), str(self.journal))
+        self.command = (*program, *given, f"gap={gap}", f"every={every}")
+        self.options = (
+            *FRAMEWORK,
+            "--checkpoint-signal=SIGUSR1",
+            "--checkpoint-confirm=file",
+            f"--checkpoint-path={self.path}",
+            f"--checkpoint-complete={said.get('complete', COMPLETE.get(shape, 'auto'))}",
+            f"--checkpoint-seconds={said.get('seconds', '60')}",
+            r"--progress-log=step (?P<iteration>\d+)",
+            *([f"--checkpoint-files={PATTERNS[shape]}"] if shape in PATTERNS else []),
+        )
+        self.generation = 0
+        self.tally = Tally()
+        self.sidecar = self.begin()
+
+    def begin(self) -> SideCar:
+        sidecar = SideCar(self.folder, self.token, *self.command, options=self.options)
+        sidecar.wait_ready()
+        return sidecar
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def reshape(self) -> State:
+        """Change it, wait until it trains again, and return the state then."""
+        state = self.change()
+        if self.generation > 1 and state.change is not None:
+            self.tally.saved[state.change.saving.value] += 1
+            if state.change.saving is Saving.CONFIRMED:
+                self.tally.checkpoint_seconds.append(state.change.checkpoint_seconds)
+        return state
+
+    def change(self) -> State:
+        """Start the next generation, and wait until it has taken a step."""
+        self.generation += 1
+        self.sidecar.run(self.generation)
+        state = self.sidecar.wait_for(self._is_settled)
+        assert state.phase is Phase.RUNNING, self.tell()
+        generation = str(self.generation)
+        wait_until(lambda: generation in self.read("trains"), what="a step")
+        return state
+
+    def _is_settled(self, state: State) -> bool:
+        return state.held_generation == self.generation and state.phase in SETTLED
+
+    def change_under_fire(self, chance: random.Random, longest: float) -> None:
+        """Change it, and kill somebody of it at a random moment; then have it go on."""
+        self.generation += 1
+        self.sidecar.run(self.generation)
+        time.sleep(chance.uniform(0.0, longest))
+        if chance.random() < 0.2:
+            self.kill_sidecar()
+        else:
+            self.kill_training()
+        self.change()
+
+    def kill_training(self) -> None:
+        phase = self.sidecar.state().phase.value
+        for pid in find_trainings(self.token):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.tally.kills[f"training while {phase}"] += 1
+
+    def kill_sidecar(self) -> None:
+        self.tally.kills[f"SideCar while {self.sidecar.state().phase.value}"] += 1
+        self.sidecar.process.kill()
+        self.sidecar.close()
+        self.sidecar = self.begin()
+
+    # --- what came of it --------------------------------------------------------------------
+
+    def read(self, word: str) -> list[str]:
+        lines = self.journal.read_text().splitlines()
+        return [line.partition(" ")[2] for line in lines if line.startswith(f"{word} ")]
+
+    def resumes(self) -> list[int]:
+        return [int(step) for step in self.read("resumed")]
+
+    def torn(self) -> list[str]:
+        return self.read("torn")
+
+    def tell(self) -> str:
+        return f"{self.journal.read_text()}\n{self.sidecar.told()}"
+
+    def problems(self) -> dict[str, str]:
+        return {problem.name: problem.message for problem in self.sidecar.state().problems}
+
+
+def find_trainings(token: str) -> list[int]:
+    """Return the processes that train, by their command lines."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    return [pid for pid in pids if is_training(read_proc(pid, "cmdline").split(b"\0"), token)]
+
+
+def is_training(words: list[bytes], token: str) -> bool:
+    """Whether a command line is that of a training; those of its SideCar say more before it."""
+    return len(words) > 3 and words[2].endswith(b"savers.py") and words[3] == token.encode()

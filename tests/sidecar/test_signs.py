@@ -1,0 +1,117 @@
+"""Which files are checkpoints, which are logs, and by what a checkpoint is complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlsidecar.settings import Complete, Saving
+from dlsidecar.signs import find_unit, is_noise, recognise, resolve
+
+NOISE = [
+    "metrics.csv",
+    "lightning_logs/version_0/metrics.csv",
+    "runs/host/events.out.tfevents.1700000000.host.1.0",
+    "train.log",
+    "out/progress.jsonl",
+    "wandb/run-1/files/config.yaml",
+    "checkpoint-5.tmp/model.safetensors",
+    ".tmp-5/model.pt",
+    "metrics.json",
+]
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_logs_and_what_is_unfinished_are_no_checkpoints(name):
+    assert is_noise(name, ())
+
+
+@pytest.mark.parametrize(
+    "name", ["latest", "model.pt", "checkpoint-5/trainer_state.json", "a.json"]
+)
+def test_other_files_may_be(name):
+    assert not is_noise(name, ())
+
+
+def test_a_job_may_say_that_what_looks_like_a_log_is_its_checkpoint():
+    assert not is_noise("weights-5.txt", ("weights-*.txt",))
+    assert is_noise("metrics.csv", ("*",))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "unit"),
+    [
+        ("checkpoint-*", "checkpoint-5/model.bin", "checkpoint-5"),
+        ("checkpoint-*", "runs/checkpoint-5/model.bin", None),
+        ("**/checkpoint-*", "runs/checkpoint-5/model.bin", "runs/checkpoint-5"),
+        ("**/*.ckpt", "a/b/last.ckpt", "a/b/last.ckpt"),
+        ("*.pt", "step-5.pt", "step-5.pt"),
+        ("run-?/step-*", "run-1/step-5/a/b", "run-1/step-5"),
+        ("run-?/step-*", "run-1/other", None),
+    ],
+)
+def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each(pattern, name, unit):
+    assert find_unit(name, (pattern,)) == unit
+
+
+FRAMEWORKS = {
+    "checkpoint-5/training_args.bin": Complete.HUGGINGFACE,
+    "out/checkpoint-5/trainer_state.json": Complete.HUGGINGFACE,
+    # What FSDP writes below a Trainer's checkpoint is a part of that.
+    "checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp": Complete.HUGGINGFACE,
+    "checkpoint-5/random_states_0.pkl": Complete.ACCELERATE,
+    # So are those of others named.
+    "checkpoint-5/model.safetensors": None,
+    "checkpoint-5/optimizer.pt": None,
+    "step_5/__0_0.distcp": Complete.DCP,
+    ".metadata": Complete.DCP,
+    "epoch=1-step=20.ckpt": Complete.LIGHTNING,
+    "last.ckpt/.metadata": Complete.LIGHTNING,
+    "global_step5/mp_rank_00_model_states.pt": Complete.DEEPSPEED,
+    "iter_0000500/mp_rank_00/model_optim_rng.pt": Complete.MEGATRON,
+    "ckpt-5.data-00000-of-00001": Complete.TENSORFLOW,
+    "step-5/.dljob-complete": Complete.MARKER,
+    "latest": None,
+    "checkpoint": None,
+    "step-5/model.pt": None,
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_is_recognised_by_files_that_only_it_writes(name):
+    assert recognise([name]) is FRAMEWORKS[name]
+
+
+def test_what_is_written_now_decides_before_what_was_there():
+    old, new = ["checkpoint-5/trainer_state.json"], ["step_5/__0_0.distcp"]
+    assert resolve(Saving(), new, old + new).complete is Complete.DCP
+    assert resolve(Saving(), ["unheard-of"], old).complete is Complete.HUGGINGFACE
+    assert resolve(Saving(complete=Complete.SETTLED), new, new).complete is Complete.SETTLED
+
+
+def test_a_folder_that_only_resembles_a_checkpoint_of_a_framework_is_none():
+    names = ["checkpoint-5/trainer_state.json", "checkpoint-best/config.json", "checkpoint-5-old/a"]
+    signs = resolve(Saving(), names, names)
+    assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
+
+
+@pytest.mark.parametrize(
+    ("files", "missing"),
+    [
+        ({"x.ckpt"}, ""),
+        ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
+        ({"x.ckpt/.metadata", "x.ckpt/__0_0.distcp"}, "meta.pt"),
+        ({"x.ckpt/latest", "x.ckpt/checkpoint/zero.pt"}, ""),
+        ({"x.ckpt/__0_0.distcp"}, "latest"),
+    ],
+)
+def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders(files, missing):
+    signs = resolve(Saving(complete=Complete.LIGHTNING), (), ())
+    assert signs.missing("x.ckpt", files) == missing
+
+
+def test_a_marker_stands_in_each_checkpoint_or_beside_them():
+    saving = Saving(files="step-*", complete=Complete.MARKER, marker="DONE")
+    inside = resolve(saving, (), ["step-5/model.bin"])
+    assert inside.missing("step-5", ["step-5/model.bin"]) == "DONE"
+    assert not inside.missing("step-5", ["step-5/model.bin", "step-5/DONE"])
+    assert resolve(saving, (), ["step-5/model.bin", "DONE"]).sign.pointer == "DONE"

@@ -1,0 +1,228 @@
+"""Before a start, what is torn is set aside, and what was confirmed and is torn is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlsidecar.ledger import read_ledger
+from dlsidecar.settings import Complete, Saving
+from dlsidecar.snapshots import LEDGER, SET_ASIDE, take_snapshot
+from dlsidecar.vetting import MOST_FRUITLESS, MOST_SET_ASIDE, note_confirmed, note_fruitless, vet
+from tests.sidecar.savers import SHAPES, Saver
+
+PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
+COMPLETE = {"rename": Complete.RENAME, "marker": Complete.MARKER}
+
+
+class Folder:
+    """Checkpoints of one shape."""
+
+    def __init__(self, path, shape):
+        self.path = path
+        self.saver = Saver(SHAPES[shape], str(path), gap=0.0)
+        complete = COMPLETE.get(shape, Complete.AUTO)
+        self.saving = Saving(path=str(path), files=PATTERNS.get(shape, ""), complete=complete)
+
+    def save(self, *steps):
+        for step in steps:
+            self.saver.save(step)
+
+    def unit(self, step):
+        return self.path / self.saver.shape.unit.format(step)
+
+    def last_file(self, step):
+        *_, (path, _) = self.saver.paths(step)
+        return self.path / path
+
+    def confirm(self, step):
+        name = self.unit(step).name
+        files = {
+            each: mark
+            for each, mark in take_snapshot(str(self.path)).files.items()
+            if each.startswith(name)
+        }
+        note_confirmed(self.saving, read_ledger(self.saving), name, files, 1)
+
+    def vet(self):
+        return vet(self.saving, leads=True)
+
+    def set_aside(self):
+        folder = self.path / SET_ASIDE
+        return sorted(each.name for each in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return lambda shape: Folder(tmp_path, shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_whole_stays_and_is_what_the_training_goes_on_from(folder, shape):
+    world = folder(shape)
+    world.save(9, 10)
+    verdict = world.vet()
+    assert (verdict.resume, verdict.unreadable) == (str(world.unit(10)), "")
+    assert world.saver.find() == 10
+
+
+@pytest.mark.parametrize("shape", ["huggingface", "dcp", "several", "marker"])
+def test_without_its_last_file_it_is_set_aside_and_the_one_before_is_found(folder, shape):
+    world = folder(shape)
+    world.save(9, 10)
+    world.last_file(10).unlink()
+    verdict = world.vet()
+    assert verdict.resume == str(world.unit(9))
+    assert (world.saver.find(), world.set_aside()) == (9, [world.unit(10).name])
+    assert world.unit(10).name in verdict.unreadable
+    assert verdict.ledger.is_trusted
+    # The next start has nothing to tell any more.
+    assert not world.vet().unreadable
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_empty_file_is_torn_as_on_a_full_disk(folder, shape):
+    world = folder(shape)
+    world.save(9, 10)
+    world.last_file(10).write_bytes(b"")
+    assert world.vet().resume == str(world.unit(9))
+
+
+@pytest.mark.parametrize("shape", ["huggingface", "dcp", "several", "marker"])
+def test_a_folder_that_was_only_made_is_none(folder, shape):
+    world = folder(shape)
+    world.save(9)
+    world.unit(10).mkdir()
+    assert world.vet().resume == str(world.unit(9))
+    assert world.saver.find() == 9
+
+
+def test_what_a_framework_has_not_completed_is_set_aside_though_nothing_is_before_it(folder):
+    world = folder("huggingface")
+    world.save(5)
+    world.last_file(5).unlink()
+    verdict = world.vet()
+    assert (verdict.resume, world.saver.find()) == ("", None)
+    assert "none before it" in verdict.unreadable
+
+
+def test_checkpoints_of_others_that_are_named_as_those_of_a_framework_are_left_alone(folder):
+    world = folder("huggingface")
+    for step in (20, 30):
+        (world.path / f"checkpoint-{step}").mkdir()
+        (world.path / f"checkpoint-{step}" / "model.pt").write_bytes(b"weights")
+    world.vet()
+    assert world.set_aside() == []
+    # Also where there are checkpoints of that framework, old ones and torn ones.
+    world.save(10, 11)
+    world.last_file(11).unlink()
+    assert world.vet().resume == str(world.unit(10))
+    assert world.set_aside() == [world.unit(11).name]
+
+
+def test_on_mere_suspicion_the_only_checkpoint_is_left_alone(folder):
+    world = folder("several")
+    world.save(5)
+    world.confirm(5)
+    world.last_file(5).unlink()
+    verdict = world.vet()
+    assert (world.saver.find(), world.set_aside()) == (5, [])
+    assert "none before it" in verdict.unreadable
+
+
+@pytest.mark.parametrize("shape", ["huggingface", "several", "lightning"])
+def test_one_that_was_confirmed_and_is_torn_costs_the_trust_for_good(folder, shape):
+    world = folder(shape)
+    world.save(9)
+    world.confirm(9)
+    assert world.vet().ledger.is_trusted
+    world.save(10)
+    world.confirm(10)
+    last = world.last_file(10)
+    last.write_bytes(last.read_bytes()[:100])
+    verdict = world.vet()
+    assert verdict.resume == str(world.unit(9))
+    assert world.unit(10).name in verdict.distrust
+    # It is remembered by whoever looks next, though nothing is torn any more.
+    later = world.vet()
+    assert (later.unreadable, later.distrust) == ("", verdict.distrust)
+
+
+def test_another_sign_is_trusted_again(folder):
+    world = folder("several")
+    world.save(9, 10)
+    world.confirm(10)
+    world.last_file(10).unlink()
+    assert world.vet().distrust
+    world.saving = Saving(path=str(world.path), files="step-*", complete=Complete.RENAME)
+    assert not world.vet().distrust
+
+
+def test_files_that_came_after_the_confirmation_are_waited_for_next_time(folder):
+    world = folder("several")
+    world.save(9)
+    last = world.last_file(9)
+    content = last.read_bytes()
+    last.unlink()
+    world.confirm(9)
+    last.write_bytes(content)
+    assert set(world.vet().ledger.shape.names) == {"/model.bin", "/optimizer.bin"}
+
+
+def test_a_checkpoint_from_which_starts_fail_again_and_again_is_blamed_if_there_is_another(folder):
+    world = folder("huggingface")
+    world.save(10)
+    for _ in range(MOST_FRUITLESS + 1):
+        assert world.vet().resume == str(world.unit(10))
+        note_fruitless(world.saving, read_ledger(world.saving))
+    world.save(9)
+    verdict = world.vet()
+    assert verdict.resume == str(world.unit(9))
+    assert "starts from it failed" in verdict.unreadable
+    assert verdict.distrust
+    assert verdict.ledger.fruitless == 0
+
+
+def test_no_more_is_kept_aside_than_may_be_looked_into(folder):
+    world = folder("huggingface")
+    world.save(1)
+    for step in range(2, 6):
+        world.save(step)
+        world.last_file(step).unlink()
+        world.vet()
+    assert len(world.set_aside()) == MOST_SET_ASIDE
+
+
+def test_where_the_first_process_is_not_nothing_is_remembered(folder):
+    world = folder("several")
+    world.save(9, 10)
+    world.confirm(10)
+    before = (world.path / LEDGER).read_bytes()
+    world.last_file(10).write_bytes(b"")
+    assert vet(world.saving, leads=False).resume == str(world.unit(9))
+    assert (world.path / LEDGER).read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"signs": 3}', "\0" * 10])
+def test_a_ledger_that_says_nothing_is_none(folder, text):
+    world = folder("several")
+    (world.path / LEDGER).write_text(text)
+    world.save(10)
+    assert world.vet().resume == str(world.unit(10))
+
+
+def test_a_look_that_comes_back_too_late_touches_nothing(folder):
+    world = folder("huggingface")
+    world.save(1, 2)
+    world.last_file(2).unlink()
+    vet(world.saving, leads=True, wanted=lambda: False)
+    assert world.set_aside() == []
+
+
+def test_what_nobody_named_as_a_checkpoint_is_never_moved(folder, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "empty.bin").touch()
+    (tmp_path / "latest.bin").touch()
+    for complete in Complete:
+        vet(Saving(path=str(tmp_path), complete=complete), leads=True)
+    assert (tmp_path / "data" / "empty.bin").exists()
+    assert (tmp_path / "latest.bin").exists()
