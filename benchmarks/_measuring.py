@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from dlsim import plots
 
 
 def describe_machine() -> dict[str, Any]:
@@ -63,6 +66,14 @@ def print_result(result: Mapping[str, Any] | Sequence[Mapping[str, Any]], form: 
         print()
 
 
+def print_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table that a page of the documentation can take; the first column holds words."""
+    rule = ["---"] + ["---:"] * (len(titles) - 1)
+    for cells in (titles, rule, *rows):
+        print(f"| {' | '.join(cells)} |")
+    print()
+
+
 def _tell(value: Any) -> str:
     if isinstance(value, Mapping):
         return "  ".join(f"{key} {each}" for key, each in value.items())
@@ -92,8 +103,17 @@ def draw_rows(
         axes.legend()
     axes.set(title=title, xlabel=across, ylabel=up)
     axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the end of the path names; the same one as the same bytes."""
+    form = next((each for each in plots.FORMATS if path.suffix == f".{each}"), None)
+    if form is None:
+        wanted = " or ".join(f".{each}" for each in plots.FORMATS)
+        raise click.UsageError(f"--plot wants a file that ends in {wanted}, not {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    path.write_bytes(plots.render(figure, form))
 
 
 _LOOKS = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))

@@ -2,7 +2,7 @@
 How true the simulator is: the same job files in ``dljob simulate`` and on this machine, with real
 controllers, SideCars and processes.
 
-Twelve jobs share eight GPUs on two virtual nodes. They replay speeds (examples/replay) and compute
+Eight jobs share eight GPUs on two virtual nodes. They replay speeds (examples/replay) and compute
 nothing: they wait out their steps, the loading of a model and its saving, and pods wait until they have
 taken as long as ``POD_TIMES`` says. All else is real. First each type of job is measured for itself, as
 ``dljob profiles measure`` does it; these profiles are what simulator and controller know, and the
@@ -16,8 +16,8 @@ changed, over the time from their first GPUs to their end. ``kube-default`` neve
 job, so it shows what is left where there are no reshapes.
 
 The order in which near things happen decides which choice a policy makes: where the two worlds part
-in that, single jobs differ by much, and their averages by a few percent. Without options ``adaptive``
-alone is played, in about six minutes; ``--full`` plays all three policies in about fifteen.
+in that, single jobs differ by much, and their averages by a few percent. Without options the default policy
+alone is played, in about six minutes; ``--full`` plays all four policies in about twenty.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from dlsim.clusters import Machines, build_packed
 from dlsim.simulating import Contestant, simulate
 from dlsim.world import Setting
 
-POLICIES = ("adaptive", "optimus", "kube-default")
+POLICIES = ("foresight", "adaptive", "optimus", "kube-default")
 NODES, GPUS_A_NODE = 2, 4
 Cluster = tuple[Machines, ...]
 CLUSTER: Cluster = (Machines(NODES, GPUS_A_NODE),)
@@ -82,7 +82,7 @@ POD_TIMES = PodTimes(start=2.0, end=0.5)
 depends besides on what else the machine does."""
 DIALING, POLL_S = DialSettings(progress_seconds=0.25), 0.5
 """Progress is told more often than usual, because all else happens more often than usual, too."""
-JOBS, EVERY_S, SHORTEST_S, LONGEST_S = 12, 7.0, 47.0, 57.0
+JOBS, EVERY_S, SHORTEST_S, LONGEST_S = 8, 7.0, 47.0, 57.0
 """Alike in length and coming evenly, so that GPUs change hands often; seconds with one GPU."""
 SAMPLE_S, SAMPLES = 2.0, 2
 LIMIT = 0.05

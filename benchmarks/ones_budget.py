@@ -4,7 +4,7 @@ How good the schedules of ``ones`` are for how much they may search, and how lon
 ``ones`` evolves schedules, and its options say how many genomes an update may evaluate: a budget
 that no slow machine can change. A row a budget: the average completion time on the workload of the
 paper (dlsim.reproducing.ones_workload) on 16 GPUs, where jobs queue, its mean over seeds and spread, and the
-time of decisions. Where GPUs are idle the search has nothing to choose, and every budget is as good.
+processor time of decisions. Where GPUs are idle the search has nothing to choose, and every budget is as good.
 """
 
 from pathlib import Path
@@ -12,41 +12,38 @@ from statistics import fmean, stdev
 from typing import Any
 
 import click
-from _measuring import describe_machine, draw_rows, print_result
+from _budgets import draw_budgets, play
+from _measuring import describe_machine, print_result
 
 from dlcore import policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.reproducing.ones import INTERVAL_S, OURS_COSTS
 from dlsim.reproducing.ones_workload import make_workload
 from dlsim.scoring import Score
-from dlsim.simulating import Contestant, simulate
 from dlsim.world import Setting
 
-MANY = 10**6
+MANY = 1000
 
 
-def measure(budget: int, seed: int, jobs: int) -> Score:
+def measure(budget: int, seed: int, jobs: int) -> tuple[Score, dict[str, float]]:
     """Play the workload with so many evaluations for each update."""
     workload = make_workload(jobs=jobs, interval_seconds=INTERVAL_S, seed=seed)
     options = {"evaluations": str(budget), "generations": str(MANY), "population": "16"}
     policy = policies.make("ones", options)
     setting = Setting(nodes=build_packed([Machines(4, 4, "V100")]), costs=OURS_COSTS, seed=seed)
-    (outcome,) = simulate(workload, setting, [Contestant("ones", policy)])
-    return outcome.score
+    return play(policy, workload, setting)
 
 
 def make_row(budget: int, seeds: int, jobs: int) -> dict[str, Any]:
     """What one budget comes to."""
-    scores = [measure(budget, seed, jobs) for seed in range(seeds)]
-    times = [score.avg_jct_s for score in scores]
+    played = [measure(budget, seed, jobs) for seed in range(seeds)]
+    times = [score.avg_jct_s for score, _ in played]
     return {
         "evaluations": budget,
         "avg_jct_s": fmean(times),
         "spread_s": stdev(times) if seeds > 1 else 0.0,
-        "decision_ms": {
-            "p50": max(score.decision_ms.p50 for score in scores),
-            "p99": max(score.decision_ms.p99 for score in scores),
-            "max": max(score.decision_ms.max for score in scores),
+        "processor_ms": {
+            which: max(taken[which] for _, taken in played) for which in ("p50", "p99", "max")
         },
         "jobs": jobs,
         "seeds": seeds,
@@ -63,12 +60,19 @@ def make_row(budget: int, seeds: int, jobs: int) -> dict[str, Any]:
 def main(budgets: tuple[int, ...], seeds: int, jobs: int, form: str, plot: Path | None) -> None:
     rows = [make_row(budget, seeds, jobs) for budget in budgets]
     if plot is not None:
-        points = {
-            "average completion time (s)": [(r["evaluations"], r["avg_jct_s"]) for r in rows],
-            "longest decision (ms)": [(r["evaluations"], r["decision_ms"]["max"]) for r in rows],
-        }
-        title = "ones: quality and time against its budget"
-        draw_rows(plot, title, points, across="evaluations for each update", up="s or ms")
+        draw_budgets(
+            plot,
+            "ones: quality and time against its budget",
+            rows,
+            budget="evaluations",
+            across="evaluations for each update",
+            quality="avg_jct_s",
+            up="average JCT (s)",
+            times={
+                "longest": ("processor_ms", "max"),
+                "99th percentile": ("processor_ms", "p99"),
+            },
+        )
     print_result(rows, form)
 
 

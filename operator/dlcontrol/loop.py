@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlcontrol import coordinating, judging, observing, telling
@@ -57,6 +57,7 @@ class _Decided:
     at: float = float("-inf")
     wake_at: float | None = None
     policy_state: object = None
+    worths: Mapping[JobId, float] = field(default_factory=dict)
     is_first: bool = True
     """Whether what the policy remembers is that of an earlier controller."""
     is_unfinished: bool = False
@@ -156,6 +157,11 @@ class Controller:
     def faults(self) -> Mapping[GpuRef, str]:
         """The GPUs that are out until somebody says that they are well, and why."""
         return {**self._vanishing.absent, **self.health.faults}
+
+    @property
+    def worths(self) -> Mapping[JobId, float]:
+        """What a GPU is worth to each job by the last decision, where the policy says it."""
+        return self._last.worths
 
     async def run(self) -> None:
         """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
@@ -375,9 +381,11 @@ class Controller:
             else:
                 self._last.wake_at = plan.wake_at
                 self._last.policy_state = plan.policy_state
+                self._last.worths = plan.worths
                 self._memory.keep_policy_state(name, plan.policy_state)
                 plan = self._bite_off(plan)
-                return Decision(observing.statuses_of(plan, snapshot, scene), plan, snapshot)
+                statuses = observing.statuses_of(plan, snapshot, scene, self._options.policy)
+                return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
     def _bite_off(self, plan: Plan) -> Plan:

@@ -6,7 +6,7 @@ physically held, is none of its business, with one exception: a GPU that somebod
 cannot be asked is marked as unavailable here, with the reason.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -16,6 +16,8 @@ from dlcontrol.progressing import total_iterations
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import SILENT_S, Scene, Seat
 from dlcore import explaining, fitting, lifecycle
+from dlcore.assuming import Assumptions
+from dlcore.contract import Policy
 from dlcore.lifecycle import Event
 from dlcore.limits import NamespaceLimits, namespace_of
 from dlcore.model import (
@@ -231,10 +233,38 @@ def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
 # --- from a plan to statuses --------------------------------------------------------------
 
 
-def statuses_of(plan: Plan, snapshot: Snapshot, scene: Scene) -> dict[JobId, Status]:
+def statuses_of(
+    plan: Plan, snapshot: Snapshot, scene: Scene, policy: Policy
+) -> dict[JobId, Status]:
     """Say what each step of the plan makes of the status of its job."""
-    sentences = explaining.sentences_for(snapshot, plan.steps)
-    return {step.job: _after(step, scene, sentences[step.job]) for step in plan.steps}
+    sentences = explaining.sentences_for(snapshot, plan.steps, plan.worths)
+    assumptions = Assumptions(snapshot, policy)
+    states = _select(snapshot, {step.job for step in plan.steps})
+    statuses: dict[JobId, Status] = {}
+    for step in plan.steps:
+        status = _after(step, scene, sentences[step.job])
+        told = assumptions.of(states[step.job]) if step.job in states else ()
+        informed = _informed(status, told, policy)
+        statuses[step.job] = status.with_condition(informed, scene.now) if informed else status
+    return statuses
+
+
+def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
+    """Those of the jobs that the snapshot has; thousands of others may wait."""
+    running = {state.id: state for state in snapshot.running if state.id in jobs}
+    return running | snapshot.queue.select(jobs)
+
+
+def _informed(status: Status, assumptions: Sequence[str], policy: Policy) -> Condition | None:
+    """What is assumed of a job; that nothing is any more is said only of a job of which something was."""
+    if assumptions:
+        return Condition(
+            ConditionType.INFORMED, status=False, reason="Assumed", message=". ".join(assumptions)
+        )
+    if status.condition(ConditionType.INFORMED) is None:
+        return None
+    known = f"all that {policy.name} uses of the job is known"
+    return Condition(ConditionType.INFORMED, status=True, reason="Known", message=known)
 
 
 def _after(step: Step, scene: Scene, sentence: str) -> Status:

@@ -67,10 +67,10 @@ def _iter_effects(
     """Yield what differs between the two plans, the newcomers first."""
     old_steps = {step.job: step for step in before[1].steps}
     new_steps = {step.job: step for step in after[1].steps}
-    sentences = explaining.sentences_for(after[0], after[1].steps)
-    former = explaining.sentences_for(before[0], before[1].steps)
+    sentences = explaining.sentences_for(after[0], after[1].steps, after[1].worths)
+    former = explaining.sentences_for(before[0], before[1].steps, before[1].worths)
     states = _states(after[0])
-    predictor = _predictor(after[0])
+    predictor = Predictor.of(after[0])
     jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]
     for job in sorted(jobs, key=lambda job: job not in new):
         old, step = old_steps.get(job), new_steps.get(job)
@@ -131,12 +131,3 @@ def _speed(predictor: Predictor, state: JobState | None, step: Step | None) -> E
     if state is None or not isinstance(step, Start):
         return None
     return predictor.estimate(state.job, step.placement.shape)
-
-
-def _predictor(snapshot: Snapshot) -> Predictor:
-    return Predictor(
-        profiles=snapshot.profiles,
-        costs=snapshot.costs,
-        mechanism=snapshot.mechanism,
-        cluster=snapshot.cluster,
-    )

@@ -13,6 +13,8 @@ from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.scene import Scene, Seat
 from dlcore import explaining
+from dlcore.assuming import Assumptions
+from dlcore.contract import Policy
 from dlcore.explaining import duration
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, JobState, Phase, Placement, Snapshot
 from dlcore.predicting import Predictor, Span
@@ -23,16 +25,20 @@ _UNDECIDED = "was submitted just now, and nothing is decided about it yet"
 class Outlook:
     """What can be told about jobs at one instant."""
 
-    def __init__(self, scene: Scene, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        snapshot: Snapshot,
+        policy: Policy | None = None,
+        *,
+        worths: explaining.Worths = explaining.UNSAID,
+    ) -> None:
         self._scene = scene
         self._snapshot = snapshot
+        self._worths = worths
+        self._assumptions = Assumptions(snapshot, policy) if policy is not None else None
         self._states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
-        self._predictor = Predictor(
-            profiles=snapshot.profiles,
-            costs=snapshot.costs,
-            mechanism=snapshot.mechanism,
-            cluster=snapshot.cluster,
-        )
+        self._predictor = Predictor.of(snapshot)
 
     def remaining(self, job: JobId) -> Span | None:
         """In how many seconds the job will have ended if nothing changes; ``None``: nobody knows."""
@@ -57,6 +63,12 @@ class Outlook:
             return self._having(entry, entry.status.placement)
         return self._waiting(entry)
 
+    def assumptions(self, job: JobId) -> tuple[str, ...]:
+        """Say what the policy assumes of a job that it decides about, where it lacks knowledge."""
+        state = self._states.get(job)
+        known = self._assumptions
+        return known.of(state) if state is not None and known is not None else ()
+
     # --- without GPUs
 
     def _waiting(self, entry: Entry) -> str:
@@ -71,7 +83,8 @@ class Outlook:
             cause = status.cause
         if state is None or cause is None:
             return status.message or _UNDECIDED
-        return explaining.sentence_for_wait(self._snapshot, state, cause) + self._lingering(entry)
+        told = explaining.sentence_for_wait(self._snapshot, state, cause, self._worths)
+        return told + self._lingering(entry)
 
     def _lingering(self, entry: Entry) -> str:
         """Say where processes of it are ending yet."""

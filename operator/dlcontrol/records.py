@@ -42,6 +42,8 @@ class ConditionType(StrEnum):
     """Its SideCars complain of something; the reason names all of it."""
     SET_ASIDE = "SetAside"
     """It cannot be dealt with at the moment, for a reason of its own."""
+    INFORMED = "Informed"
+    """All that the policy uses of the job is known; if not, the message says what it assumes."""
     FINISHED = "Finished"
     TEMPLATE_VALID = "TemplateValid"
     """Kubernetes takes its pods; not said on one machine."""

@@ -8,6 +8,7 @@ strings under the fields are their documentation, here and in ``dljob config sho
 """
 
 import ast
+import functools
 import inspect
 import math
 import re
@@ -49,7 +50,7 @@ class Serving:
 class Settings:
     """All of it."""
 
-    policy: str = "adaptive"
+    policy: str = "foresight"
     """How GPUs are shared out; dljob policies lists them."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     """How GPUs change hands: in-place (the process is restarted in its pod) or recreate."""
@@ -198,7 +199,7 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
             yield path, value, notes.get(each.name, "")
 
 
-def _documentation(kind: Any) -> Mapping[str, str]:
+def _documentation(kind: type) -> Mapping[str, str]:
     """The strings under the fields of a class, and of those that it inherits from."""
     notes: dict[str, str] = {}
     for each in reversed(kind.__mro__):
@@ -207,7 +208,8 @@ def _documentation(kind: Any) -> Mapping[str, str]:
     return notes
 
 
-def _own_documentation(kind: Any) -> Mapping[str, str]:
+@functools.cache
+def _own_documentation(kind: type) -> Mapping[str, str]:
     tree = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(tree, ast.ClassDef)
     notes: dict[str, str] = {}

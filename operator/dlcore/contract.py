@@ -66,7 +66,10 @@ class Decision:
     """When to be asked again, if nothing happens before."""
     state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
-    """What a GPU is worth to jobs that get or lose some, in any one unit; for the reasons that people read."""
+    """
+    What a GPU is worth to jobs, in any one unit, for the reasons that people read: to those that get or
+    lose some, and where the policy can tell, to those that keep theirs and to those that wait.
+    """
     is_partial: bool = False
     """Whether newcomers were left for the next time: they have no share yet, and no reason to wait."""
 

@@ -82,7 +82,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         wait=None if is_partial else decision.wait,
         worths=decision.worths,
     )
-    plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial)
+    plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial, decision.worths)
 
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, breaks=policy.breaks)
@@ -96,12 +96,7 @@ def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
         cluster=snapshot.cluster,
         running=allotted.running,
         pending=allotted.pending,
-        predictor=Predictor(
-            profiles=snapshot.profiles,
-            costs=snapshot.costs,
-            mechanism=snapshot.mechanism,
-            cluster=snapshot.cluster,
-        ),
+        predictor=Predictor.of(snapshot),
         seed=snapshot.seed,
         state=snapshot.policy_state,
         enough=enough,

@@ -37,18 +37,30 @@ SHORTEST = 0.95
 """Less than so many seconds is less than one."""
 
 
-def sentence_for_wait(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    """Say why a job waits, with the numbers of this snapshot."""
+Worths = Mapping[JobId, float]
+"""What a GPU is worth to each job at the latest decision, where the policy says it."""
+
+UNSAID: Worths = {}
+
+
+def sentence_for_wait(
+    snapshot: Snapshot, state: JobState, cause: Cause, worths: Worths = UNSAID
+) -> str:
+    """Say why a job waits, with the numbers of this snapshot and what the policy weighed."""
     write = _WAITS.get(cause.code)
     reason = write(snapshot, state, cause) if write else _REASONS[cause.code](cause)
+    if cause.code in _WEIGHED:
+        reason += _compare_with_running(snapshot, state, worths)
     return f"waits: {reason}"
 
 
-def sentences_for(snapshot: Snapshot, steps: Sequence[Step]) -> dict[JobId, str]:
+def sentences_for(
+    snapshot: Snapshot, steps: Sequence[Step], worths: Worths = UNSAID
+) -> dict[JobId, str]:
     """Say what each step of a plan does and why; who waits, waits for what the others leave."""
     settled = _settle(snapshot, steps)
     return {
-        step.job: sentence_for_step(settled if isinstance(step, Wait) else snapshot, step)
+        step.job: sentence_for_step(settled if isinstance(step, Wait) else snapshot, step, worths)
         for step in steps
     }
 
@@ -77,14 +89,14 @@ def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
     )
 
 
-def sentence_for_step(snapshot: Snapshot, step: Step) -> str:
+def sentence_for_step(snapshot: Snapshot, step: Step, worths: Worths = UNSAID) -> str:
     """Say what a step does and why. ``snapshot`` is the one that its plan was made from."""
     state = _find(snapshot, step.job)
     match step:
         case Wait():
             if state is None:
                 return f"waits: {_REASONS[step.cause.code](step.cause)}"
-            return sentence_for_wait(snapshot, state, step.cause)
+            return sentence_for_wait(snapshot, state, step.cause, worths)
         case Stop():
             return f"gives back {_gpus(step.old.gpus)}: {_REASONS[step.cause.code](step.cause)}"
         case Start():
@@ -112,7 +124,7 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
         done = f"it has done {state.iterations_done:,.0f} iterations and goes on"
         return f"{told}; {done}, where {total:,.0f} were expected"
     told += f"; {_percent(state.iterations_at(now) / total)} is done"
-    left = _predictor(snapshot).remaining_span(state, now)
+    left = Predictor.of(snapshot).remaining_span(state, now)
     return (
         f"{told}, and {between(left.low, left.high)} is left" if isfinite(left.expected) else told
     )
@@ -146,6 +158,7 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
         f"{cause.job} is due its fair share" if cause.job else "the shares are fair so"
     ),
     CauseCode.EXPLORING: lambda _: "its speed there is not known yet, and is worth knowing",
+    CauseCode.FASTER_TYPE: lambda _: "it trains faster on this type of GPU",
     CauseCode.PACKING: lambda _: "it is on fewer nodes then, or leaves one free for others",
     CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}{_worth(cause)}",
     CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it{_worth(cause)}",
@@ -160,6 +173,7 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.GANG_INCOMPLETE: lambda _: "not all of its pods have their GPUs yet",
     CauseCode.CHECKPOINT_ELSEWHERE: lambda _: "its checkpoint is on another node only",
     CauseCode.NEXT_ROUND: lambda _: "this policy shares GPUs out at intervals only",
+    CauseCode.NEXT_LEASE: lambda _: "this policy shares GPUs out when their leases end",
     CauseCode.NO_ROOM_FOR_POD: lambda _: "no node with enough GPUs has room for its pod",
     CauseCode.POD_FITS_NOWHERE: lambda _: "no node of this cluster could take its pod",
     CauseCode.NAMESPACE_LIMIT: lambda _: "its namespace may not have more GPUs",
@@ -183,7 +197,7 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
     """Compare the ends with and without the change, where it is made for the sake of the end."""
     if step.cause.code not in (CauseCode.FASTER_WITH_MORE, CauseCode.FASTER_WITH_FEWER):
         return ""
-    predictor = _predictor(snapshot)
+    predictor = Predictor.of(snapshot)
     moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, snapshot.now)
     after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
@@ -283,7 +297,7 @@ def _supply(snapshot: Snapshot, need: _Need) -> str:
 
 
 def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
-    predictor = _predictor(snapshot)
+    predictor = Predictor.of(snapshot)
     free = _free(snapshot)
     reached = most
     helpful: list[JobId] = []
@@ -414,7 +428,15 @@ def _priority_not_allowed(snapshot: Snapshot, state: JobState, _: Cause) -> str:
     )
 
 
-_WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
+Write = Callable[[Snapshot, JobState, Cause], str]
+
+
+def _until(moment: str) -> Write:
+    """Say for which moment a job waits, and what it needs then."""
+    return lambda *found: f"for {moment}; it {_no_room(*found)}"
+
+
+_WAITS: Mapping[CauseCode, Write] = {
     CauseCode.NO_ROOM: _no_room,
     CauseCode.NO_ROOM_ON_ONE_NODE: _no_room,
     CauseCode.BEHIND: _behind,
@@ -425,8 +447,66 @@ _WAITS: Mapping[CauseCode, Callable[[Snapshot, JobState, Cause], str]] = {
     CauseCode.POD_FITS_NOWHERE: _pod_fits_nowhere,
     CauseCode.NAMESPACE_LIMIT: _namespace_limit,
     CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
-    CauseCode.NEXT_ROUND: lambda *_: "for the next round, in which the policy shares out all GPUs",
+    CauseCode.NEXT_ROUND: _until("the next round, in which the policy shares out all GPUs"),
+    CauseCode.NEXT_LEASE: _until(
+        "the end of a lease, when the policy shares out the GPUs of that job"
+    ),
 }
+
+
+_WEIGHED = frozenset({CauseCode.NO_ROOM, CauseCode.NO_ROOM_ON_ONE_NODE, CauseCode.BEHIND})
+"""For these reasons a job waits although a policy could take GPUs from others."""
+
+
+def _compare_with_running(snapshot: Snapshot, state: JobState, worths: Worths) -> str:
+    """Say how much the GPUs that a job lacks are worth to the jobs that could give them up most easily."""
+    own = worths.get(state.id, 0.0)
+    if own <= 0.0:
+        return ""
+    missing = state.least - _least_need(snapshot, state).most(_free(snapshot))
+    rivals, worth, taken = list[JobId](), 0.0, 0
+    for each, gpus, rival in _rank_rivals(snapshot, state, worths):
+        if taken >= missing:
+            break
+        counted = min(gpus, missing - taken)
+        worth, taken = worth + each * counted, taken + counted
+        rivals.append(rival)
+    if taken < max(1, missing):
+        return ""
+    return f"; {_write_comparison(worth / taken / own, rivals)}"
+
+
+def _rank_rivals(
+    snapshot: Snapshot, state: JobState, worths: Worths
+) -> list[tuple[float, int, JobId]]:
+    """List running jobs that have GPUs which the job accepts, those first to which one is worth least."""
+    kinds = acceptable_types(state, snapshot.cluster)
+    by_name = snapshot.cluster.by_name
+    found: list[tuple[float, int, JobId]] = []
+    for rival in snapshot.running:
+        counts = _held(snapshot.cluster, rival)
+        gpus = sum(count for node, count in counts if by_name[node].gpu_type in kinds)
+        worth = worths.get(rival.id, 0.0)
+        if gpus and worth > 0.0:
+            found.append((worth, gpus, rival.id))
+    return sorted(found)
+
+
+def _write_comparison(ratio: float, rivals: Sequence[JobId]) -> str:
+    """``ratio``: how many times as much a GPU is worth to these as to the job that waits."""
+    names, verb = _enumerated(rivals), "runs" if len(rivals) == 1 else "run"
+    if ratio >= _CLEARLY_MORE:
+        return f"a GPU is worth {ratio:.2g} times as much to {names} now, which {verb}"
+    if ratio * _CLEARLY_MORE > 1.0:
+        return f"a GPU is worth as much to {names} now, which {verb}"
+    return (
+        f"a GPU is worth {1.0 / ratio:.2g} times as much to it as to {names}, which {verb}, but"
+        " no exchange that gives it enough of them pays as a whole"
+    )
+
+
+_CLEARLY_MORE = 1.05
+"""Below this ratio two worths are told as equal, since they would be rounded to that."""
 
 
 # --- words --------------------------------------------------------------------------------
@@ -437,15 +517,6 @@ def _find(snapshot: Snapshot, job: JobId) -> JobState | None:
     if waiting:
         return waiting[job]
     return next((state for state in snapshot.running if state.id == job), None)
-
-
-def _predictor(snapshot: Snapshot) -> Predictor:
-    return Predictor(
-        profiles=snapshot.profiles,
-        costs=snapshot.costs,
-        mechanism=snapshot.mechanism,
-        cluster=snapshot.cluster,
-    )
 
 
 def _gpus(count: int) -> str:

@@ -232,6 +232,12 @@ class Checkpoint:
     """``file``, ``exit`` or ``log``."""
     confirm_log: str = ""
     path: str = ""
+    files: str = ""
+    """Which files or folders below ``path`` are one checkpoint each, as a pattern."""
+    complete: str = "auto"
+    """How a checkpoint of files is seen to be complete; the SideCar knows what each word means."""
+    marker: str = ""
+    settle_seconds: float | None = None
     shared: bool = False
     """Whether the other nodes can read it. If not, the job never moves to another node."""
     timeout_seconds: float = 60.0
@@ -299,6 +305,7 @@ class CauseCode(StrEnum):
     FAIR_SHARE = "FairShare"
     EXPLORING = "Exploring"
     PACKING = "Packing"
+    FASTER_TYPE = "FasterType"
     # Why a job gives GPUs away.
     MAKES_ROOM = "MakesRoom"
     OUTRANKED = "Outranked"
@@ -319,6 +326,7 @@ class CauseCode(StrEnum):
     GANG_INCOMPLETE = "GangIncomplete"
     CHECKPOINT_ELSEWHERE = "CheckpointElsewhere"
     NEXT_ROUND = "NextRound"
+    NEXT_LEASE = "NextLease"
 
 
 OWN_REASONS = frozenset(

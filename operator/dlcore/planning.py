@@ -8,7 +8,7 @@ stopped. What those two need to know – who waits for whom – is in the steps.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -93,6 +93,8 @@ class Plan:
     policy_state: object = None
     is_partial: bool = False
     """Whether there are pending jobs about which nothing was decided yet."""
+    worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
+    """What a GPU is worth to each job, where the policy says it; for the reasons that people read."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from dlcore.interpolating import Estimate
-from dlcore.model import Cluster, Job, JobState, Mechanism
+from dlcore.model import Cluster, Job, JobState, Mechanism, Snapshot
 from dlcore.profiles import Costs, JobType, Profile
 from dlcore.relating import atlas_of, usual_growth
 from dlwire.messages import Shape
@@ -67,6 +67,16 @@ class Predictor:
         self._recreates = mechanism is Mechanism.RECREATE
         self._cluster = cluster
         self._shapes: dict[tuple[int, str], Shape] = {}
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Predictor":
+        """What can be predicted from what is known at one instant."""
+        return cls(
+            profiles=snapshot.profiles,
+            costs=snapshot.costs,
+            mechanism=snapshot.mechanism,
+            cluster=snapshot.cluster,
+        )
 
     @property
     def profiles(self) -> Mapping[JobType, Profile]:

@@ -23,6 +23,7 @@ from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
+from dlcore.conclusions import Kept
 from dlcore.interpolating import (
     Estimate,
     IterationTime,
@@ -343,19 +344,9 @@ def _bare(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum())
 
 
-_latest: list[Atlas] = []
+_kept: Kept[Atlas] = Kept(most=4)
 
 
 def atlas_of(profiles: Mapping[JobType, Profile]) -> Atlas:
-    """
-    The atlas of a collection, the same as the last time if it is the same object.
-
-    A few are kept, because several simulations may take turns in one process. What is kept are
-    conclusions only: without them the answers would be the same, but slower.
-    """
-    for atlas in _latest:
-        if atlas.profiles is profiles:
-            return atlas
-    atlas = Atlas(profiles)
-    _latest[:] = [atlas, *_latest[:3]]
-    return atlas
+    """The atlas of a collection, the same as the last time if it is the same object."""
+    return _kept.recall(lambda atlas: atlas.profiles is profiles, lambda: Atlas(profiles))

@@ -48,6 +48,7 @@ def _collect(backend: Backend, name: str) -> Json:
     return {
         "job": answer["job"],
         "why": answer["message"],
+        "assumptions": answer["assumptions"],
         "log": _try(lambda: _end_of_log(backend, job)) if job.status.get("failures") else [],
         "events": _try(lambda: backend.list_events(name)),
     }
@@ -80,7 +81,7 @@ def show(told: Json, home: str = "") -> str:
     """Write what :func:`_collect` has found."""
     job = JobView.of(told["job"], home)
     parts = [
-        *_iter_head(job, told["why"]),
+        *_iter_head(job, told["why"], told["assumptions"]),
         *_iter_wishes(job),
         *_iter_allocation(job),
         *_iter_progress(job),
@@ -98,7 +99,7 @@ def _part(name: str, value: object) -> str:
     return f"  {name + ':':<{WIDTH - 2}} {value}\n"
 
 
-def _iter_head(job: JobView, why: str) -> Iterator[str]:
+def _iter_head(job: JobView, why: str, assumptions: Sequence[str]) -> Iterator[str]:
     yield _line("Name", job.name)
     labels = [f"{key}={value}" for key, value in sorted(job.labels.items())] or ["<none>"]
     yield _line("Labels", labels[0])
@@ -111,6 +112,8 @@ def _iter_head(job: JobView, why: str) -> Iterator[str]:
         yield _line("Finished", texts.moment(job.finished_at))
     yield _line("Phase", texts.paint(job.phase))
     yield _line("Why", why)
+    for place, assumption in enumerate(assumptions):
+        yield f"{'' if place else 'Assumed:':<{WIDTH}} {assumption}\n"
 
 
 # --- what its user wants ------------------------------------------------------------------
@@ -186,9 +189,24 @@ def _command(spec: Fields) -> str:
 def _checkpoint(checkpoint: Fields) -> str:
     ways = ("signal", "command", "http")
     how = next((f"by {way} {checkpoint[way]}" for way in ways if checkpoint.get(way)), "none")
-    where = f", in {checkpoint['path']}" if checkpoint.get("path") else ""
+    files = f"{checkpoint['path']}/{checkpoint.get('files', '')}" if checkpoint.get("path") else ""
+    where = f", in {files.rstrip('/')}" if files else ""
     shared = " (shared)" if checkpoint.get("shared") else ""
-    return f"{how}{where}{shared}"
+    return f"{how}{where}{shared}{_completeness(checkpoint)}"
+
+
+def _completeness(checkpoint: Fields) -> str:
+    """Say by what it is seen to be complete, where files confirm it."""
+    if checkpoint.get("confirm") != "file":
+        return ""
+    complete = checkpoint.get("complete", "auto")
+    named = {
+        "auto": "by the marks that are recognised",
+        "settled": "when its files have settled",
+        "rename": "by its name",
+        "marker": f"by {checkpoint.get('marker', 'its marker')}",
+    }
+    return f", complete {named.get(complete, f'by the marks of {complete}')}"
 
 
 def _limits(spec: Fields) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from dlcore.policies import NAMES
 from dlctl.comparisons import list_cells, list_titles
 from dlsim.comparing.suite import PARTS, Suite
 from dlsim.comparing.summing import Line, sum_up
@@ -104,13 +105,20 @@ def _make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: 
 
 def _tell_scenarios(suite: Suite, rows: Rows) -> str:
     windows = sorted({row["window"] for row in rows})
+    played = list(dict.fromkeys(row["policy"] for row in rows))
+    known = {each.partition(":")[0] for each in played}
+    missing = [name for name in NAMES if name not in known]
     return (
         f"{len({row['trace'] for row in rows})} traces at loads "
         f"{_join(suite.loads)}, with restart costs of {_join(suite.restart_costs)} s and seed "
         f"{_join(suite.seeds)}, in windows of {_join(windows)} jobs; policies: "
-        f"{', '.join(dict.fromkeys(row['policy'] for row in rows))}. "
+        f"{', '.join(played)}. {_tell_missing(missing)}"
         "[profiles/README.md](../profiles/README.md) says where the traces are from.\n"
     )
+
+
+def _tell_missing(names: Sequence[str]) -> str:
+    return f"Not played: {', '.join(names)}. " if names else ""
 
 
 def _join(values: Iterable[float]) -> str:

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from dlcore import policies
+from dlcore.options import rules_of
 from dlctl import printing
 from dlctl.forms import to_json
 
@@ -25,6 +26,8 @@ class Entry:
     """The laws of plans that it breaks on purpose."""
     options: dict[str, Any]
     """What may follow its name, with the defaults."""
+    allowed: dict[str, str]
+    """What each option may be."""
 
 
 @click.command("policies")
@@ -56,6 +59,7 @@ def describe(name: str) -> Entry:
         needs=policy.needs,
         breaks=tuple(sorted(law.value for law in policy.breaks)),
         options=policies.options_of(name),
+        allowed={key: rule.allowed for key, rule in rules_of(policy).items()},
     )
 
 

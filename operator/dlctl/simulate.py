@@ -64,7 +64,7 @@ class Options:
     "policies",
     type=arguments.read_contestant,
     multiple=True,
-    default=("adaptive",),
+    default=("foresight",),
     show_default=True,
     metavar="NAME",
     help="Who gets which GPUs; may be given several times. "

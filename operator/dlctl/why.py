@@ -16,7 +16,8 @@ from dlctl.forms import to_json
 def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
     """
     Explain what a job does now: why it waits and until when, who has what it waits for, or what it
-    makes of the GPUs that it has.
+    makes of the GPUs that it has. Below that stands what the policy assumes of the job because it does
+    not know it.
     """
     answers = [backend.explain(name) for name in names]
     if output == "json":
@@ -26,6 +27,8 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
     for answer in answers:
         prefix = f"{answer['name']} " if len(answers) > 1 else ""
         click.echo(f"{prefix}{answer['message']}")
+        for assumption in answer["assumptions"]:
+            click.echo(f"  {assumption}")
 
 
 def _without_document(answer: dict[str, object]) -> dict[str, object]:

@@ -35,6 +35,8 @@ class Backstage:
     """What the loop saw last; ``None`` before its first look."""
     snapshot: Callable[[Scene], Snapshot]
     """What a decision would be made from."""
+    worths: Callable[[], Mapping[JobId, float]]
+    """What a GPU is worth to each job by the last decision."""
     wake: Callable[[], None]
     """A user has changed something."""
     forgive: Callable[[GpuRef], bool]
@@ -66,7 +68,9 @@ class Present:
             return None
         if self._made is None or self._made[0] is not scene:
             snapshot = self._backstage.snapshot(scene)
-            self._made = scene, snapshot, Outlook(scene, snapshot)
+            stage = self._backstage
+            outlook = Outlook(scene, snapshot, stage.policy, worths=stage.worths())
+            self._made = scene, snapshot, outlook
         return self._made
 
     def renewed(self, entry: Entry) -> Entry:

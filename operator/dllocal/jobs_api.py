@@ -112,10 +112,12 @@ class JobsApi:
         entry = self._find(request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
         seen = self._present.see()
+        assumptions: tuple[str, ...] = ()
         if seen is not None and entry.job.id in seen[0].entries:
             sentence = seen[2].sentence(seen[0].entries[entry.job.id])
-        document = self._document(entry)
-        return web.json_response({"name": entry.job.id, "message": sentence, "job": document})
+            assumptions = seen[2].assumptions(entry.job.id)
+        answer = {"message": sentence, "assumptions": assumptions, "job": self._document(entry)}
+        return web.json_response({"name": entry.job.id, **answer})
 
     async def tell_history(self, request: web.Request) -> web.Response:
         """List what was decided about a job and what happened to it, oldest first."""

@@ -203,6 +203,7 @@ class Running:
             policy=self.setup.options.policy,
             scene=lambda: self.controller.scene,
             snapshot=self.controller.snapshot,
+            worths=lambda: self.controller.worths,
             wake=lambda: self.controller.wake(burst=True, urgent=True),
             forgive=self.controller.forgive,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),

@@ -7,7 +7,7 @@ duality, any prices of GPUs prove one (:mod:`dlsim.bounding.dual` has the formul
 searched for are the prices that prove the most.
 
 What the bound takes into account: submission times, each job's numbers of GPUs and types with the
-true speeds, on as many nodes as is fastest; the start that every job pays before its first step,
+true speeds, on as many nodes as is fastest and with the best batch that an elastic job may have; the start that every job pays before its first step,
 and the GPUs that it holds meanwhile; the GPUs of each type. What it leaves out, which can only
 make it lower: changes of GPUs after the start, where GPUs are, failures, limits of namespaces, and
 that whole GPUs cannot be shared out between options at one moment.

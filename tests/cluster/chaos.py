@@ -267,6 +267,12 @@ class Trouble:
                 count, ended = container["restartCount"], container.get("lastState", {})
                 if count > self.restarted.get(uid, (0, ""))[0]:
                     self.restarted[uid] = (count, f"{name}: {json.dumps(ended)}")
+                    self.kills[uid] += self._was_cancelled(ended)
+
+    def _was_cancelled(self, ended: Json) -> bool:
+        """Whether the container never ran, because a kubelet was killed that had just asked for its start."""
+        never_ran = ended.get("terminated", {}).get("reason") == "StartError"
+        return never_ran and self.happened["kubelet killed"] > 0
 
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         """Let jobs come until something is so, as long as they get on."""

@@ -50,6 +50,7 @@ def replay(
         "checkpoint": {
             "signal": "SIGUSR1",
             "confirm": "file",
+            "complete": "rename",
             "path": f"{SAVED}/{name}",
             "shared": True,
             "timeoutSeconds": 30,

@@ -24,9 +24,9 @@ SECONDS = 150.0
 class Episode:
     """The small story, with one incident in it."""
 
-    def __init__(self, mechanism: Mechanism) -> None:
+    def __init__(self, mechanism: Mechanism, policy: str) -> None:
         self.world = World(f"every call/{mechanism}", {"n0": 3, "n1": 2})
-        self.government = Government(self.world, policies.make("adaptive"), mechanism)
+        self.government = Government(self.world, policies.make(policy), mechanism)
         self.trainings = Trainings(self.world)
 
     def close(self) -> None:
@@ -80,9 +80,11 @@ class Episode:
         return all(has_ended(self.world, entry) for entry in self.world.entries.values())
 
 
-def play(mechanism: Mechanism, doom: Callable[[Episode, Reign], None]) -> Reign:
+def play(
+    mechanism: Mechanism, doom: Callable[[Episode, Reign], None], *, policy: str = "foresight"
+) -> Reign:
     """Play the story, with this incident; returns its first controller."""
-    episode = Episode(mechanism)
+    episode = Episode(mechanism, policy)
     try:
         reign = episode.begin()
         doom(episode, reign)
@@ -145,6 +147,12 @@ def play_each(mechanism: Mechanism, calls: range, incident: Incident, pause: flo
 @pytest.mark.parametrize(("incident", "pause"), INCIDENTS)
 def test_some_calls(mechanism, incident, pause):
     play_each(mechanism, range(11, 280, 90), incident, pause)
+
+
+@pytest.mark.parametrize("policy", policies.NAMES)
+def test_a_controller_may_die_under_every_policy(policy):
+    for call in (40, 160):
+        play(Mechanism.IN_PLACE, kill_at(call, 0.01), policy=policy)
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from dlcontrol.asides import Asides
 from dlcontrol.observing import FIRST_STEP_S, REPORT_S, statuses_of, take_snapshot
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import ConditionType
+from dlcore import policies
+from dlcore.assuming import USUAL_CURVE
 from dlcore.limits import NamespaceLimits
 from dlcore.model import (
     Cause,
@@ -23,7 +25,7 @@ from dlcore.model import (
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import Costs
 from dlwire.messages import Progress
-from tests.builders import make_placement
+from tests.builders import make_placement, make_profile
 from tests.control.scenes import (
     NOW,
     PENDING,
@@ -203,11 +205,12 @@ def test_a_reason_that_the_platform_gives_is_not_hidden():
 # --- what steps make of a job ---------------------------------------------------------------
 
 
-def after(step, *casts, **rest):
+def after(step, *casts, profiles=(), **rest):
     """The status of the first job after this step."""
     scene = make_scene(*casts, **rest)
-    snapshot = take_snapshot(scene, profiles={}, costs=Costs())
-    return statuses_of(Plan((step,)), snapshot, scene)[A]
+    known = {profile.type: profile for profile in profiles}
+    snapshot = take_snapshot(scene, profiles=known, costs=Costs())
+    return statuses_of(Plan((step,)), snapshot, scene, policies.make("foresight"))[A]
 
 
 def test_a_start_gives_it_gpus():
@@ -217,6 +220,21 @@ def test_a_start_gives_it_gpus():
     assert (said.batch_size, said.started_at, said.decided_at) == (64, NOW, NOW)
     assert said.message == "starts on 2 GPUs on n0: it is done sooner with more GPUs"
     assert said.condition(ConditionType.SCHEDULED).status
+
+
+def test_what_is_assumed_is_a_condition_until_nothing_is_missing_any_more():
+    step = Start(A, make_placement(n0=(0,)), FASTER)
+    lacks = after(step, cast("a"))
+    told = lacks.condition(ConditionType.INFORMED)
+    assert (told.status, told.reason) == (False, "Assumed")
+    assert told.message == f"no speed of it is known; foresight {USUAL_CURVE}"
+    known = (make_profile(dict.fromkeys(range(1, 9), 1.0)),)
+    informed = after(step, cast("a", conditions=lacks.conditions), profiles=known)
+    told = informed.condition(ConditionType.INFORMED)
+    assert (told.status, told.reason) == (True, "Known")
+    assert told.message == "all that foresight uses of the job is known"
+    # Of a job that never lacked anything nothing is written.
+    assert after(step, cast("a"), profiles=known).condition(ConditionType.INFORMED) is None
 
 
 def test_its_first_gpus_are_remembered():

@@ -12,7 +12,7 @@ from dlcore.model import Mechanism
 from tests.control.stories import Plot, Story
 from tests.core.test_policies_laws import Dice
 
-NAMES = ("adaptive", "optimus", "kube-default", "srtf", "max-min", "dice")
+NAMES = ("foresight", "adaptive", "optimus", "kube-default", "srtf", "max-min", "dice")
 KINDS = [(name, mechanism) for name in NAMES for mechanism in Mechanism]
 
 

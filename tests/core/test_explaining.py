@@ -292,6 +292,23 @@ def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
     assert "on a node that is gone, where its checkpoint is" in unbound
 
 
+@pytest.mark.parametrize(
+    ("code", "until"),
+    [
+        (CauseCode.NEXT_ROUND, "for the next round, in which the policy shares out all GPUs"),
+        (
+            CauseCode.NEXT_LEASE,
+            "for the end of a lease, when the policy shares out the GPUs of that job",
+        ),
+    ],
+)
+def test_a_job_that_waits_for_a_round_hears_what_it_needs_as_well(code: CauseCode, until: str):
+    told = wait(code, pending("new", 8), running("job-1", {N1: [0, 1]}, minutes=12))
+    assert told == (
+        f"waits: {until}; it needs 8 GPUs; 6 are free, job-1 releases 2 more in about 12 min"
+    )
+
+
 @pytest.mark.parametrize("code", CauseCode)
 @pytest.mark.parametrize("ahead", ["", "job-1"])
 def test_every_cause_has_a_sentence_for_waiting(code: CauseCode, ahead: str):
@@ -300,6 +317,62 @@ def test_every_cause_has_a_sentence_for_waiting(code: CauseCode, ahead: str):
     assert told.startswith("waits: ")
     assert told.isprintable()
     assert "None" not in told
+
+
+# --- what GPUs are worth to others ------------------------------------------------------------
+
+
+def weighed(state: JobState, *others: JobState, code: CauseCode = CauseCode.NO_ROOM) -> str:
+    """What is said after the sentence, where a GPU is worth 1 to the first, 2 to the second …"""
+    worths = {other.id: 1.0 + place for place, other in enumerate(others)}
+    world = snapshot(*others, state)
+    plain = sentence_for_wait(world, state, Cause(code))
+    told = sentence_for_wait(world, state, Cause(code), {**worths, state.id: 1.0})
+    assert told.startswith(plain)
+    return told.removeprefix(plain)
+
+
+FULL = (
+    running("job-1", {N1: [0, 1]}, minutes=10),
+    running("job-2", {N1: [2, 3]}, minutes=10),
+    running("job-3", {N2: [0, 1, 2, 3]}, minutes=10),
+)
+
+
+def test_what_a_gpu_is_worth_to_the_others_is_compared_for_those_that_the_job_lacks():
+    assert weighed(pending("new", 2), *FULL) == "; a GPU is worth as much to job-1 now, which runs"
+    assert weighed(pending("new", 4), *FULL) == (
+        "; a GPU is worth 1.5 times as much to job-1 and job-2 now, which run"
+    )
+    assert weighed(pending("new", 8), *FULL) == (
+        "; a GPU is worth 2.2 times as much to job-1 and 2 others now, which run"
+    )
+    # Two of four are free: those of the first job would do.
+    assert weighed(pending("new", 4), FULL[2], FULL[1]) == (
+        "; a GPU is worth as much to job-3 now, which runs"
+    )
+
+
+def test_a_job_to_which_gpus_are_worth_more_hears_that_they_cannot_be_exchanged():
+    state = pending("new", 2)
+    told = sentence_for_wait(
+        snapshot(*FULL, state), state, Cause(CauseCode.NO_ROOM), {FULL[0].id: 1.0, state.id: 1.3}
+    )
+    assert told.endswith(
+        "; a GPU is worth 1.3 times as much to it as to job-1, which runs, but no exchange that"
+        " gives it enough of them pays as a whole"
+    )
+
+
+def test_nothing_is_compared_where_no_worth_is_known_or_nothing_could_be_taken():
+    state = pending("new", 8)
+    world, one = snapshot(*FULL, state), {FULL[0].id: 1.0, state.id: 1.0}
+    cause = Cause(CauseCode.NO_ROOM)
+    assert sentence_for_wait(world, state, cause, one) == sentence_for_wait(world, state, cause)
+    assert weighed(pending("new", 2), *FULL, code=CauseCode.SUSPENDED) == ""
+    assert weighed(pending("new", 2)) == ""
+    picky = pending("new", 2, types=("V100",))
+    assert weighed(picky, *FULL) == ""
 
 
 # --- steps ----------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """One decision of ``foresight`` from its beginning to its end, and what it remembers."""
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,12 +10,13 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.contract import Decision, View
 from dlcore.model import Cluster, JobId, JobState, Snapshot
-from dlcore.planning import Start, Step, Stop
+from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.foresight.bids import MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
-from dlcore.policies.foresight.policy import Memory, _find_bidders, _latest
-from dlcore.policies.foresight.sightings import Sightings
+from dlcore.policies.foresight.memory import FORM, Memory, State
+from dlcore.policies.foresight.policy import _find_bidders, _kept
+from dlcore.policies.foresight.sightings import SETTLING_S, Sightings
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
 from tests.builders import (
@@ -42,29 +45,11 @@ def count_gpus(decision: Decision) -> dict[str, int]:
 
 
 def recall(decision: Decision) -> Memory:
-    assert isinstance(decision.state, Memory)
-    return decision.state
+    assert isinstance(decision.state, State)
+    return decision.state.memory
 
 
 # --- options
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("ageing", "-0.1"),
-        ("ageing", "2.1"),
-        ("arrivals", "-0.1"),
-        ("arrivals", "0.95"),
-        ("ageing_after", "0"),
-        ("memory", "-1"),
-        ("horizon", "0"),
-        ("priority_weight", "0.5"),
-    ],
-)
-def test_an_option_out_of_range_is_refused_by_name(option, value):
-    with pytest.raises(ValueError, match=rf"foresight: .*\b{option}\b.* must be"):
-        policies.make("foresight", {option: value})
 
 
 def test_options_in_range_are_taken():
@@ -92,7 +77,7 @@ def make_busy() -> Snapshot:
 
 def test_the_same_view_gives_the_same_decision_whatever_was_decided_before():
     first = allocate(make_busy())
-    _latest.clear()
+    _kept.latest.clear()
     second = allocate(make_busy())
     assert first.shares == second.shares
     assert list(first.shares) == list(second.shares)
@@ -152,6 +137,19 @@ def test_ageing_gives_an_old_long_job_more():
     ]
     assert shares == sorted(shares)
     assert shares[2] > shares[0]
+
+
+def share_out(scale: float) -> dict[str, int]:
+    options = tuple(range(1, 17))
+    old = make_state("old", options=options, iterations_total=1e4 * scale)
+    young = make_state("young", options=options, iterations_total=1e2 * scale,
+                       submitted_at=1e4 * scale)  # fmt: skip
+    snapshot = make_snapshot(make_cluster(n1=16), old, young, now=1e4 * scale)
+    return count_gpus(allocate(snapshot, ageing=1.0))
+
+
+def test_ageing_is_the_same_where_jobs_take_minutes_and_where_they_take_days():
+    assert share_out(0.01) == share_out(1.0) == share_out(1000.0)
 
 
 def test_a_job_of_which_no_speed_is_known_starts_as_the_usual_job_would():
@@ -248,6 +246,34 @@ def test_the_length_of_a_job_that_is_gone_is_remembered_in_seconds_on_one_gpu():
     assert length == pytest.approx(100.0 / alone + 50.0 * 2)
 
 
+def test_lengths_are_seconds_on_the_same_type_whatever_jobs_have_had():
+    # A V100 is four times as fast as a T4, which is the type that lengths are in.
+    cluster = make_cluster(n1=(4, "T4"), n2=(4, "V100"))
+    jobs = [
+        make_state(kind, options=(1,), holds={node: (0,)}, gpu_type=kind, speed=speed,
+                   iterations_total=UNKNOWN, iterations_done=400.0)
+        for kind, node, speed in (("T4", "n1", 1.0), ("V100", "n2", 4.0))
+    ]  # fmt: skip
+    first = allocate(make_snapshot(cluster, *jobs, profiles=TYPES))
+    ended = make_snapshot(cluster, now=100.0, profiles=TYPES, policy_state=first.state)
+    assert recall(allocate(ended)).lengths == pytest.approx({"T4": 500.0, "V100": 800.0})
+
+
+def test_what_a_job_has_done_is_the_same_length_on_whichever_type_it_goes_on():
+    cluster = make_cluster(n1=(4, "T4"), n2=(4, "V100"))
+
+    def attained(state: JobState) -> float:
+        decision = allocate(make_snapshot(cluster, state, profiles=TYPES))
+        return recall(decision).progress[state.id].attained
+
+    lengths = [
+        attained(make_state(options=(1,), holds={node: (0,)}, gpu_type=kind, speed=speed,
+                            iterations_total=UNKNOWN, iterations_done=400.0))
+        for kind, node, speed in (("T4", "n1", 1.0), ("V100", "n2", 4.0))
+    ]  # fmt: skip
+    assert lengths == pytest.approx([400.0, 400.0])
+
+
 def test_a_job_that_was_only_stopped_has_not_ended():
     first = allocate(make_snapshot(CLUSTER, LONG))
     waits = make_state("long", options=(1,), iterations_total=UNKNOWN, iterations_done=100.0)
@@ -255,6 +281,23 @@ def test_a_job_that_was_only_stopped_has_not_ended():
     assert recall(second).lengths == {}
     third = remember(second, CLUSTER, now=200.0)
     assert recall(third).lengths == {"long": 100.0}
+    assert recall(third).spans == {"long": 200.0}
+
+
+def test_ageing_goes_by_the_times_of_the_latest_jobs_that_ended():
+    options = tuple(range(1, 17))
+    old = make_state("old", options=options, iterations_total=1e6)
+    young = make_state("young", options=options, iterations_total=1e4, submitted_at=1e6)
+    empty = recall(allocate(make_snapshot(CLUSTER)))
+
+    def share_of_old(seconds: float) -> int:
+        spans = {JobId(f"ended-{number}"): seconds for number in range(30)}
+        state = State(empty._replace(spans=spans, lengths=spans))
+        cluster = make_cluster(n1=16)
+        snapshot = make_snapshot(cluster, old, young, now=1e6, policy_state=state)
+        return count_gpus(allocate(snapshot, ageing=1.0))["old"]
+
+    assert share_of_old(1e9) < share_of_old(10.0)
 
 
 def test_a_job_that_was_suspended_has_no_length_once_it_trains_again():
@@ -273,12 +316,48 @@ def test_a_job_that_never_ran_and_is_gone_says_nothing():
 def test_only_the_latest_lengths_are_remembered():
     full = replace(
         allocate(make_snapshot(CLUSTER, LONG)),
-        state=recall(allocate(make_snapshot(CLUSTER, LONG)))._replace(
-            lengths={JobId(f"job-{n}"): float(n) for n in range(MOST_REMEMBERED)}
+        state=State(
+            recall(allocate(make_snapshot(CLUSTER, LONG)))._replace(
+                lengths={JobId(f"job-{n}"): float(n) for n in range(MOST_REMEMBERED)}
+            )
         ),
     )
     lengths = [*recall(remember(full, CLUSTER, now=77.0)).lengths.values()]
     assert (len(lengths), lengths[0], lengths[-1]) == (MOST_REMEMBERED, 1.0, 77.0)
+
+
+def test_a_memory_is_read_again_as_it_was_written():
+    seen = make_state("seen", options=(1, 2), holds={"n1": (0, 1)}, speed=0.7)
+    young = make_state("young", options=(1,), holds={"n1": (2,)}, speed=0.7)
+    decision = allocate(make_snapshot(CLUSTER, LONG))
+    decision = remember(decision, CLUSTER, seen, now=100.0)
+    decision = remember(decision, CLUSTER, seen, young, now=100.0 + SETTLING_S)
+    written = json.loads(json.dumps(decision.state))
+    later = 100.0 + 2 * SETTLING_S
+    third = remember(decision, CLUSTER, seen, young, now=later)
+    restarted = remember(replace(decision, state=written), CLUSTER, seen, young, now=later)
+    assert recall(decision).lengths
+    assert recall(decision).sightings.by_type
+    assert (restarted.shares, restarted.state) == (third.shares, third.state)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        "text",
+        {},
+        {"form": FORM + 1},
+        {"form": FORM},
+        {"form": FORM, "at": None},
+        {**State(Memory(0.0)), "progress": {"job": [1.0]}},
+        {**State(Memory(0.0)), "jobs": {"job": ["one", 1, "", 1.0, None]}},
+        {**State(Memory(0.0)), "types": 3},
+    ],
+)
+def test_a_memory_that_cannot_be_read_is_begun_again(state):
+    snapshot = make_snapshot(CLUSTER, LONG, policy_state=state)
+    assert allocate(snapshot).state == allocate(make_snapshot(CLUSTER, LONG)).state
 
 
 def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
@@ -291,7 +370,7 @@ def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
 
 def test_the_price_of_late_makes_a_job_take_less():
     busy = allocate(make_snapshot(CLUSTER, *(make_state(f"job{n}") for n in range(8))))
-    memory = recall(busy)._replace(levels={"": 1.0})
+    memory = State(recall(busy)._replace(levels={"": 1.0}))
     states = [make_state(f"job{n}", options=(1, 2, 3, 4)) for n in range(2)]
     prices = [
         recall(allocate(make_snapshot(CLUSTER, *states, policy_state=state))).levels[""]
@@ -351,7 +430,7 @@ def test_what_was_concluded_is_kept_for_as_long_as_profiles_and_cluster_stay():
     assert _find_bidders(show(CLUSTER, LONG)) is not bidders
     for _ in range(8):
         _find_bidders(show(CLUSTER, LONG))
-    assert len(_latest) == 4
+    assert len(_kept.latest) == 4
 
 
 def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
@@ -362,3 +441,32 @@ def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
     few = show(CLUSTER, make_state(JobId("new")))
     bidders.collect(few, Experience(), Sightings())
     assert len(bidders._waiting) == 1
+
+
+# --- what a GPU is worth to those that nothing changes for ------------------------------------
+
+
+def weigh(*states: JobState) -> Mapping[JobId, float]:
+    """The worths after a decision that changes nothing."""
+    plan = cycle.schedule(
+        make_snapshot(make_cluster(n1=4), *states, costs=Costs(process_initialization=30.0)),
+        policies.make("foresight"),
+    )
+    assert all(isinstance(step, Wait) for step in plan.steps)
+    return plan.worths
+
+
+def test_a_gpu_is_worth_more_to_those_that_run_than_to_the_one_that_waits():
+    runs = make_state("runs", options=(4,), holds={"n1": (0, 1, 2, 3)}, iterations_total=100.0)
+    worths = weigh(runs, make_state("waits", options=(4,), iterations_total=9000.0))
+    assert worths[JobId("runs")] > worths[JobId("waits")] > 0.0
+    assert sorted(worths) == ["runs", "waits"]
+    assert len(worths) == 2
+
+
+def test_what_a_change_costs_is_counted_on_both_sides():
+    held = make_state("runs", options=(4,), holds={"n1": (0, 1, 2, 3)}, iterations_total=900.0)
+    new = make_state("waits", options=(4,), iterations_total=1000.0)
+    before = weigh(held, new)[JobId("waits")]
+    stopped = weigh(held, replace(new, started_at=0.0))[JobId("waits")]
+    assert stopped < before

@@ -221,7 +221,12 @@ def test_a_job_that_finds_no_place_gives_its_victims_their_gpus_back():
 def test_gpus_that_a_job_could_not_use_go_to_one_that_waits_behind_it():
     bound = [
         make_state(
-            f"bound{node}", model="small", options=(1,), holds={node: (0,)}, bound_to=(node,)
+            f"bound{node}",
+            model="small",
+            options=(1,),
+            holds={node: (0,)},
+            bound_to=(node,),
+            priority=2,
         )
         for node in ("n1", "n2")
     ]

@@ -15,6 +15,8 @@ from dlcore.policies.foresight.choosing import (
     _solve,
     _solve_large,
     choose,
+    choose_by_type,
+    choose_rest,
     split_by_type,
 )
 from tests.bids import make_bid
@@ -213,3 +215,27 @@ def test_a_change_that_takes_longer_than_it_lasts_is_worth_nothing():
 def test_bids_are_divided_by_the_type_on_which_they_shall_be():
     a, b = make_bid("a", gpu_type="V100"), make_bid("b", gpu_type="T4")
     assert split_by_type([a, b]) == {"V100": [a], "T4": [b]}
+
+
+def make_two_types(*, usable: int) -> tuple[Bid, Bid, Bid]:
+    """One job on four T4, of which so many work, and two that would rather have V100."""
+    speeds = {"V100": {2: 4.0}, "T4": {2: 1.0}}
+    runs = make_bid("runs", {4: 2.0}, price=10.0, holds=4, gpu_type="T4")
+    runs.usable = usable
+    first = make_bid("first", types=speeds, gpu_type="V100", price=2.0, order=1)
+    return runs, first, make_bid("second", types=speeds, gpu_type="V100", order=2)
+
+
+@pytest.mark.parametrize(("usable", "others"), [(4, ["first"]), (2, ["first", "second"])])
+def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its_type(
+    usable, others
+):
+    bids = make_two_types(usable=usable)
+    capacities = {"T4": 4, "V100": 2}
+    chosen = choose_by_type(bids, capacities, horizon=HORIZON)
+    chosen |= choose_rest(bids, capacities, chosen, horizon=HORIZON)
+    assert {str(bid.state.id): gpus for bid, gpus in chosen.items()} == {
+        "runs": 4,
+        **dict.fromkeys(others, 2),
+    }
+    assert [bid.curve.gpu_type for bid in chosen] == ["T4", "V100", "T4"][: len(chosen)]

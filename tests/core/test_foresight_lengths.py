@@ -13,7 +13,7 @@ from dlcore.policies.foresight.lengths import (
     Experience,
     draw_shares,
 )
-from dlcore.policies.foresight.sightings import MOST_TYPES, Sightings, expect, look
+from dlcore.policies.foresight.sightings import MOST_TYPES, SETTLING_S, Sightings, expect, look
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 from tests.builders import (
@@ -114,14 +114,18 @@ KIND = JobType(MODEL)
 TWO, FOUR = Shape(2, 1, ""), Shape(4, 1, "")
 
 
-def view_of(*states) -> View:
+def view_of(*states, now: float = 0.0) -> View:
     cluster = make_cluster(n1=4, n2=4, n3=4)
-    return make_view(make_snapshot(cluster, *states, profiles=[make_profile(SPEEDS)]))
+    return make_view(make_snapshot(cluster, *states, now=now, profiles=[make_profile(SPEEDS)]))
 
 
-def see(speed: float, sightings: Sightings | None = None, name: str = "job", **rest) -> Sightings:
-    state = make_state(name, holds={"n1": range(2)}, speed=speed, **rest)
-    return look(sightings or Sightings(), view_of(state))
+def watch(sightings: Sightings, *states) -> Sightings:
+    """Look at jobs until their speeds are believed."""
+    return look(look(sightings, view_of(*states)), view_of(*states, now=SETTLING_S))
+
+
+def see(speed: float, sightings: Sightings | None = None) -> Sightings:
+    return watch(sightings or Sightings(), make_state("job", holds={"n1": range(2)}, speed=speed))
 
 
 def expect_in(shape: Shape, sightings: Sightings) -> float:
@@ -163,12 +167,10 @@ def test_a_deviation_within_two_percent_is_noise():
 
 def test_of_two_jobs_of_a_type_that_differ_neither_alone_speaks_for_it():
     first = see(1.6)
-    both = look(
+    both = watch(
         first,
-        view_of(
-            make_state("job", holds={"n1": range(2)}, speed=1.6),
-            make_state("other", holds={"n2": range(2)}, speed=0.4),
-        ),
+        make_state("job", holds={"n1": range(2)}, speed=1.6),
+        make_state("other", holds={"n2": range(2)}, speed=0.4),
     )
     assert both.speeds_of(KIND)[TWO] == pytest.approx(math.sqrt(1.6 * 0.4))
     assert both.by_job[JobId("other")].slowness == pytest.approx(2.0)
@@ -179,13 +181,34 @@ def test_a_job_is_looked_at_once_in_a_shape_and_again_in_the_next_one():
     again = see(0.5, first)
     assert again.speeds_of(KIND) is first.speeds_of(KIND)
     grown = make_state("job", holds={"n1": range(4)}, speed=1.0)
-    assert look(again, view_of(grown)).speeds_of(KIND) == {TWO: 0.9, FOUR: 1.0}
+    assert watch(again, grown).speeds_of(KIND) == {TWO: 0.9, FOUR: 1.0}
+
+
+def test_a_speed_is_not_noted_before_it_has_settled():
+    early = make_state("job", holds={"n1": range(2)}, speed=2.4)
+    settled = make_state("job", holds={"n1": range(2)}, speed=1.8)
+    first = look(Sightings(), view_of(early))
+    almost = look(first, view_of(early, now=SETTLING_S - 1.0))
+    assert almost.by_type == {}
+    assert almost.slowness_of(early) == 1.0
+    assert look(almost, view_of(settled, now=SETTLING_S)).by_type == {}
+
+
+def test_a_job_that_pauses_has_to_settle_again():
+    fast = make_state("job", holds={"n1": range(2)}, speed=2.4)
+    paused = make_state("job", holds={"n1": range(2)}, adjusting=True)
+    stopped = look(look(Sightings(), view_of(fast)), view_of(paused, now=SETTLING_S))
+    assert look(stopped, view_of(fast, now=SETTLING_S + 1.0)).by_type == {}
+    noted = look(stopped, view_of(fast, now=2 * SETTLING_S))
+    assert noted.speeds_of(KIND) == {TWO: 2.4}
+    # What is noted stays, however often the job pauses.
+    assert look(noted, view_of(paused, now=3 * SETTLING_S)).by_job == noted.by_job
 
 
 def test_a_job_that_is_being_changed_keeps_its_slowness_and_is_not_looked_at():
     two = make_state("job", holds={"n1": range(2)}, speed=1.6)
     slow = make_state("slow", holds={"n2": range(2)}, speed=0.4)
-    before = look(look(Sightings(), view_of(two)), view_of(two, slow))
+    before = watch(watch(Sightings(), two), two, slow)
     adjusting = make_state("slow", holds={"n2": range(4)}, speed=0.0, adjusting=True)
     after = look(before, view_of(two, adjusting))
     assert after.slowness_of(adjusting) == pytest.approx(2.0)
@@ -199,7 +222,9 @@ def test_a_job_never_seen_is_as_fast_as_its_type():
 def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
     unknown = make_state("odd", model="odd", holds={"n1": range(2)}, speed=5.0)
     cluster = make_cluster(n1=4)
-    seen = look(Sightings(), make_view(make_snapshot(cluster, unknown, profiles=[])))
+    seen = Sightings()
+    for now in (0.0, SETTLING_S):
+        seen = look(seen, make_view(make_snapshot(cluster, unknown, now=now, profiles=[])))
     assert seen.by_type == {}
     assert seen.slowness_of(unknown) == 1.0
 

@@ -289,14 +289,6 @@ def test_the_budget_is_kept_whatever_the_cluster():
         assert 0 < spent <= 400
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("evaluations", "0"), ("mutation", "1.5"), ("penalty", "-1")]
-)
-def test_options_out_of_range_are_refused(option, value):
-    with pytest.raises(ValueError, match=r"ones: .*must be"):
-        policies.make("ones", {option: value})
-
-
 def test_speeds_with_another_batch_are_asked_for_with_that_batch():
     state = elastic()
     kind = state.job.type

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Change, Plan, Start, Stop, Wait
@@ -88,11 +86,16 @@ def test_between_rounds_nothing_changes_and_newcomers_wait_for_the_next():
     assert counts_of(decide(replace(between, now=600.0))) == {"job": 4}
 
 
+def test_a_job_that_a_round_leaves_out_is_told_once_that_it_waits_for_the_next():
+    states = [make_state(name, options=(4,)) for name in ("first", "second")]
+    plan = decide(make_snapshot(make_cluster(n1=4), *states))
+    assert counts_of(plan) == {"first": 4}
+    assert [step.cause.code for step in plan.steps if isinstance(step, Wait)] == ["NextRound"]
+
+
 def test_the_period_is_an_option():
     plan = decide(make_snapshot(make_cluster(n1=4), make_state("job")), period_seconds="60")
     assert plan.wake_at == 60.0
-    with pytest.raises(ValueError, match="optimus-periodic: period_seconds must be positive"):
-        policies.make("optimus-periodic", {"period_seconds": "0"})
 
 
 def test_a_new_job_gets_the_type_that_it_is_fastest_on():

@@ -26,6 +26,7 @@ from dlcore.policies.elastic_sharing import (
     measure_length,
     measure_saturation,
 )
+from dlcore.policies.elastic_turns import Taking, Turns
 from dlcore.profiles import Profile
 from dlwire.messages import Shape
 from tests.builders import (
@@ -475,10 +476,41 @@ def test_afs_s_shares_evenly_up_to_the_peaks():
     assert share_out("afs-s", snapshot) == {"peak": 2, "flat": 5, "steep": 5}
 
 
-@pytest.mark.parametrize("policy", ["afs-p", "afs-s"])
-def test_a_turn_of_no_time_is_refused(policy: str):
-    with pytest.raises(ValueError, match="unit_s must be positive"):
-        policies.make(policy, {"unit_s": "0"})
+def order_all(states: Sequence[JobState], scheduled: dict[int, float], gpus: int) -> list[JobState]:
+    """The order of turns written down naively; the turn of no running job has just ended."""
+    if sum(state.least for state in states) <= gpus:
+        return list(states)  # All have room, and counters do not matter.
+
+    def rank(state: JobState) -> tuple[bool, int, int]:
+        return state.placement is None, int(scheduled.get(state.order, 0.0) // 100.0), state.order
+
+    return sorted(states, key=rank)
+
+
+def test_turns_are_taken_by_counters_however_long_the_queue_is():
+    chance = random.Random(3)
+    for _ in range(60):
+        running = [make_state(f"r{n}", holds={"n1": (n,)}, order=n) for n in range(3)]
+        waiting = [
+            make_state(f"w{n}", options=(chance.choice((1, 2, 5)),), order=n)
+            for n in range(3, chance.choice((5, 6, 8, 12, 300)))
+        ]
+        scheduled = {s.order: chance.choice((50.0, 150.0, 250.0)) for s in waiting[1:]}
+        gone = {10_000: 150.0}
+        gpus = chance.choice((3, 4, 5, 8))
+        view = make_view(
+            make_snapshot(make_cluster(n1=gpus), *running, *waiting, now=1000.0,
+                          policy_state=Turns(1000.0, {**scheduled, **gone}))
+        )  # fmt: skip
+        taking, sharing = Taking(view, 100.0), Sharing(view, packing=False)
+        sharing.admit(taking.rank())
+        left, admitted = gpus, []
+        for state in order_all([*running, *waiting], scheduled, gpus):
+            if state.least <= left:
+                left -= state.least
+                admitted.append(state.id)
+        assert list(sharing.contenders) == admitted
+        assert taking.scheduled == {**scheduled, 0: 0.0, 1: 0.0, 2: 0.0}
 
 
 # --- elastic SRTF and SRSF ----------------------------------------------------------------

@@ -403,7 +403,7 @@ def test_a_job_gives_up_its_bad_gpu_first():
 def test_a_job_whose_spec_no_longer_allows_its_gpus_loses_them_and_nobody_else_does(name: str):
     cluster = make_cluster(n1=(2, "A"), n2=(2, "B"))
     speeds = make_profile({Shape(n, 1, kind): n for n in (1, 2) for kind in "AB"})
-    other = make_state("other", options=(2,), holds={"n2": (0, 1)}, gpu_type="B")
+    other = make_state("other", options=(2,), holds={"n2": (0, 1)}, gpu_type="B", speed=2.0)
     changes: list[dict[str, Any]] = [
         {"types": ("B",)},
         {"types": ("C",)},

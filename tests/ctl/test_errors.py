@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
+from click import ClickException
 
 from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
+from dlcore.options import rules_of
+from dloperator.__main__ import make_work
+from dloperator.settings import OperatorSettings
 from tests.ctl.running import HEADER, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
@@ -195,10 +199,11 @@ USAGE = {
         "'--policy': 'thresholds' is no option of a policy; write tiresias:OPTION=VALUE"
     ),
     "--policy tiresias:thresholds=many": (
-        "'--policy': tiresias: thresholds cannot be 'many'; write numbers, as in 3250,7200"
+        "'--policy': tiresias: thresholds cannot be 'many'; write rising numbers above 0, as in 3250,7200"
     ),
     "--policy tiresias:thresholds=2,1": (
-        "'--policy': tiresias: thresholds must be positive and rise"
+        "'--policy': tiresias: thresholds cannot be '2,1';"
+        " write rising numbers above 0, as in 3250,7200"
     ),
     "--policy tiresias:exact=true:exact=true": (
         "'--policy': exact is given twice for tiresias; keep one of them"
@@ -321,3 +326,39 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+# --- options of policies ----------------------------------------------------------------------
+
+SURFACES = {
+    "simulate": ("simulate", "five.csv", "--policy", "{}"),
+    "compare": ("compare", "five.csv", "--policy", "{}"),
+    "what a live system would do": ("simulate", "--live", "--policy", "{}"),
+    "up": ("up", "--gpus", "2", "--state", "state", "--policy", "{}"),
+    "a settings file": ("up", "--gpus", "2", "--state", "state", "--config", "settings.yaml"),
+    "the environment": ("up", "--gpus", "2", "--state", "state"),
+}
+"""Where a policy can be given; the other tests of options ask ``dlcore.policies`` alone."""
+
+
+@pytest.mark.parametrize("place", SURFACES)
+def test_an_option_of_a_policy_out_of_range_is_refused_wherever_it_is_given(
+    dljob, folder, monkeypatch, place
+):
+    for name, policy in policies.POLICIES.items():
+        for key, rule in rules_of(policy).items():
+            text = f"{name}:{key}=nan"
+            (folder / "settings.yaml").write_text(f'policy: "{text}"\n', encoding="utf-8")
+            if place == "the environment":
+                monkeypatch.setenv("DLJOB_POLICY", text)
+            result = dljob(*(part.format(text) for part in SURFACES[place]))
+            assert (result.status != 0, result.stdout) == (True, "")
+            refusal = f"{name}: {key} cannot be 'nan'; write {rule.allowed}\n"
+            assert result.stderr.endswith(refusal)
+
+
+def test_the_operator_refuses_them_before_it_leads():
+    with pytest.raises(ClickException) as refused:
+        make_work(OperatorSettings(policy="foresight:ageing=9"))
+    refusal = "policy: foresight: ageing cannot be '9'; write a number from 0 to 2"
+    assert refused.value.message == refusal

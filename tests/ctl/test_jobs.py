@@ -283,7 +283,7 @@ def test_every_wish_of_a_job_is_described(played):
         "  GPUs:        2 to 4, 3 requested, of type V100, on at most 2 nodes",
         "  Training:    3 epochs of 1,000, until top5 is 0.9, batch size 64",
         "  Framework:   pytorch, a process for each GPU",
-        "  Checkpoint:  by signal SIGUSR1, in /ckpt (shared)",
+        "  Checkpoint:  by signal SIGUSR1, in /ckpt (shared), complete by the marks that are recognised",
         "  Limits:      60 s at most, forgotten 5 s after its end",
         "  Suspended:   yes",
         "Allocation:    none",
@@ -311,6 +311,29 @@ def test_why_is_one_sentence_with_the_numbers_of_now(busy):
     both = busy("why", "runs", "waits").stdout.splitlines()
     assert [line.split()[0] for line in both] == ["runs", "waits"]
     assert busy("why", "waits", "-o", "json").data["message"] == result.stdout.rstrip("\n")
+
+
+def test_what_the_policy_assumes_stands_below_the_sentence(busy):
+    target = {"metric": "top5", "value": 0.9}
+    log = r"iteration (?P<iteration>\d+) top5 (?P<top5>[0-9.]+)"
+    busy.submit("open", gpus={"options": [4]}, training={"target": target}, progress={"log": log})
+    busy.do("take", "open", CauseCode.NO_ROOM, message="waits: needs 4 GPUs")
+    told = (
+        "its length is unknown; adaptive supposes that it needs as long again as it has trained,"
+        " and at least an hour on its fewest GPUs"
+    )
+    sentence, assumption = busy("why", "open").stdout.splitlines()
+    assert (sentence.split()[0], assumption) == ("waits:", f"  {told}")
+    assert busy("why", "open", "-o", "json").data["assumptions"] == [told]
+    assert f"\nAssumed:       {told}\n" in busy("describe", "open").stdout
+    assert busy("describe", "open", "-o", "json").data["assumptions"] == [told]
+
+
+def test_a_job_that_waits_hears_what_its_gpus_are_worth_to_the_others(busy):
+    worths = {JobId("runs"): 3.2, JobId("waits"): 2.0}
+    busy.up.do(lambda stage: stage.worths.update(worths))
+    told = "; a GPU is worth 1.6 times as much to runs now, which runs\n"
+    assert busy("why", "waits").stdout.endswith(told)
 
 
 def test_the_history_tells_each_change_with_its_cause_and_cost(busy):

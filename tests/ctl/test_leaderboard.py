@@ -139,6 +139,7 @@ def test_the_command_plays_the_suite_and_writes_the_page(dljob, folder, small, m
     assert page.count("| srtf | 1 |") == 4
     # The policy that all are compared with comes by itself.
     assert page.count("| max-min | 1 |") == 4
+    assert ". Not played: kube-pods, " in page
     assert "suite 7" in page
     assert "count for nothing" not in page
 

@@ -117,7 +117,7 @@ def test_what_is_left_follows_from_how_far_the_job_is(played):
 def test_the_policy_is_that_of_the_system_unless_another_is_named(played):
     played.submit("a")
     assert [score["policy"] for score in played("simulate", "--live", "-o", "json").data] == [
-        "adaptive"
+        "foresight"
     ]
 
 

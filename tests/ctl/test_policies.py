@@ -15,6 +15,7 @@ def test_every_policy_tells_where_it_is_from_and_what_it_needs(dljob):
 def test_options_are_told_with_their_defaults(dljob):
     entries = {entry["name"]: entry for entry in dljob("policies", "-o", "json").data}
     assert entries["tiresias"]["options"]["thresholds"] == [3250.0, 7200.0]
+    assert entries["foresight"]["allowed"]["ageing"] == "a number from 0 to 2"
     assert "thresholds=3250,7200" in " ".join(dljob("policies").stdout.split())
 
 

@@ -42,6 +42,7 @@ from dllocal.registry import Registry
 from dllocal.serving import Server
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, Shape, State
+from tests.loops import close_loop
 
 T = TypeVar("T")
 
@@ -84,6 +85,7 @@ class Stage:
         self.store_is_away = False
         self.has_looked = True
         self.seats: dict[JobId, dict[NodeName, Seat]] = {}
+        self.worths: dict[JobId, float] = {}
         self.live: dict[JobId, dict[str, Any]] = {}
         """What the loop has seen of jobs by now and has not written yet."""
         self._scenes = itertools.count(1)
@@ -96,6 +98,7 @@ class Stage:
             policy=policies.make(policy),
             scene=self.scene,
             snapshot=self.snapshot,
+            worths=lambda: self.worths,
             wake=self._wake,
             forgive=self._forgive,
             history=self._read_history,
@@ -254,7 +257,7 @@ class Staged:
             self._error = error
         finally:
             self._ready.set()
-            self._loop.close()
+            close_loop(self._loop)
 
     async def _live(self) -> None:
         self._ending = asyncio.Event()

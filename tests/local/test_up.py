@@ -61,7 +61,9 @@ def test_a_job_from_its_submission_to_its_end(root):
 @real
 @pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
 def test_what_changes_have_cost_is_told_alike_everywhere(root, mechanism):
-    with going(root / "state", "--gpus", 2, "--mechanism", mechanism) as up:
+    # Under this policy a job of unknown speed begins on the least of its numbers of GPUs.
+    options = ("--gpus", 2, "--mechanism", mechanism, "--policy", "adaptive")
+    with going(root / "state", *options) as up:
         spec = {"gpus": {"options": [1, 2]}}
         up.submit(replay("long", root, iterations=100_000, faster=20.0, **spec))
 

@@ -146,6 +146,7 @@ def replay(name: str, root: Path, *, iterations: int, faster: float, **spec: Any
             "checkpoint": {
                 "signal": "SIGUSR1",
                 "confirm": "file",
+                "complete": "rename",
                 "shared": True,
                 "path": str(checkpoint.parent),
             },

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
+from tests.loops import close_loop
 from tests.operator.kubelets import Kubelets
 from tests.servers.api import Api
 from tests.servers.authority import Authority
@@ -24,7 +25,6 @@ from tests.servers.nodes import PATH
 
 HOST = "127.0.0.1"
 LOOK_S = 0.05
-TURNS = 10
 PROTOCOL = "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 SECOND = len("2026-01-01T00:00:00")
@@ -53,10 +53,7 @@ class Door:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(30.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        # Connections that were cut are closed at the next turns of the loop.
-        for _ in range(TURNS):
-            self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        close_loop(self._loop)
 
     def cut(self) -> None:
         """Cut whatever goes on, as a network does."""

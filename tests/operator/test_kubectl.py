@@ -114,6 +114,7 @@ def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
     assert spec["gpus"] == {"options": [1, 2], "mixed": False, "ids": "index"}
     assert spec["progress"] == {"http": True, "stallSeconds": 600}
     assert spec["checkpoint"] == {
+        "complete": "auto",
         "confirm": "exit",
         "graceSeconds": 10,
         "shared": False,

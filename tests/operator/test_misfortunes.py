@@ -23,6 +23,8 @@ Json = dict[str, Any]
 
 NODES = {"gpu-a": 4, "gpu-b": 4}
 QUICK = {
+    # These stories rely on who gets which GPUs, so they name a policy of simple rules.
+    "policy": "adaptive",
     "rules.retrySeconds": 0.2,
     "rules.longestRetrySeconds": 0.4,
     "rules.stuckSeconds": 1,

@@ -64,7 +64,7 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
 
 
 def test_running_jobs_give_up_gpus_to_one_that_comes_and_get_them_back(stage: Stage):
-    stage.start_operator()
+    stage.start_operator(settings={"policy": "adaptive"})
     stage.submit("old", iterations=4000)
     stage.wait(lambda: stage.status("old").get("allocation", {}).get("gpus") == 4)
     pids = stage.kubelets.pids()

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.loops import close_loop
+
 BLOCK = 65_536
 
 
@@ -44,7 +46,7 @@ class Wire:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+        close_loop(self._loop)
 
     def cut(self) -> None:
         """Cut all connections, of watches too."""

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from dlcore import policies
-from dlcore.model import GpuDemand, Job, JobId, Mechanism, Node, Training
+from dlcore.model import BatchRange, Cluster, GpuDemand, Job, JobId, Mechanism, Node, Training
+from dlcore.predicting import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.bounds import Bound, bound_mean_jct
+from dlsim.bounding.batches import SLACK
+from dlsim.bounds import CLOCK_S, Bound, bound_mean_jct
 from dlsim.errors import BadInput
+from dlsim.noise import Noise
 from dlsim.workloads import TracedJob, Workload
 from dlsim.world import Setting, World
 from dlwire.messages import Shape
@@ -51,6 +54,23 @@ def bound_of(workload: Workload, *nodes: Node, rounds: int = 100, **setting: obj
 
 def one_node(gpus: int) -> Node:
     return Node.of("all", gpus)
+
+
+def make_elastic(noise: Noise | None, *, maximum: int) -> TracedJob:
+    """A job of batch 64 with a type that was measured with batches of 64 and of 256."""
+    job = make_traced("elastic", options=(1,)).job
+    elastic = replace(
+        job,
+        type=JobType("batched", "", 64),
+        training=replace(job.training, batch_size=64),
+        batch=BatchRange(elastic=True, maximum=maximum),
+    )
+    return TracedJob(elastic, 1000.0, noise=noise)
+
+
+def profile_batches() -> dict[JobType, Profile]:
+    kinds = {JobType("batched", "", 64): 1.0, JobType("batched", "", 256): 0.4}
+    return {kind: Profile(kind, {Shape(1, 1): Speed(speed)}) for kind, speed in kinds.items()}
 
 
 # --- exactly known optima -----------------------------------------------------------------
@@ -245,6 +265,24 @@ def test_progress_is_told_round_by_round():
     workload, setting = make_workload(make_traced("a")), Setting(nodes=(one_node(4),))
     bound_mean_jct(workload, setting, rounds=3, watch=lambda *each: seen.append(each))
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("maximum", [64, 65, 100, 256, 700])
+@pytest.mark.parametrize("scales", [None, (60.0,), (5.0, 400.0)])
+def test_an_elastic_job_is_bounded_by_its_best_batch(maximum, scales):
+    noise = Noise((0.0, 0.5)[: len(scales)], scales) if scales else None
+    traced, profiles = make_elastic(noise, maximum=maximum), profile_batches()
+    bound = bound_of(Workload("elastic", (traced,), profiles, profiles), one_node(1))
+    truth = Predictor(
+        profiles=profiles, costs=FREE, mechanism=Mechanism.IN_PLACE, cluster=Cluster([one_node(1)])
+    )
+    fastest = 0.0
+    for batch in range(1, maximum + 1):
+        # Of the two scales the larger makes more of a large batch, and the smaller of a small one.
+        worth = max((scale + 64) / (scale + batch) for scale in scales) if scales else 1.0
+        speed = truth.speed_with(traced.job, Shape(1, 1), batch_size=batch)
+        fastest = max(fastest, speed * worth)
+    assert 1000.0 / fastest / (1.0 + SLACK) - CLOCK_S <= bound.alone_s <= 1000.0 / fastest
 
 
 def test_more_gpus_lower_the_bound():

@@ -9,18 +9,31 @@ because *any* prices must prove something true.
 import math
 import random
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dlcore import policies
+from dlcore.checking import Law
+from dlcore.contract import Decision, View
 from dlcore.limits import NamespaceLimits
-from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
+from dlcore.model import (
+    BatchRange,
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    Mechanism,
+    Node,
+    Training,
+)
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim.bounding.demands import read_demands
 from dlsim.bounding.dual import Dual, Market
 from dlsim.bounds import CLOCK_S, bound_mean_jct
+from dlsim.noise import Noise
 from dlsim.records import Record
 from dlsim.workloads import TracedJob, Workload
 from dlsim.world import Outage, Setting, World
@@ -39,6 +52,10 @@ PER_GPU = Costs(
 )
 MODELS = ("linear", "flat", "super", "peaked", "spread")
 TYPES = ("V100", "K80")
+
+
+BATCH = 64
+NOISES = (None, Noise((0.0,), (20.0,)), Noise((0.0, 0.3, 0.7), (5.0, 200.0, 50_000.0)))
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,15 @@ def make_profiles() -> dict[JobType, Profile]:
             for nodes in range(1, min(gpus, 4) + 1)
         }
         profiles[JobType(model)] = Profile(JobType(model), speeds)
+    for batch in (BATCH, 4 * BATCH):
+        kind = JobType("batched", "", batch)
+        speeds = {
+            # An iteration with four times the batch takes two and a half times as long.
+            Shape(gpus, 1, gpu_type): Speed(gpus**0.6 / (0.5 + 0.5 * batch / BATCH))
+            for gpu_type in ("", *TYPES)
+            for gpus in (1, 2, 4, 8)
+        }
+        profiles[kind] = Profile(kind, speeds)
     return profiles
 
 
@@ -95,7 +121,23 @@ def draw_job(drawn: random.Random, number: int) -> TracedJob:
         suspend=drawn.random() < 0.03,
         checkpoint=Checkpoint(shared=drawn.random() < 0.8),
     )
-    return TracedJob(job, iterations)
+    return (
+        draw_elastic(drawn, TracedJob(job, iterations))
+        if drawn.random() < 0.3
+        else TracedJob(job, iterations)
+    )
+
+
+def draw_elastic(drawn: random.Random, traced: TracedJob) -> TracedJob:
+    """Let the batch of a job change, of a type that was measured with two batches or with none."""
+    job = traced.job
+    elastic = replace(
+        job,
+        training=replace(job.training, batch_size=BATCH),
+        type=drawn.choice([job.type, JobType("batched", "", BATCH)]),
+        batch=BatchRange(elastic=True, maximum=drawn.choice([BATCH, 3 * BATCH, 16 * BATCH])),
+    )
+    return replace(traced, job=elastic, noise=drawn.choice(NOISES))
 
 
 def draw_case(seed: int) -> Case:
@@ -109,8 +151,7 @@ def draw_case(seed: int) -> Case:
     jobs = tuple(draw_job(drawn, number) for number in range(drawn.randint(1, 7)))
     if kinds == ("",):
         jobs = tuple(
-            TracedJob(replace(j.job, gpus=replace(j.job.gpus, types=())), j.iterations)
-            for j in jobs
+            replace(j, job=replace(j.job, gpus=replace(j.job.gpus, types=()))) for j in jobs
         )
     outages = (Outage(nodes[0].name, 50.0, 400.0),) if drawn.random() < 0.2 else ()
     profiles = make_profiles()
@@ -125,6 +166,39 @@ def draw_case(seed: int) -> Case:
     )
     ordered = tuple(sorted(jobs, key=lambda each: each.job.submitted_at))
     return Case(Workload(f"case {seed}", ordered, profiles, profiles), setting)
+
+
+@dataclass(frozen=True)
+class AnyBatch:
+    """Shares GPUs as ``max-min`` does, and gives each elastic job one batch that it may have."""
+
+    name: ClassVar[str] = "any-batch"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        decision = policies.make("max-min").allocate(view)
+        elastic = {s.id: s.job for s in (*view.running, *view.pending) if s.job.batch.elastic}
+        shares = {
+            job: share._replace(batch_size=self._draw(elastic[job], view.seed))
+            if job in elastic
+            else share
+            for job, share in decision.shares.items()
+        }
+        return replace(decision, shares=shares)
+
+    def _draw(self, job: Job, seed: int) -> int:
+        most = job.batch.maximum
+        return random.Random(f"{job.id} {seed}").choice([1, BATCH, 2 * BATCH, most, most])
+
+
+def draw_elastic_case(seed: int) -> Case:
+    """A case in which every batch may change and no start costs anything, so bounds are close."""
+    drawn, case = random.Random(seed), draw_case(seed)
+    jobs = tuple(draw_elastic(drawn, each) for each in case.workload.jobs[:3])
+    setting = replace(case.setting, costs=Costs(), outages=(), limits=NamespaceLimits())
+    return Case(replace(case.workload, jobs=jobs), setting)
 
 
 def can_be_bounded(case: Case) -> bool:
@@ -152,6 +226,17 @@ def test_no_policy_is_below_the_bound(number):
     bound = bound_mean_jct(case.workload, case.setting, rounds=8)
     for name in policies.NAMES:
         assert mean_jct(play(case, name), bound.jobs) >= bound.avg_jct_s, name
+
+
+@settings(max_examples=20)
+@given(number=st.integers(0, 1_000_000))
+def test_no_batch_brings_a_policy_below_the_bound(number):
+    case = draw_elastic_case(number)
+    assume(can_be_bounded(case))
+    bound = bound_mean_jct(case.workload, case.setting, rounds=8)
+    for policy in (make_short("ones"), AnyBatch()):
+        record = World(case.workload, case.setting, policy).play()
+        assert mean_jct(record, bound.jobs) >= bound.avg_jct_s, policy.name
 
 
 @settings(max_examples=20)

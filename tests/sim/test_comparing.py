@@ -90,19 +90,47 @@ def test_a_trace_that_changed_has_another_key(scenario):
     assert Task(scenario=scenario, policy="fifo").key() != before
 
 
-def test_a_change_to_a_policy_makes_only_its_own_results_stale(monkeypatch):
-    before = {name: digest_program(name) for name in policies.NAMES}
+@pytest.fixture(scope="module")
+def digests() -> dict[str, str]:
+    return {name: digest_program(name) for name in policies.NAMES}
+
+
+def find_stale(monkeypatch, before: dict[str, str], edited: str) -> set[str]:
+    """The policies whose results an edit of this file makes stale."""
     read = Path.read_bytes
-
-    def edited(path: Path) -> bytes:
-        content = read(path)
-        return content + b"# edited" if path.name == "srtf.py" else content
-
-    monkeypatch.setattr(Path, "read_bytes", edited)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Path,
+            "read_bytes",
+            lambda path: read(path) + b"# edited" * path.as_posix().endswith(f"/{edited}"),
+        )
+        digest_program.cache_clear()
+        stale = {name for name, digest in before.items() if digest_program(name) != digest}
     digest_program.cache_clear()
-    stale = {name for name, digest in before.items() if digest_program(name) != digest}
-    digest_program.cache_clear()
-    assert stale == {"srtf"}
+    return stale
+
+
+@pytest.mark.parametrize(
+    ("edited", "stale"),
+    [
+        ("dlcore/policies/srtf.py", {"srtf"}),
+        # A policy may be a package, of which its module is one file.
+        ("dlcore/policies/foresight/bids.py", {"foresight"}),
+        ("dlcore/policies/ones/searching.py", {"ones"}),
+        # What several share, also through something else that they share.
+        ("dlcore/policies/knapsack.py", {"lyra", "themis", "sia"}),
+        ("dlcore/policies/elastic_clearing.py", {"afs-l", "afs-p", "afs-s", "srtf-e", "srsf-e"}),
+        # What all go through, and what they begin with but do not consist of.
+        ("dlcore/placing.py", set(policies.NAMES)),
+        ("dlwire/messages.py", set(policies.NAMES)),
+        ("dlcore/policies/__init__.py", set()),
+        ("dlcore/explaining.py", set()),
+    ],
+)
+def test_a_change_makes_the_results_stale_of_the_policies_that_consist_of_it(
+    monkeypatch, digests, edited, stale
+):
+    assert find_stale(monkeypatch, digests, edited) == stale
 
 
 def test_a_change_to_the_bound_leaves_the_results_of_policies_alone(monkeypatch):

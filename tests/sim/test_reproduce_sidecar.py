@@ -252,6 +252,7 @@ def test_the_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
             item = f"workload-{number}/{baseline}"
             assert found[item, "makespan reduction", "%"].spread >= 0
             assert found[item, "jct reduction", "%"].ours > 0
+            assert found[f"{item}, foresight", "jct reduction", "%"].ours > 0
         assert (f"workload-{number}/sidecar", "reshape share", "%") in found
     assert any("median error of the predicted iterations" in note for note in reproduction.notes)
 

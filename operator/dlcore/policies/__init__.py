@@ -5,11 +5,12 @@ A policy of your own is one file with a class like the others, and one line in t
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlcore.contract import Policy
+from dlcore.options import read as read_option
+from dlcore.options import rules_of
 from dlcore.policies.adaptive import Adaptive
 from dlcore.policies.afs_l import AfsL
 from dlcore.policies.afs_p import AfsP
@@ -84,17 +85,14 @@ def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
     policy = POLICIES.get(name)
     if policy is None:
         raise ValueError(f"no policy is named {name!r}; {_suggest(name, NAMES)}")
-    defaults = options_of(name)
+    rules = rules_of(policy)
     values: dict[str, Any] = {}
     for key, text in (options or {}).items():
-        if key not in defaults:
-            known = _suggest(key, defaults) if defaults else "it has none"
+        if key not in rules:
+            known = _suggest(key, tuple(rules)) if rules else "it has none"
             raise ValueError(f"{name} has no option {key!r}; {known}")
-        values[key] = _parse(name, key, text, defaults[key])
-    try:
-        return policy(**values)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        values[key] = read_option(name, key, rules[key], text)
+    return policy(**values)
 
 
 def read(text: str) -> Policy:
@@ -125,30 +123,3 @@ def _suggest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     guess = nearest(word, known)
     meant = f"did you mean {guess}? " if guess else ""
     return f"{meant}known are {', '.join(known)}"
-
-
-def _parse(name: str, key: str, text: str, default: object) -> Any:
-    """Read a value of the same kind as the default."""
-    kind = next(kind for kind in _KINDS if isinstance(default, kind))
-    parse, remedy = _KINDS[kind]
-    try:
-        return parse(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"{name}: {key} cannot be {text!r}; write {remedy}") from None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
-# In this order, because a boolean is an integer too.
-_KINDS: Mapping[type, tuple[Callable[[str], Any], str]] = {
-    bool: ({"true": True, "false": False}.__getitem__, "true or false"),
-    int: (int, "a whole number"),
-    float: (_finite, "a number"),
-    tuple: (lambda text: tuple(map(_finite, text.split(","))), "numbers, as in 3250,7200"),
-    str: (str, "a word"),
-}

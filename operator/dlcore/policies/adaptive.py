@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
@@ -75,6 +76,7 @@ class Adaptive:
     name: ClassVar[str] = "adaptive"
     paper: ClassVar[str] = "SideCar (Wang et al.), III.C, Algorithms 1 and 2"
     needs: ClassVar[str] = "speeds by shape and remaining iterations"
+    assumes: ClassVar[Assumes] = BY_TIMES
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_CURVES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobState
+from dlcore.options import check
 from dlcore.policies import elastic_places, ordering, ranking
 from dlcore.policies.elastic_sharing import Contender, Draw, Sharing, Terms, measure_length
 
@@ -39,6 +41,7 @@ class AfsL:
     name: ClassVar[str] = "afs-l"
     paper: ClassVar[str] = "AFS (NSDI '21) 3.3, Algorithm 1, and 4.4"
     needs: ClassVar[str] = "speeds, iterations"
+    assumes: ClassVar[Assumes] = BY_CURVES
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     packing: bool = True
@@ -47,6 +50,9 @@ class AfsL:
     """Whether the shorter job comes first; else chance says, by the seed."""
     by_efficiency: bool = True
     """Whether efficiency counts; else the shortest job takes all that makes it faster."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         by_length = self.by_length

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
+from dlcore.options import check, declare
 from dlcore.policies import elastic_places
 from dlcore.policies.elastic_sharing import Draw, Sharing, Terms
 from dlcore.policies.elastic_turns import Taking
@@ -41,7 +43,7 @@ class AfsP:
     needs: ClassVar[str] = "nothing; it learns speeds, the longest first supposed to be linear"
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    unit_s: float = 7200.0
+    unit_s: float = declare(7200.0, at_least=1.0)
     """How long a turn is while jobs outnumber GPUs; the paper's 2 h."""
     packing: bool = True
     """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
@@ -49,8 +51,17 @@ class AfsP:
     """Whether speeds beyond the measured ones are supposed to be linear; else they are predicted."""
 
     def __post_init__(self) -> None:
-        if self.unit_s <= 0.0:
-            raise ValueError("unit_s must be positive")
+        check(self)
+
+    @property
+    def assumes(self) -> Assumes:
+        """It uses no lengths; of speeds it supposes more or less, as the option says."""
+        beyond = "supposes that beyond the measured numbers of GPUs each GPU adds as much as before"
+        return {
+            Knowledge.SPEED: "supposes that each GPU adds as much as the first, and gives it no"
+            " more than an equal share",
+            Knowledge.MEASURED: beyond if self.overestimate else GUESSES,
+        }
 
     def allocate(self, view: View) -> Decision:
         taking = Taking(view, self.unit_s)

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
+from dlcore.options import check, declare
 from dlcore.policies import elastic_places
 from dlcore.policies.elastic_sharing import Contender, Draw, Sharing, Terms
 from dlcore.policies.elastic_turns import Taking
@@ -24,16 +26,19 @@ class AfsS:
     name: ClassVar[str] = "afs-s"
     paper: ClassVar[str] = "AFS (NSDI '21) appendix D"
     needs: ClassVar[str] = "nothing; speeds, where known, tell on how many GPUs a job is fastest"
+    assumes: ClassVar[Assumes] = {
+        Knowledge.SPEED: "takes it to be fastest on the most GPUs that it allows",
+        Knowledge.MEASURED: GUESSES,
+    }
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    unit_s: float = 7200.0
+    unit_s: float = declare(7200.0, at_least=1.0)
     """How long a turn is while jobs outnumber GPUs; the paper's 2 h."""
     packing: bool = True
     """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
 
     def __post_init__(self) -> None:
-        if self.unit_s <= 0.0:
-            raise ValueError("unit_s must be positive")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         taking = Taking(view, self.unit_s)

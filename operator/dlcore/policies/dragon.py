@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
+from dlcore.options import check, declare
 from dlcore.policies import ordering
 from dlcore.rooms import Fit, Room, count_good, count_nodes, name_type
 
@@ -76,14 +77,13 @@ class Dragon:
     needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    urgent_seconds: float = 30.0
+    urgent_seconds: float = declare(30.0, at_least=0.0)
     """How long a job waits before running jobs are made smaller for it (τ)."""
-    idle_seconds: float = 60.0
+    idle_seconds: float = declare(60.0, at_least=0.0)
     """How long GPUs are idle before jobs on their nodes may have them (λ)."""
 
     def __post_init__(self) -> None:
-        if self.urgent_seconds < 0.0 or self.idle_seconds < 0.0:
-            raise ValueError("urgent_seconds and idle_seconds must not be negative")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Go through the five steps of Figure 5."""

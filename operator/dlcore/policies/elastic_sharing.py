@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dlcore.conclusions import Kept
 from dlcore.contract import View
 from dlcore.model import Cluster, JobId, JobState
 from dlcore.policies.elastic_curves import Curve, make_curve, overestimate
@@ -362,18 +363,14 @@ class _Curves:
         return max((s.gpus for s in profile.speeds if s.gpu_type == kind), default=0)
 
 
-# Conclusions only, as in dlcore.policies.ranking: without them the answers would be the same, but
-# found more slowly. A few are kept, because several simulations may take turns in one process.
-_latest: list[_Curves] = []
+_kept: Kept[_Curves] = Kept(most=8)
 
 
 def _recall_curves(view: View, *, packing: bool, overestimates: bool) -> _Curves:
-    for curves in _latest:
-        if curves.suits(view, packing=packing, overestimates=overestimates):
-            return curves
-    curves = _Curves(view, packing=packing, overestimates=overestimates)
-    _latest[:] = [curves, *_latest[:7]]
-    return curves
+    return _kept.recall(
+        lambda curves: curves.suits(view, packing=packing, overestimates=overestimates),
+        lambda: _Curves(view, packing=packing, overestimates=overestimates),
+    )
 
 
 def keep_packed(options: tuple[int, ...], kind: str, cluster: Cluster) -> tuple[int, ...]:

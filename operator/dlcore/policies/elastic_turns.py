@@ -50,10 +50,12 @@ class Taking:
         """Running jobs that have just had a unit of time."""
         self.waiting: list[JobState] = []
         """Jobs without GPUs that had some before."""
-        for order, seconds in old.scheduled.items():
-            if order not in self.scheduled and (state := _find(view, order)) is not None:
-                self.scheduled[order] = seconds
-                self.waiting.append(state)
+        for block in view.pending.blocks:
+            # In a long queue most jobs had some GPUs before, and an event changes few blocks.
+            there = block.ask(_by_order)
+            for order in there.keys() & old.scheduled.keys():
+                self.scheduled[order] = old.scheduled[order]
+                self.waiting.append(there[order])
 
     @property
     def is_contended(self) -> bool:
@@ -83,14 +85,17 @@ class Taking:
 
     def _line(self, left: Left) -> Iterator[JobState]:
         yield from (state for state in self.view.running if state.order not in self.evicted)
-        # A job that runs comes before one that waits with the same counter: it need not restart.
-        evicted = [state for state in self.view.running if state.order in self.evicted]
+        if left.most == 0:
+            return
         behind = [state for state in self.waiting if self.units(state.order) > 0]
         behind_orders = {state.order for state in behind}
         for block in self.view.pending.blocks:
             if block.ask(fewest_needed) <= left.most:
                 yield from self._iter_new(block, behind_orders, left)
-        again = [(self.units(s.order), s.placement is None, s.order, s) for s in evicted + behind]
+        # A job that runs comes before one that waits with the same counter: it need not restart.
+        evicted = [state for state in self.view.running if state.order in self.evicted]
+        fitting = [state for state in behind if state.least <= left.most]
+        again = [(self.units(s.order), s.placement is None, s.order, s) for s in evicted + fitting]
         yield from (state for _, _, _, state in sorted(again, key=lambda entry: entry[:3]))
 
     def _iter_new(self, block: Block[JobState], behind: set[int], left: Left) -> Iterator[JobState]:
@@ -114,12 +119,8 @@ class Taking:
         return replace(decision, state=turns, wake_at=wake_at)
 
 
-def _find(view: View, order: int) -> JobState | None:
-    """The waiting job at that place, unless it has ended."""
-    if not view.pending:
-        return None
-    found = view.pending.find(order)
-    return found if found.order == order else None
+def _by_order(states: tuple[JobState, ...]) -> dict[int, JobState]:
+    return {state.order: state for state in states}
 
 
 def _add_leasts(states: tuple[JobState, ...]) -> int:

@@ -9,5 +9,10 @@ def time_saved(view: View, state: JobState, before: Shape, after: Shape) -> floa
     """By how many seconds the training ends sooner; 0 if it does not, or if nothing is known."""
     old = view.predictor.training_time(state, before, view.now)
     new = view.predictor.training_time(state, after, view.now)
+    return shortens(old, new)
+
+
+def shortens(old: float, new: float) -> float:
+    """By how much a time is shorter than another one; 0 if it is not."""
     # Two infinite times are compared, never subtracted.
     return old - new if new < old else 0.0

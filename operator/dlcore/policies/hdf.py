@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
+from dlcore.options import check, declare
 from dlcore.policies import pricing
-from dlcore.policies.sharing import Claim, read_claims, settle, weigh
+from dlcore.policies.sharing import Claim, read_claims, settle_at_prices, weigh
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +29,29 @@ class HighestDensityFirst:
     name: ClassVar[str] = "hdf"
     paper: ClassVar[str] = "highest density first, with an exponent"
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    assumes: ClassVar[Assumes] = BY_CLAIMS
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    beta: float = 0.3
+    beta: float = declare(0.3, at_least=0.0, at_most=4.0)
     """How much the time left matters."""
-    base: float = 2.0
+    base: float = declare(2.0, at_least=1.0, at_most=1000.0)
     """How many times as much a job counts as one whose priority is one lower."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.beta <= 4.0:
-            raise ValueError("beta must be from 0 to 4")
-        if self.base < 1.0:
-            raise ValueError("base must be at least 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Share each type of GPU out by density."""
         claims = read_claims(view)
-        wants: dict[JobId, int] = {}
+        priced: dict[JobId, pricing.Priced] = {}
         for kind, several in claims.by_type.items():
             # Of two that are worth the same, the one that came first.
             several.sort(key=lambda claim: claim.state.order)
             prices = [self._price(claim) for claim in several]
             counts = pricing.fill([c.curve for c in several], prices, claims.gpus[kind])
-            wants.update((c.state.id, n) for c, n in zip(several, counts, strict=True) if n)
-        return settle(view, claims, wants)
+            for claim, price, count in zip(several, prices, counts, strict=True):
+                priced[claim.state.id] = pricing.Priced(claim.curve, price, count)
+        return settle_at_prices(view, claims, priced)
 
     def _price(self, claim: Claim) -> float:
         """What a unit of the job's speed counts for; speeds of a curve are shares of its peak."""

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
+from dlcore.options import check, declare
 from dlcore.policies.hulls import Curve
 from dlcore.policies.ordering import BEHIND, keep_all
 from dlcore.policies.sharing import Claim, read_claims, settle
@@ -61,14 +63,14 @@ class Hesrpt:
     name: ClassVar[str] = "hesrpt"
     paper: ClassVar[str] = "heSRPT (arXiv 1903.09346), theorem 3"
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    assumes: ClassVar[Assumes] = BY_CLAIMS
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    p: float = 0.0
+    p: float = declare(0.0, at_least=0.0, below=1.0)
     """The exponent of all speeds; 0: it is fitted to their curves."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.p < 1.0:
-            raise ValueError("p must be at least 0 and below 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Share each type of GPU out by the closed form, if it is not as the last time."""

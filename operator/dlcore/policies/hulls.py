@@ -8,7 +8,7 @@ the best share is found step by step, greedily.
 
 import itertools
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,12 +67,14 @@ class Curve:
         """With how many GPUs it is fastest."""
         return self.options[-1]
 
+    def options_to(self, gpus: int) -> tuple[int, ...]:
+        """The options up to so many GPUs."""
+        return self.options[: bisect_right(self.options, gpus)]
+
     def speed(self, gpus: int) -> float:
         """The speed with an option, or with the largest one below; 0 with fewer than the least."""
-        return max(
-            (s for option, s in zip(self.options, self.speeds, strict=True) if option <= gpus),
-            default=0.0,
-        )
+        place = bisect_right(self.options, gpus)
+        return self.speeds[place - 1] if place else 0.0
 
 
 def _fit_slope(points: Sequence[tuple[float, float]]) -> float:

@@ -45,6 +45,11 @@ def solve(
     additions; beyond, the greedy shares are kept, which are less than one step of one job from the
     bound.
     """
+    if gpus <= 0 or not curves:
+        return [0] * len(curves)
+    if len(curves) == 1 and prices[0] > 0.0:
+        # Auctions of one job are most of them where leases end one by one.
+        return [max(curves[0].options_to(gpus), default=0)]
     counts = fill(curves, prices, gpus)
     options = _list_options(curves, prices)
     rate = _find_rate(curves, prices, gpus)

@@ -1,13 +1,16 @@
 """Kubernetes without gangs: pods are bound one by one, and part of a job may hold GPUs idle."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, JobState, NodeName
+from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName
+from dlcore.options import check
 from dlcore.policies import ordering
 from dlcore.rooms import Room, count_nodes, largest_possible, name_type
 
@@ -44,6 +47,9 @@ class KubePods:
     """Whether unbound pods come in an order that is drawn, and not in that of their jobs."""
     partial: bool = False
     """Whether a job trains with some of its pods where one of its optional numbers allows that."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         room = Room(view.cluster, [s.placement for s in view.running if s.placement is not None])
@@ -91,6 +97,14 @@ class _Pods:
         self.gang = state.gang or ordering.count_requested(state, view)
         self.nodes = count_nodes(held) if held is not None else {}
         self.bound = sum(self.nodes.values())
+        self._cluster = view.cluster
+
+    @cached_property
+    def _sites(self) -> list["_Site"]:
+        """Where the job could become whole; made when its first pod is bound."""
+        state, cluster = self.state, self._cluster
+        choices = ordering.choices_of_types(state, cluster)
+        return [_Site(state, kinds, cluster, self.gang) for kinds in choices]
 
     @property
     def missing(self) -> int:
@@ -107,8 +121,10 @@ class _Pods:
     def bind(self, room: Room) -> bool:
         """Bind one pod to the emptiest node, if any has room for it."""
         state, nodes = self.state, self.nodes
-        feasible = _iter_feasible(room, state, nodes, self.gang)
-        node = max(feasible, key=room.nodes.__getitem__, default=None)
+        feasible = (site.iter_feasible(room, nodes) for site in self._sites)
+        node = max(
+            itertools.chain.from_iterable(feasible), key=room.nodes.__getitem__, default=None
+        )
         if node is None:
             return False
         # Whatever number of GPUs it has there, it is one pod there that asks for the rest.
@@ -124,30 +140,42 @@ class _Pods:
         return Share(self.bound, _ITS_TURN, kind, self.nodes, gang=0 if trains else self.gang)
 
 
-def _iter_feasible(
-    room: Room, state: JobState, nodes: dict[NodeName, int], gang: int
-) -> Iterator[NodeName]:
-    """The nodes with room for a pod from which the job can still become whole some day."""
-    cluster = room.cluster
-    demand = state.job.gpus
-    for kinds in ordering.choices_of_types(state, cluster):
-        there = list(ordering.nodes_of(state, kinds, cluster))
-        if not nodes.keys() <= set(there):
-            continue
-        sizes = {node: len(cluster.usable[node]) for node in there}
-        for node in there:
-            if room.nodes[node] <= 0 or not (node in nodes or room.takes_pod(state, node)):
+class _Site:
+    """The nodes of one choice of types that a job may be on, and whether it can be whole there."""
+
+    def __init__(
+        self, state: JobState, kinds: tuple[str, ...], cluster: Cluster, gang: int
+    ) -> None:
+        self.state = state
+        self.gang = gang
+        self.max_nodes = state.job.gpus.max_nodes
+        there = ordering.nodes_of(state, kinds, cluster)
+        self.sizes = {node: len(cluster.usable[node]) for node in there}
+
+    @cached_property
+    def _widest_first(self) -> list[NodeName]:
+        return sorted(self.sizes, key=self.sizes.__getitem__, reverse=True)
+
+    @cached_property
+    def _total(self) -> int:
+        return sum(self.sizes.values())
+
+    def iter_feasible(self, room: Room, nodes: Collection[NodeName]) -> Iterator[NodeName]:
+        """The nodes with room for a pod from which the job can still become whole some day."""
+        if not all(node in self.sizes for node in nodes):
+            return
+        for node in self.sizes:
+            if room.nodes[node] <= 0 or not (node in nodes or room.takes_pod(self.state, node)):
                 continue
-            if _can_complete({*nodes, node}, sizes, demand.max_nodes, gang):
+            if self._can_complete({*nodes, node}):
                 yield node
 
-
-def _can_complete(
-    nodes: set[NodeName], sizes: dict[NodeName, int], max_nodes: int | None, gang: int
-) -> bool:
-    """Whether a job on these nodes, and some more of those it may use, could ever be whole."""
-    if max_nodes is not None and len(nodes) > max_nodes:
-        return False
-    others = sorted((size for node, size in sizes.items() if node not in nodes), reverse=True)
-    more = None if max_nodes is None else max_nodes - len(nodes)
-    return sum(sizes[node] for node in nodes) + sum(others[:more]) >= gang
+    def _can_complete(self, nodes: set[NodeName]) -> bool:
+        """Whether a job on these nodes, and some more of those it may use, could ever be whole."""
+        if self.max_nodes is None:
+            return self._total >= self.gang
+        if len(nodes) > self.max_nodes:
+            return False
+        others = (node for node in self._widest_first if node not in nodes)
+        more = itertools.islice(others, self.max_nodes - len(nodes))
+        return sum(self.sizes[node] for node in (*nodes, *more)) >= self.gang

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
+from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
+from dlcore.options import check
 from dlcore.policies import knapsack
 from dlcore.policies.hulls import Curve, make_curve
 from dlcore.policies.sharing import Claim, read_claims, settle
@@ -27,23 +30,33 @@ class Lyra:
     a long one. The paper's own cluster stops a job only when borrowed servers are called back; with
     ``preempts=false`` running jobs come before all that wait, and are only made smaller. Jobs of
     higher priority come first; in the knapsack all count alike. The paper decides periodically and
-    this policy at every event.
+    this policy at every event. The paper's base demand is what the user of an elastic job asks for, and
+    here the least that the job can run on. Where jobs could do with a single GPU, that lets all of them
+    in with one each, and the longest get nearly all the rest, because they save most seconds; with
+    ``requested=true`` jobs come in with what they requested.
     """
 
     name: ClassVar[str] = "lyra"
     paper: ClassVar[str] = "Lyra (EuroSys '23) 5, elastic phase"
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    assumes: ClassVar[Assumes] = BY_CLAIMS
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     preempts: bool = True
     """Whether a job that needs less time yet takes the place of a running one."""
+    requested: bool = False
+    """Whether a job comes in with what it requested, and not with the least that it can run on."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Admit, then share out, for each type of GPU."""
         claims = read_claims(view)
         wants: dict[JobId, int] = {}
         for kind, several in claims.by_type.items():
-            admitted, left = self._admit(several, claims.gpus[kind])
+            based = map(_base_on_request, several) if self.requested else several
+            admitted, left = self._admit(based, claims.gpus[kind])
             more = find_more(admitted, left)
             wants.update(
                 (claim.state.id, claim.curve.least + extra)
@@ -65,6 +78,19 @@ class Lyra:
         state = claim.state
         waits = not self.preempts and not claim.held
         return (waits, -state.job.priority, claim.remaining(claim.curve.least), state.order)
+
+
+def _base_on_request(claim: Claim) -> Claim:
+    """The same job, as if it could run on no less than it requested."""
+    return claim._replace(curve=_cut(claim.curve, claim.state.job.gpus.requested))
+
+
+# Few kinds of jobs are many jobs, and what is concluded from a curve stays with it.
+@lru_cache(maxsize=4096)
+def _cut(curve: Curve, gpus: int) -> Curve:
+    """The curve from its largest option up to so many GPUs on."""
+    first = max(0, len(curve.options_to(gpus)) - 1)
+    return make_curve(curve.options[first:], curve.speeds[first:])
 
 
 def find_more(claims: list[Claim], gpus: int) -> list[int]:

@@ -9,6 +9,7 @@ import heapq
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState
@@ -36,6 +37,10 @@ class MaxMin:
     name: ClassVar[str] = "max-min"
     paper: ClassVar[str] = "AFS (Hwang et al.), 2.2 and 5.1 (baseline)"
     needs: ClassVar[str] = "nothing; speeds, where known, keep it from overdoing"
+    assumes: ClassVar[Assumes] = {
+        Knowledge.SPEED: "takes it to be fastest on the most GPUs that it allows",
+        Knowledge.MEASURED: GUESSES,
+    }
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
@@ -39,6 +40,7 @@ class Optimus:
     name: ClassVar[str] = "optimus"
     paper: ClassVar[str] = "SideCar (Wang et al.), V.B; Optimus (Peng et al.), 4.1"
     needs: ClassVar[str] = "speeds by shape and remaining iterations"
+    assumes: ClassVar[Assumes] = BY_TIMES
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:

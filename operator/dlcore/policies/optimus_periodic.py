@@ -9,24 +9,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, JobState
+from dlcore.model import Cause, CauseCode, JobId, JobState
+from dlcore.options import check, declare
 from dlcore.policies.counting import Counts
-from dlcore.policies.gains import time_saved
-from dlcore.policies.ordering import NO_ROOM, keep_all
+from dlcore.policies.gains import shortens, time_saved
+from dlcore.policies.ordering import NEXT_ROUND, keep_all
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
 _FASTER_WITH_MORE = Cause(CauseCode.FASTER_WITH_MORE)
 _FASTER_WITH_FEWER = Cause(CauseCode.FASTER_WITH_FEWER)
-_NEXT_ROUND = Cause(CauseCode.NEXT_ROUND)
 
 
 class Round(NamedTuple):
     """What the policy remembers: when it shares out again."""
 
     next_at: float
+
+
+Times = dict[tuple[JobId, int], float]
+"""By job and number of GPUs, of the type that it has in this round."""
 
 
 class _Step(NamedTuple):
@@ -69,28 +74,29 @@ class OptimusPeriodic:
     name: ClassVar[str] = "optimus-periodic"
     paper: ClassVar[str] = "Optimus (Peng et al.), 4.1; ONES (Bian et al.), 4.2 (baseline)"
     needs: ClassVar[str] = "speeds by shape and remaining iterations"
+    assumes: ClassVar[Assumes] = BY_TIMES
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    period_seconds: float = 600.0
+    period_seconds: float = declare(600.0, at_least=1.0)
     """How long it is from one round to the next."""
 
     def __post_init__(self) -> None:
-        if self.period_seconds <= 0.0:
-            raise ValueError("period_seconds must be positive")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Hold a round if one is due; else leave everything as it is."""
         last = view.state
         if isinstance(last, Round) and view.now < last.next_at:
             shares = keep_all(view.running)
-            return Decision(shares, wait=_NEXT_ROUND, wake_at=last.next_at, state=last)
+            return Decision(shares, wait=NEXT_ROUND, wake_at=last.next_at, state=last)
         counts = Counts(view, fastest_first=True)
         served = list(_give_least(counts, view))
         _give_best(counts, served)
         next_at = view.now + self.period_seconds
         return Decision(
             {state.id: _share(counts, state) for state in served},
-            wait=NO_ROOM,
+            # The same reason as between rounds, so that no job is told another one twice a round.
+            wait=NEXT_ROUND,
             wake_at=next_at,
             state=Round(next_at),
         )
@@ -108,32 +114,42 @@ def _give_least(counts: Counts, view: View) -> Iterable[JobState]:
 
 def _give_best(counts: Counts, states: Iterable[JobState]) -> None:
     """Give what is left step by step to the job that gains most for each GPU."""
-    steps = [step for state in states if (step := _best_step(counts, state)) is not None]
+    times: Times = {}
+    steps = [step for state in states if (step := _best_step(counts, state, times)) is not None]
     heapq.heapify(steps)
     while steps:
         step = heapq.heappop(steps)
         is_given = counts.raise_to(step.state, step.gpus)
-        again = _best_step(counts, step.state)
+        again = _best_step(counts, step.state, times)
         # Where others took GPUs since, a smaller step may still be possible; the same one is not.
         if again is not None and (is_given or again != step):
             heapq.heappush(steps, again)
 
 
-def _best_step(counts: Counts, state: JobState) -> _Step | None:
+def _best_step(counts: Counts, state: JobState, times: Times) -> _Step | None:
     """The larger number of GPUs with the largest gain for each GPU more, of those still there."""
-    view, has = counts.view, counts.gpus[state.id]
+    has = counts.gpus[state.id]
     kinds = counts.kinds[state.id]
     most = has + counts.left_of(kinds)
     options = [option for option in state.job.gpus.options if has < option <= most]
     if not options:
         return None
     kind = "+".join(sorted(kinds))
-    before = view.predictor.shape(has, kind)
+    before = _training_time(counts.view, state, has, kind, times)
     best = _Step(0.0, state.order, has, state)
     for gpus in options:
-        saved = time_saved(view, state, before, view.predictor.shape(gpus, kind))
+        saved = shortens(before, _training_time(counts.view, state, gpus, kind, times))
         best = min(best, _Step(-saved / (gpus - has), state.order, gpus, state))
     return best if best.loss < 0.0 else None
+
+
+def _training_time(view: View, state: JobState, gpus: int, kind: str, times: Times) -> float:
+    """How long the job trains yet; found once a round, because each step asks for most of them again."""
+    known = times.get((state.id, gpus))
+    if known is None:
+        shape = view.predictor.shape(gpus, kind)
+        known = times[state.id, gpus] = view.predictor.training_time(state, shape, view.now)
+    return known
 
 
 def _share(counts: Counts, state: JobState) -> Share:

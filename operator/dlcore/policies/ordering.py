@@ -26,6 +26,7 @@ from dlcore.rooms import (
 # One object each for all who wait, because thousands do and each is compared at every event.
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 BEHIND = Cause(CauseCode.BEHIND)
+NEXT_ROUND = Cause(CauseCode.NEXT_ROUND)
 
 Count = Callable[[JobState, View], int]
 """How many GPUs a job without any shall have."""

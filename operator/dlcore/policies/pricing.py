@@ -10,10 +10,12 @@ price x gain in speed is greatest. Pure functions of numbers; policies call them
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from dlcore.model import JobId
 from dlcore.policies.hulls import Curve, Step
 
 Slots = list[tuple[float, float]]
@@ -104,6 +106,40 @@ def fill(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> list[in
         gpus -= larger - counts[job]
         counts[job] = larger
     return counts
+
+
+class Priced(NamedTuple):
+    """A job at its price, with the GPUs that it was given."""
+
+    curve: Curve
+    price: float
+    given: int
+
+    @property
+    def worth(self) -> float:
+        """What the last GPU that it was given is worth to it, or the first one where it has none."""
+        reached = 0.0
+        for gpus, gain in self.curve.steps:
+            reached += gpus
+            if reached >= self.given:
+                return self.price * gain
+        return 0.0
+
+
+class Worths(Mapping[JobId, float]):
+    """What a GPU is worth to each job; found when asked, because few of thousands are asked about."""
+
+    def __init__(self, priced: Mapping[JobId, Priced]) -> None:
+        self._priced = priced
+
+    def __getitem__(self, job: JobId) -> float:
+        return self._priced[job].worth
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._priced)
+
+    def __len__(self) -> int:
+        return len(self._priced)
 
 
 def _rank_steps(curves: Sequence[Curve], prices: Sequence[float]) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from dlcore.conclusions import Kept
 from dlcore.contract import View
 from dlcore.model import JobState
 from dlcore.policies.ordering import (
@@ -144,16 +145,10 @@ class _Paces:
             self.waiting.clear()
 
 
-# Conclusions only, as in dlcore.relating: without them the answers would be the same, but found
-# more slowly. A few are kept, because several simulations may take turns in one process.
-_latest: list[_Paces] = []
+_kept: Kept[_Paces] = Kept(most=8)
 
 
 def _find_paces(view: View, rule: _Rule) -> _Paces:
-    for paces in _latest:
-        if paces.suits(view, rule):
-            paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
-            return paces
-    paces = _Paces(view, rule)
-    _latest[:] = [paces, *_latest[:7]]
+    paces = _kept.recall(lambda paces: paces.suits(view, rule), lambda: _Paces(view, rule))
+    paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
     return paces

@@ -6,14 +6,17 @@ A policy reads the jobs as claims (:func:`read_claims`), decides numbers type by
 names the causes. The policies know nothing of nodes.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dlcore.conclusions import Kept
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
 from dlcore.policies.hulls import Curve, make_curve
 from dlcore.policies.ordering import BEHIND, keep, keep_all
+from dlcore.policies.pricing import Priced, Worths
 from dlcore.predicting import SUPPOSED_S
 from dlcore.profiles import JobType
 from dlcore.relating import usual_growth
@@ -97,14 +100,14 @@ def weigh(state: JobState, base: float) -> float:
 # --- claims -------------------------------------------------------------------------------
 
 
-def read_claims(view: View) -> Claims:
+def read_claims(view: View, *, elsewhere: bool = False) -> Claims:
     """
-    Read all jobs as claims on one type of GPU each.
+    Read all jobs as claims on one type of GPU each, and if asked what they would be on others.
 
     A running job keeps its type. A pending one is taken to the acceptable type on which it would
     be fastest with an equal share of that type's GPUs, of the jobs seen so far.
     """
-    reading = _Reading(view)
+    reading = _Reading(view, elsewhere=elsewhere)
     for state in view.running:
         reading.add_running(state)
     for block in view.pending.blocks:
@@ -113,20 +116,36 @@ def read_claims(view: View) -> Claims:
     return Claims(reading.by_type, reading.gpus, reading.fixed, reading.odd, reading.elsewhere)
 
 
+class _Curves:
+    """The curves of jobs, for as long as the profiles and the cluster are the same."""
+
+    def __init__(self, view: View) -> None:
+        self.profiles = view.predictor.profiles
+        self.cluster = view.cluster
+        self.curves: dict[tuple[JobType, str, tuple[int, ...], int], tuple[Curve | None, bool]] = {}
+        """With each whether it comes from any knowledge."""
+        self.limits: dict[tuple[str, int | None], int] = {}
+
+    def suits(self, view: View) -> bool:
+        """Whether this is about the same things."""
+        return self.profiles is view.predictor.profiles and self.cluster is view.cluster
+
+
+_kept: Kept[_Curves] = Kept(most=8)
+
+
 class _Reading:
     """Claims while they are read; jobs that are alike share a curve."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, elsewhere: bool) -> None:
         self.view = view
+        self.reads_elsewhere = elsewhere
         self.by_type: dict[str, list[Claim]] = {kind: [] for kind in view.cluster.types}
         self.gpus = dict(view.cluster.totals)
         self.fixed: list[JobState] = []
         self.odd: list[JobState] = []
         self.elsewhere: dict[JobId, list[Claim]] = {}
-        self._curves: dict[
-            tuple[JobType, str, tuple[int, ...], int], tuple[Curve | None, bool]
-        ] = {}
-        self._limits: dict[tuple[str, int | None], int] = {}
+        self._known = _kept.recall(lambda curves: curves.suits(view), lambda: _Curves(view))
 
     def add_running(self, state: JobState) -> None:
         assert state.placement is not None
@@ -152,7 +171,7 @@ class _Reading:
             self.odd.append(state)
             return
         self.by_type[claim.gpu_type].append(claim)
-        if len(kinds) > 1:
+        if self.reads_elsewhere and len(kinds) > 1:
             others = [self._claim(state, other) for other in kinds if other != kind]
             self.elsewhere[state.id] = [other for other in others if other is not None]
 
@@ -162,7 +181,8 @@ class _Reading:
         for kind in kinds:
             fair = self.gpus[kind] / (len(self.by_type[kind]) + 1)
             most = min(max(fair, state.least), self._limit(state, kind))
-            gpus = max(option for option in state.job.gpus.options if option <= most)
+            options = state.job.gpus.options
+            gpus = options[bisect_right(options, most) - 1]
             rated = (predictor.speed(state.job, predictor.shape(gpus, kind)), fair)
             if rated > best:
                 best, chosen = rated, kind
@@ -173,17 +193,17 @@ class _Reading:
         if state.picky or state.needs is not None:
             return largest_possible(state, self.view.cluster, kind)
         key = (kind, state.job.gpus.max_nodes)
-        known = self._limits.get(key)
+        known = self._known.limits.get(key)
         if known is None:
-            known = self._limits[key] = largest_possible(state, self.view.cluster, kind)
+            known = self._known.limits[key] = largest_possible(state, self.view.cluster, kind)
         return known
 
     def _claim(self, state: JobState, kind: str) -> Claim | None:
         limit = self._limit(state, kind)
         key = (state.job.type, kind, state.job.gpus.options, limit)
-        found = self._curves.get(key)
+        found = self._known.curves.get(key)
         if found is None:
-            found = self._curves[key] = self._draw(state, kind, limit)
+            found = self._known.curves[key] = self._draw(state, kind, limit)
         curve, is_known = found
         if curve is None:
             return None
@@ -234,6 +254,12 @@ def settle(view: View, claims: Claims, wants: Mapping[JobId, int]) -> Decision:
     if claims.odd or len(view.cluster.types) > 1:
         settling.serve_others(claims)
     return Decision(settling.shares, wait=BEHIND)
+
+
+def settle_at_prices(view: View, claims: Claims, priced: Mapping[JobId, Priced]) -> Decision:
+    """Make shares of what jobs were given at their prices, and say what GPUs are worth to them."""
+    wants = {job: each.given for job, each in priced.items() if each.given}
+    return replace(settle(view, claims, wants), worths=Worths(priced))
 
 
 class _Settling:
@@ -330,15 +356,25 @@ class _Settling:
     def serve_others(self, claims: Claims) -> None:
         """Give what is left to jobs without GPUs, of any type that they accept."""
         waiting = (c.state for c in claims if c.state.placement is None)
+        vain: set[tuple[object, ...]] = set()
         for state in (*claims.odd, *waiting):
             if self.room.total == 0:
                 return
             share = self.shares.get(state.id)
-            if state.least <= self.room.total and (share is None or share.nodes is None):
-                fit = self.room.find(state, state.least)
-                if fit is not None:
-                    self.room.take(fit.nodes, state)
-                    self.shares[state.id] = Share(state.least, _ITS_TURN, fit.gpu_type, fit.nodes)
+            if state.least > self.room.total or (share is not None and share.nodes is not None):
+                continue
+            # The room only shrinks here, and hundreds that wait for the same may be asked about.
+            demand = state.job.gpus
+            asked = (state.least, demand.types, demand.mixed, demand.max_nodes, demand.whole_nodes)
+            is_plain = not state.bound_to and state.needs is None
+            if is_plain and asked in vain:
+                continue
+            fit = self.room.find(state, state.least)
+            if fit is not None:
+                self.room.take(fit.nodes, state)
+                self.shares[state.id] = Share(state.least, _ITS_TURN, fit.gpu_type, fit.nodes)
+            elif is_plain:
+                vain.add(asked)
 
 
 def withdraw(placement: Placement, gpus: int) -> dict[NodeName, int]:

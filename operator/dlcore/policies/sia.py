@@ -8,12 +8,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy import optimize, sparse
 
+from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState
+from dlcore.options import check, declare
 from dlcore.policies import knapsack
 from dlcore.policies.hulls import make_curve
-from dlcore.policies.ordering import BEHIND, keep_all
+from dlcore.policies.ordering import NEXT_ROUND, keep_all
 from dlcore.policies.sharing import Claim, Claims, read_claims, settle
 
 DECIMALS = 2
@@ -80,47 +82,40 @@ class Sia:
     name: ClassVar[str] = "sia"
     paper: ClassVar[str] = "Sia (SOSP '23) 3.4, as released"
     needs: ClassVar[str] = "speeds by number of GPUs"
+    assumes: ClassVar[Assumes] = {Knowledge.SPEED: USUAL_CURVE, Knowledge.MEASURED: GUESSES}
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    period: float = 60.0
+    period: float = declare(60.0, at_least=1.0)
     """How many seconds a round takes."""
-    power: float = -0.5
+    power: float = declare(-0.5, at_least=-10.0, below=0.0)
     """Below 0: the lower, the more a job counts that is far from its fastest."""
-    penalty: float = 1.1
+    penalty: float = declare(1.1, above=0.0)
     """What a job counts that gets nothing."""
-    jobs: int = 1000
+    jobs: int = declare(1000, at_least=2, at_most=100_000)
     """Among how many jobs a round decides."""
-    nodes: int = 1000
+    nodes: int = declare(1000, at_least=1, at_most=1_000_000)
     """How many nodes the search may look at."""
-    ties: str = "last"
+    ties: str = declare("last", words=("first", "last"))
     """Which of jobs that count alike is served: the one that came "first" or "last"."""
-    gap: float = 0.0
+    gap: float = declare(0.0, at_least=0.0, below=1.0)
     """How far from the optimum the search may end, as a share of it."""
 
     def __post_init__(self) -> None:
-        if self.period <= 0.0:
-            raise ValueError("period must be positive")
-        if self.power >= 0.0:
-            raise ValueError("power must be negative")
-        if self.penalty <= 0.0:
-            raise ValueError("penalty must be positive")
-        if self.ties not in ("first", "last"):
-            raise ValueError("ties must be first or last")
-        if self.jobs < 2 or self.nodes < 1 or not 0.0 <= self.gap < 1.0:
-            raise ValueError("jobs must be at least 2, nodes at least 1, and gap from 0 to 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Decide if a round begins; else leave everything as it is."""
         old = view.state if isinstance(view.state, Rounds) else Rounds(view.now, {}, {})
         if view.now < old.next_at:
             shares = keep_all(view.running)
-            return Decision(shares, wait=BEHIND, state=old, wake_at=_wake(view, old))
-        claims = read_claims(view)
+            return Decision(shares, wait=NEXT_ROUND, state=old, wake_at=_wake(view, old))
+        claims = read_claims(view, elsewhere=True)
         chosen, wants = self._choose(view, claims, old)
         next_at = (math.floor(view.now / self.period) + 1.0) * self.period
         decision = settle(view, claims.replace(chosen), wants)
         new = _remember(view, old, decision.shares, next_at)
-        return replace(decision, state=new, wake_at=_wake(view, new))
+        # Jobs without a share wait for the same reason as jobs that arrive before the next round.
+        return replace(decision, wait=NEXT_ROUND, state=new, wake_at=_wake(view, new))
 
     def _choose(
         self, view: View, claims: Claims, old: Rounds

@@ -1,14 +1,17 @@
 """Constant prices: the least total flow time of jobs that are all there."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
+from dlcore.options import check, declare
 from dlcore.policies import pricing
-from dlcore.policies.sharing import Claim, read_claims, settle, weigh
+from dlcore.policies.sharing import Claim, read_claims, settle_at_prices, weigh
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +34,24 @@ class SmartFill:
     name: ClassVar[str] = "smartfill"
     paper: ClassVar[str] = "SmartFill (arXiv 2509.01811), constant prices"
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    assumes: ClassVar[Assumes] = BY_CLAIMS
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    base: float = 2.0
+    base: float = declare(2.0, at_least=1.0, at_most=1000.0)
     """How many times as much a job counts as one whose priority is one lower."""
 
     def __post_init__(self) -> None:
-        if self.base < 1.0:
-            raise ValueError("base must be at least 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Price all jobs and share each type of GPU out at these prices."""
         claims = read_claims(view)
-        wants: dict[JobId, int] = {}
+        priced: dict[JobId, pricing.Priced] = {}
         for kind, several in claims.by_type.items():
-            wants.update(self._share_out(several, claims.gpus[kind]))
-        return settle(view, claims, wants)
+            priced.update(self._share_out(several, claims.gpus[kind]))
+        return settle_at_prices(view, claims, priced)
 
-    def _share_out(self, claims: list[Claim], gpus: int) -> dict[JobId, int]:
+    def _share_out(self, claims: list[Claim], gpus: int) -> Iterator[tuple[JobId, pricing.Priced]]:
         weights = [weigh(claim.state, self.base) for claim in claims]
         # Of two that take as long, the one that weighs more ends first.
         keys = [
@@ -61,4 +64,5 @@ class SmartFill:
         hulls = [curve.steps for curve in curves]
         prices = pricing.find_prices(hulls, [weights[i] for i in order], gpus)
         counts = pricing.fill(curves, prices, gpus)
-        return {claim.state.id: count for claim, count in zip(ranked, counts, strict=True) if count}
+        for claim, price, count in zip(ranked, prices, counts, strict=True):
+            yield claim.state.id, pricing.Priced(claim.curve, price, count)

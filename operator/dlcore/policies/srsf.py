@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_RANK, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.policies import ordering, ranking
@@ -20,6 +21,7 @@ class Srsf:
     name: ClassVar[str] = "srsf"
     paper: ClassVar[str] = "Tiresias (NSDI '19) 3.2"
     needs: ClassVar[str] = "speeds, iterations"
+    assumes: ClassVar[Assumes] = BY_RANK
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_RANK, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.policies import ordering, ranking
@@ -22,6 +23,7 @@ class Srtf:
     name: ClassVar[str] = "srtf"
     paper: ClassVar[str] = "AFS (NSDI '21) 5.1"
     needs: ClassVar[str] = "speeds, iterations"
+    assumes: ClassVar[Assumes] = BY_RANK
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlcore.assuming import BY_CURVES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
+from dlcore.options import check
 from dlcore.policies import elastic_leftovers, ordering, ranking
 
 
@@ -27,10 +29,14 @@ class SrtfE:
     name: ClassVar[str] = "srtf-e"
     paper: ClassVar[str] = "AFS (NSDI '21) 5.5 (baseline)"
     needs: ClassVar[str] = "speeds, iterations"
+    assumes: ClassVar[Assumes] = BY_CURVES
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     packing: bool = True
     """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         line = ranking.rank(view, by_service=False, count=ordering.count_requested)

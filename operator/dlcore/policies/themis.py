@@ -1,16 +1,20 @@
 """Themis: GPUs on leases, auctioned among the jobs whose finish-time fairness is worst."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
-from dlcore.model import JobId
+from dlcore.model import Cause, CauseCode, JobId
+from dlcore.options import check, declare
 from dlcore.policies import knapsack
 from dlcore.policies.hulls import make_curve
 from dlcore.policies.sharing import SHORTEST_SECONDS, Claim, Claims, read_claims, settle
+
+_NEXT_LEASE = Cause(CauseCode.NEXT_LEASE)
 
 UNSERVED = 1e6
 """How unfair it is to get nothing. The paper has no bound; this one is worse than any share."""
@@ -76,18 +80,16 @@ class Themis:
     name: ClassVar[str] = "themis"
     paper: ClassVar[str] = "Themis (NSDI '20) 3 to 5"
     needs: ClassVar[str] = "speeds by number of GPUs, iterations"
+    assumes: ClassVar[Assumes] = BY_CLAIMS
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    lease: float = 1200.0
+    lease: float = declare(1200.0, at_least=1.0)
     """How many seconds a job has its GPUs for sure; 20 minutes in the paper."""
-    f: float = 0.8
+    f: float = declare(0.8, at_least=0.0, below=1.0)
     """What share of the jobs is left out of an auction, those that are treated best."""
 
     def __post_init__(self) -> None:
-        if self.lease <= 0.0:
-            raise ValueError("lease must be positive")
-        if not 0.0 <= self.f < 1.0:
-            raise ValueError("f must be at least 0 and below 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Auction what is free, type by type, and lease it."""
@@ -96,8 +98,7 @@ class Themis:
         claims = read_claims(view)
         wants: dict[JobId, int] = {}
         for kind, several in claims.by_type.items():
-            bids = [_make_bid(claim, view.now) for claim in several]
-            wants.update(self._auction(bids, claims.gpus[kind], leased))
+            wants.update(self._auction(several, claims.gpus[kind], leased, view.now))
         decision = settle(view, claims, wants)
         # A share without a place is no lease.
         new = {job for job, share in decision.shares.items() if share.nodes is not None}
@@ -109,25 +110,30 @@ class Themis:
         }
         waits = _is_any_short(view, claims, decision.shares)
         wake_at = min(ends.values(), default=None) if waits else None
-        return replace(decision, state=Leases(ends), wake_at=wake_at)
+        wait = _NEXT_LEASE if ends else decision.wait
+        return replace(decision, wait=wait, state=Leases(ends), wake_at=wake_at)
 
     def _auction(
-        self, bids: list[Bid], gpus: int, leased: Mapping[JobId, float]
+        self, claims: Sequence[Claim], gpus: int, leased: Mapping[JobId, float], now: float
     ) -> dict[JobId, int]:
         """Let those with a lease have what they have, and the others what they win."""
-        held = {
-            bid.claim.state.id: bid.claim.held
-            for bid in bids
-            if bid.claim.held and bid.claim.state.id in leased
-        }
-        free = max(0, gpus - sum(held.values()))
-        free_bids = sorted((b for b in bids if b.claim.state.id not in held), key=_rank)
+        holders = [each for each in claims if each.held and each.state.id in leased]
+        wants = {claim.state.id: claim.held for claim in holders}
+        free = max(0, gpus - sum(wants.values()))
+        free_bids = _rank_bids((each for each in claims if each.state.id not in wants), now)
         bidders = free_bids[: math.ceil((1.0 - self.f) * len(free_bids))]
         won = zip(bidders, find_winners(bidders, free), strict=True)
-        wants = {**held, **{bid.claim.state.id: n for bid, n in won if n}}
-        holders = sorted((b for b in bids if b.claim.state.id in held), key=_rank)
-        _give_rest([*free_bids, *holders], wants, gpus - sum(wants.values()))
+        wants |= {bid.claim.state.id: n for bid, n in won if n}
+        left = _give_rest(free_bids, wants, gpus - sum(wants.values()))
+        if left > 0:
+            # Mostly nothing is left for them, and they are the most.
+            _give_rest(_rank_bids(holders, now), wants, left)
         return wants
+
+
+def _rank_bids(claims: Iterable[Claim], now: float) -> list[Bid]:
+    """The worst first."""
+    return sorted((_make_bid(claim, now) for claim in claims), key=_rank)
 
 
 def _rank(bid: Bid) -> tuple[float, int, int]:
@@ -137,7 +143,7 @@ def _rank(bid: Bid) -> tuple[float, int, int]:
 def _make_bid(claim: Claim, now: float) -> Bid:
     state, curve = claim.state, claim.curve
     requested = max(state.job.gpus.requested, curve.least)
-    options = tuple(option for option in curve.options if option <= requested)
+    options = curve.options_to(requested)
     left, done = state.remaining_at(now), state.iterations_at(now)
     remaining = claim.remaining(options[-1])
     # Of a job of unknown length, what is left is supposed; then what is done does not count.
@@ -155,16 +161,17 @@ def find_winners(bidders: Sequence[Bid], gpus: int) -> list[int]:
     return knapsack.solve(curves, prices, gpus)
 
 
-def _give_rest(bids: list[Bid], wants: dict[JobId, int], gpus: int) -> None:
-    """Raise those in this order to what they requested, as far as GPUs are left."""
+def _give_rest(bids: list[Bid], wants: dict[JobId, int], gpus: int) -> int:
+    """Raise those in this order to what they requested; return how many GPUs are left."""
     for bid in bids:
         if gpus <= 0:
-            return
+            break
         has = wants.get(bid.claim.state.id, 0)
         more = max((n for n in bid.options if has < n <= has + gpus), default=has)
         if more > has:
             wants[bid.claim.state.id] = more
             gpus -= more - has
+    return gpus
 
 
 def _is_any_short(view: View, claims: Claims, shares: Mapping[JobId, Share]) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState
+from dlcore.options import check, declare
 from dlcore.policies import ordering
 
 _order = attrgetter("order")
@@ -62,15 +63,13 @@ class Tiresias:
     needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    thresholds: tuple[float, ...] = (3250.0, 7200.0)
+    thresholds: tuple[float, ...] = declare((3250.0, 7200.0), above=0.0)
     """Where one queue ends and the next begins, in GPU-seconds attained."""
     exact: bool = False
     """Whether to look when a job really crosses a threshold, and not when published figures do."""
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False))
-        if not self.thresholds or self.thresholds[0] <= 0 or not rising:
-            raise ValueError("thresholds must be positive and rise")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         line = _Line(view, self.thresholds)

@@ -27,7 +27,7 @@ from dlctl.cluster.connecting import Connection
 from dlctl.cluster.operators import Operator
 from dlctl.cluster.refusals import FORBIDDEN
 from dlctl.cluster.watching import Watcher
-from dlctl.cluster.wording import sentence
+from dlctl.cluster.wording import assumptions, sentence
 from dlctl.jobviews import JobView, full_name
 from dlctl.messages import say
 from dloperator.apiserver import ApiServer, Rejected
@@ -135,7 +135,8 @@ class ClusterBackend:
     def explain(self, name: str) -> Json:
         job = self.get_job(name)
         called = full_name(job, self.home)
-        return {"name": called, "message": sentence(job, time.time()), "job": job}
+        told = {"message": sentence(job, time.time()), "assumptions": assumptions(job)}
+        return {"name": called, **told, "job": job}
 
     # --- what happened
 

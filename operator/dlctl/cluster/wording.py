@@ -16,6 +16,8 @@ from dloperator.names import HOME
 
 Json = Mapping[str, Any]
 
+ENDED: Final = ("Completed", "Failed")
+
 PATIENCE_S: Final = 30.0
 """Within this time an operator that runs has looked at a new job."""
 
@@ -30,9 +32,18 @@ def sentence(job: Json, now: float) -> str:
     return _told(status, now) + _outdated(status, metadata)
 
 
+def assumptions(job: Json) -> list[str]:
+    """Say what the policy assumed of the job when it last decided about it."""
+    status = job.get("status") or {}
+    if status.get("phase") in ENDED:
+        return []
+    informed = _condition(status, "Informed")
+    return [informed["message"]] if informed.get("status") == "False" else []
+
+
 def _told(status: Json, now: float) -> str:
     message: str = status.get("message") or "has not been told about yet"
-    if status["phase"] in ("Completed", "Failed"):
+    if status["phase"] in ENDED:
         return message
     aside = _condition(status, "SetAside")
     if aside.get("status") == "True":

@@ -13,8 +13,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dlcore import rooms
-from dlcore.model import Cluster, GpuDemand, Job, JobId, JobState, Mechanism
+from dlcore.model import Cluster, GpuDemand, JobId, JobState, Mechanism
 from dlcore.predicting import Predictor
+from dlsim.bounding.batches import find_progress
 from dlsim.errors import BadInput
 from dlsim.workloads import TracedJob, Workload
 from dlsim.world import Setting
@@ -28,7 +29,10 @@ class Option(NamedTuple):
     """One type, or the types that are mixed in the job; of each of them it has at least one GPU."""
     gpus: int
     speed: float
-    """Iterations per second on the nodes where so many GPUs of these types are fastest."""
+    """
+    Iterations of the own batch per second, on the nodes where so many GPUs of these types are
+    fastest and with the batch that makes most progress.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class _Reader:
             mechanism=setting.mechanism,
             cluster=self._cluster,
         )
-        self._known: dict[tuple[object, GpuDemand], tuple[Option, ...]] = {}
+        self._known: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
     def read(self) -> Demands:
         jobs: list[Demand] = []
@@ -93,7 +97,7 @@ class _Reader:
             if job.gpus.requested > rooms.largest_possible(state, self._cluster):
                 dropped += 1
                 continue
-            options = () if job.suspend else self._options(job)
+            options = () if job.suspend else self._options(traced)
             if options:
                 jobs.append(self._demand(traced, options))
             else:
@@ -118,19 +122,24 @@ class _Reader:
             starting_gpu_s=least * process_s + (pods_s if recreates else 0.0),
         )
 
-    def _options(self, job: Job) -> tuple[Option, ...]:
-        key = (job.type, job.gpus)
+    def _options(self, traced: TracedJob) -> tuple[Option, ...]:
+        job = traced.job
+        key: tuple[object, ...] = (job.type, job.gpus)
+        if job.batch.elastic:
+            key = (*key, job.training.batch_size, job.batch, traced.noise)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = tuple(self._find_options(job))
+            known = self._known[key] = tuple(self._find_options(traced))
         return known
 
-    def _find_options(self, job: Job) -> Iterator[Option]:
+    def _find_options(self, traced: TracedJob) -> Iterator[Option]:
+        job = traced.job
         fits = knows = False
         for types in self._groups(job.gpus):
             for gpus in job.gpus.options:
                 shapes = tuple(self._shapes(job.gpus, gpus, types))
-                speed = max((self._truth.speed(job, shape) for shape in shapes), default=0.0)
+                speeds = (find_progress(traced, shape, self._truth) for shape in shapes)
+                speed = max(speeds, default=0.0)
                 fits = fits or bool(shapes)
                 if speed > 0.0:
                     knows = True

@@ -4,27 +4,25 @@ One simulation of a comparison: a policy in a scenario, and the key of its resul
 :mod:`dlctl.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
 them. A result is known again by its key, which is a digest of everything that determines it: the
 scenario, the content of its files, the policy as it was typed, and the program. Of the program
-that is the source of the brain and of the simulator, except the files of other policies, so a
-change to one policy makes only its own results stale.
+those files count that the simulator and the policy consist of (:mod:`.sources`), so a change to one
+policy makes only its own results stale, and a change to what policies share those of all that use
+it.
 """
 
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dlcore
-import dlsim
-import dlwire
 from dlcore import policies
 from dlsim import documents, yamlfiles
 from dlsim.bounds import REFERENCE, bound_mean_jct
 from dlsim.clusters import Machines
+from dlsim.comparing.sources import read_sources
 from dlsim.errors import BadInput
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.scoring import MEASURED
@@ -35,10 +33,10 @@ from dlsim.workloads import Workload, name_of
 Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.scoring.Score`."""
 
-_NOT_IN_RESULTS = ("plots.py", "reproducing", "comparing", "bounding", "bounds.py")
+_NOT_IN_RESULTS = ("plots", "reproducing", "comparing", "bounding", "bounds")
 """Parts of the simulator that no policy's result depends on."""
 
-_IN_BOUNDS = ("bounding", "bounds.py")
+_IN_BOUNDS = ("bounding", "bounds")
 """Those of them that bounds depend on."""
 
 _NO_SPEEDS = ("peers", "suite")
@@ -175,21 +173,8 @@ def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
 def digest_program(policy: str, *, bounds: bool = False) -> str:
     """Digest the source that determines what a policy does in a simulation, or a bound."""
     left_out = set(_NOT_IN_RESULTS) - set(_IN_BOUNDS if bounds else ())
-    others = {_file_of(name) for name in policies.NAMES if name != policy} - {_file_of(policy)}
-    others.add(Path(policies.__file__))
-    files: list[tuple[str, bytes]] = []
-    for package in (dlcore, dlsim, dlwire):
-        folder = Path(str(package.__file__)).parent
-        for path in sorted(folder.rglob("*.py")):
-            inside = path.relative_to(folder)
-            if path not in others and inside.parts[0] not in left_out:
-                files.append((f"{package.__name__}/{inside}", path.read_bytes()))
-    return _digest([*files, *_read_speeds()])
-
-
-def _file_of(policy: str) -> Path:
     kind: Any = policies.POLICIES[policy]
-    return Path(str(sys.modules[kind.__module__].__file__))
+    return _digest([*read_sources(kind.__module__, left_out=left_out), *_read_speeds()])
 
 
 def _read_speeds() -> Iterable[tuple[str, bytes]]:

@@ -24,7 +24,6 @@ from dlsim.reproducing.sidecar_case import JOB_1, JOB_2, PAPER, Played, Sums, su
 from dlsim.reproducing.sidecar_constants import FROZEN
 from dlsim.reproducing.sidecar_published import PENDING_AT_LAST, REDUCTIONS, SHARES
 from dlsim.reproducing.sidecar_runs import (
-    APPROACHES,
     BASELINES,
     Outcomes,
     play,
@@ -34,7 +33,7 @@ from dlsim.reproducing.sidecar_runs import (
 from dlsim.reproducing.sidecar_workloads import PLANS
 
 LABELS = {"default": "default", "termination": "termination", "sidecar": "SideCar"}
-"""What the approaches are called in pictures."""
+"""What the three approaches of the paper are called in pictures."""
 
 Runs = Mapping[str, Sequence[Outcomes]]
 Curve = tuple[list[float], list[float]]
@@ -56,7 +55,7 @@ _ERRORS: Look = {"elinewidth": 0.9, "capsize": 2.0}
 
 def draw_all(case: Sequence[Played], runs: Runs) -> Mapping[str, Figure]:
     """Draw everything, by the names of the files."""
-    first = [Run(LABELS[name], play(PLANS[0], name, seed=0)) for name in APPROACHES]
+    first = [Run(LABELS[name], play(PLANS[0], name, seed=0)) for name in LABELS]
     return {
         "sidecar-fig03-case-study": draw_case(case),
         "sidecar-fig04-case-study-times": draw_case_times(case),
@@ -203,14 +202,14 @@ def draw_times(runs: Runs) -> Figure:
             LABELS[name]: [
                 spread_of(seeds, name, quantity).times(1 / 3600) for seeds in runs.values()
             ]
-            for name in APPROACHES
+            for name in LABELS
         }
         _draw_groups(
             axes,
             _short(runs),
             {label: [each.mean for each in some] for label, some in spreads.items()},
             errors={label: [each.deviation for each in some] for label, some in spreads.items()},
-            looks={LABELS[name]: BARS[name] for name in APPROACHES},
+            looks={LABELS[name]: BARS[name] for name in LABELS},
             fmt="",
         )
         axes.set_title(title)
@@ -252,7 +251,7 @@ def draw_pending(seeds: Sequence[Outcomes]) -> Figure:
     """How many jobs of Workload One are pending when each is submitted (Figure 8)."""
     figure, (axes,) = _make_panels(height=2.9)
     jobs = np.arange(1, PLANS[0].jobs + 1)
-    for index, name in enumerate(APPROACHES):
+    for index, name in enumerate(LABELS):
         levels = np.array([run[name].pending for run in seeds], dtype=float)
         low, high = np.percentile(levels, [25, 75], axis=0)
         axes.fill_between(jobs, low, high, color=COLOURS[index], alpha=0.15, linewidth=0)
@@ -289,7 +288,7 @@ def draw_distributions(runs: Runs) -> Figure:
     for axes, name, title in zip(
         panels, ("workload-1", "workload-2"), ("Workload One", "Workload Two"), strict=True
     ):
-        for index, approach in enumerate(APPROACHES):
+        for index, approach in enumerate(LABELS):
             jcts = np.sort([jct for run in runs[name] for jct in run[approach].jcts]) / 3600
             axes.step(
                 np.append([0.0], jcts),

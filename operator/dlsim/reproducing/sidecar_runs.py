@@ -23,6 +23,7 @@ from typing import NamedTuple
 from dlcore.contract import Policy
 from dlcore.model import Mechanism
 from dlcore.policies.adaptive import Adaptive
+from dlcore.policies.foresight import Foresight
 from dlcore.policies.kube_default import KubeDefault
 from dlcore.policies.optimus import Optimus
 from dlcore.profiles import Costs
@@ -38,7 +39,7 @@ SEEDS = 20
 
 
 class Approach(NamedTuple):
-    """One of the three of section V.B."""
+    """One of the three of section V.B, or the paper's mechanism under another scheduler."""
 
     policy: Policy
     mechanism: Mechanism
@@ -48,8 +49,11 @@ APPROACHES: Mapping[str, Approach] = {
     "default": Approach(KubeDefault(), Mechanism.RECREATE),
     "termination": Approach(Optimus(), Mechanism.RECREATE),
     "sidecar": Approach(Adaptive(), Mechanism.IN_PLACE),
+    "foresight": Approach(Foresight(), Mechanism.IN_PLACE),
 }
 OURS = "sidecar"
+DEFAULT_SCHEDULER = "foresight"
+"""The paper's mechanism under DLJob's default scheduler, which the paper does not have."""
 BASELINES = ("default", "termination")
 
 
@@ -182,10 +186,12 @@ class Spread(NamedTuple):
         return Spread(self.mean * factor, self.deviation * factor)
 
 
-def reduce_by(runs: Sequence[Outcomes], baseline: str, quantity: str) -> Spread:
-    """By how many percent ours takes less than a baseline, seed by seed."""
+def reduce_by(
+    runs: Sequence[Outcomes], baseline: str, quantity: str, *, approach: str = OURS
+) -> Spread:
+    """By how many percent an approach takes less than a baseline, seed by seed."""
     return Spread.of(
-        100.0 * (1.0 - getattr(run[OURS], quantity) / getattr(run[baseline], quantity))
+        100.0 * (1.0 - getattr(run[approach], quantity) / getattr(run[baseline], quantity))
         for run in runs
     )
 

@@ -288,6 +288,15 @@ def test_a_status_is_put_into_the_present(document, told):
     assert wording.sentence(document, NOW) == told
 
 
+def test_what_was_assumed_at_the_latest_decision_is_told_until_it_is_known_or_the_job_has_ended():
+    lacks = {"type": "Informed", "status": "False", "message": "its length is unknown"}
+    assert wording.assumptions(job(phase="Queued", conditions=[lacks])) == ["its length is unknown"]
+    assert wording.assumptions(job(phase="Failed", conditions=[lacks])) == []
+    knows = {"type": "Informed", "status": "True", "message": "all is known"}
+    assert wording.assumptions(job(phase="Queued", conditions=[knows])) == []
+    assert wording.assumptions(job(phase="Queued")) == []
+
+
 # --- GPUs ---------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
 _FASTER_WITH_FEWER = Cause(CauseCode.FASTER_WITH_FEWER)
 _FASTER_WITH_MORE = Cause(CauseCode.FASTER_WITH_MORE)
 _PACKING = Cause(CauseCode.PACKING)
+_FASTER_TYPE = Cause(CauseCode.FASTER_TYPE)
 
 TINY = 1e-12
 """A gain below this part of what there is comes from rounding."""
@@ -88,22 +89,29 @@ class Arranging:
                 worths[bid.state.id] = bid.price * bid.curve.speeds.get(bid.held, 0.0) / bid.held
         for job, holding in self.ledger.holdings.items():
             other = self.bids.get(job)
-            if other is not None and holding.gpus != other.held:
+            # On another type a GPU is another thing, and its worth says nothing beside others.
+            if other is not None and not other.switches and holding.gpus != other.held:
                 speeds = other.curve.speeds
                 gain = speeds.get(holding.gpus, 0.0) - speeds.get(other.held, 0.0)
                 worths[job] = max(0.0, other.price * gain / (holding.gpus - other.held))
         return worths
 
     def _rank_takers(self) -> list[Bid]:
-        takers = [bid for bid, gpus in self.chosen.items() if gpus > bid.held]
+        """Those that change their type first, because others are to have what they leave."""
+        takers = [bid for bid, gpus in self.chosen.items() if bid.switches or gpus > bid.held]
         return sorted(
             takers,
-            key=lambda bid: (-self.chosen[bid], -bid.price * bid.curve.hull[1], bid.state.order),
+            key=lambda bid: (
+                not bid.switches,
+                -self.chosen[bid],
+                -bid.price * bid.curve.hull[1],
+                bid.state.order,
+            ),
         )
 
     def _shrink(self) -> None:
         for bid, gpus in self.chosen.items():
-            if gpus < bid.held:
+            if gpus < bid.held and not bid.switches:
                 holding = self.ledger.holdings[bid.state.id]
                 self._change(bid, _withdraw(holding.nodes, gpus), _find_cause(bid, gpus))
 
@@ -135,15 +143,18 @@ class Arranging:
 
     # --- what it would be worth
 
-    def _worth(self, bid: Bid, nodes: Nodes, curve: Curve | None = None) -> float:
+    def _worth(self, bid: Bid, nodes: Nodes) -> float:
         """What a second of this job is worth on these nodes, the cost of the change counted."""
-        kind = (curve or bid.curve).gpu_type
         gpus = sum(nodes.values())
-        speed = self._speed(bid, Shape(gpus, len(nodes), kind), curve or bid.curve)
+        curve = bid.curve_on(self._find_type(nodes)) or bid.curve
+        speed = self._speed(bid, Shape(gpus, len(nodes), curve.gpu_type), curve)
         held = bid.state.placement
         if held is not None and count_nodes(held) == nodes:
             return bid.worth(speed, cost=0.0, horizon=self.horizon)
         return bid.worth(speed, cost=bid.cost_of(gpus), horizon=self.horizon)
+
+    def _find_type(self, nodes: Nodes) -> str:
+        return self.view.cluster.by_name[next(iter(nodes))].gpu_type
 
     def _speed(self, bid: Bid, shape: Shape, curve: Curve) -> float:
         if shape.nodes <= self.view.predictor.shape(shape.gpus, shape.gpu_type).nodes:
@@ -168,9 +179,16 @@ class Arranging:
             self._iter_proposals(bid, gpus, nodes), key=lambda each: each.worth, default=None
         )
         if best is None or best.worth <= self._worth_now(bid):
+            self._leave(bid)
             return False
         self._carry_out(bid, best)
         return sum(best.nodes.values()) == gpus
+
+    def _leave(self, bid: Bid) -> None:
+        """Let a job that found no place on another type stay on its own."""
+        held = bid.state.placement
+        if bid.switches and held is not None:
+            bid.curve = bid.curve_on(held.gpu_type) or bid.curve
 
     def _iter_proposals(self, bid: Bid, gpus: int, spread: Nodes | None) -> Iterator[Proposal]:
         if spread is not None:
@@ -179,7 +197,8 @@ class Arranging:
         if gap is not None:
             yield gap
         for fewer, _ in bid.curve.options:
-            if bid.held < fewer < gpus:
+            # On another type it need not have as many to be better off than it is.
+            if (0 if bid.switches else bid.held) < fewer < gpus:
                 nodes = self._find(bid, fewer)
                 if nodes is not None:
                     yield Proposal(self._worth(bid, nodes), nodes)
@@ -188,7 +207,7 @@ class Arranging:
         """Where the job could have so many GPUs without anybody moving."""
         state, kind = bid.state, bid.curve.gpu_type
         holding = self.ledger.holdings.get(state.id)
-        if holding is not None:
+        if holding is not None and holding.gpu_type == kind:
             return grow(self.room, state, holding.nodes, kind, gpus)
         fit = self.room.find(state, gpus, kind)
         return fit.nodes if fit is not None else None
@@ -209,7 +228,7 @@ class Arranging:
 
     def _iter_nearly_free(self, bid: Bid, gpus: int) -> Iterator[NodeName]:
         holding = self.ledger.holdings.get(bid.state.id)
-        own = holding.nodes if holding is not None else {}
+        own = holding.nodes if holding is not None and not bid.switches else {}
         yield from own
         gaps = self.room.iter_gaps(bid.state, (bid.curve.gpu_type,), range(gpus - 1, 0, -1))
         others = (node for node, _ in gaps if node not in own)
@@ -253,6 +272,8 @@ class Arranging:
             # A job that shrinks does so where it is, because only there others get what it leaves.
             if other is bid or len(nodes) > 1 or other.state.bound_to or gpus < other.held:
                 continue
+            if other.curve.gpu_type != self._find_type(nodes):
+                continue  # It waits itself for a place on another type.
             stays = self._worth(other, nodes)
             speed = other.curve.speeds.get(gpus, 0.0)
             goes = other.worth(speed, cost=other.cost_of(gpus), horizon=self.horizon)
@@ -334,7 +355,7 @@ class Arranging:
             fit = self.room.find(bid.state, gpus, curve.gpu_type)
             if fit is None:
                 return
-            gain = self._worth(bid, fit.nodes, curve) / gpus
+            gain = self._worth(bid, fit.nodes) / gpus
             if gain > 0.0:
                 yield gain, bid, curve, fit.nodes
 
@@ -359,7 +380,11 @@ def _find_cause(bid: Bid, gpus: int) -> Cause:
     if not bid.held:
         return KEEPS
     if gpus >= bid.held:
-        return _FASTER_WITH_MORE if gpus > bid.held else _PACKING
+        if gpus == bid.held:
+            return _FASTER_TYPE if bid.switches else _PACKING
+        return _FASTER_WITH_MORE
+    if bid.switches:
+        return _FASTER_WITH_FEWER
     speeds = bid.curve.speeds
     is_faster = speeds.get(gpus, 0.0) >= speeds.get(bid.held, 0.0) > 0.0
     return _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM

@@ -39,6 +39,7 @@ class Bid:
 
     __slots__ = (
         "change_costs",
+        "cheapest",
         "curve",
         "curves",
         "held",
@@ -65,6 +66,8 @@ class Bid:
         """How much an hour of this job counts beside an hour of others."""
         self.price = 0.0
         """What an iteration of it is worth, in hours of others."""
+        self.cheapest = 0.0
+        """The same if the job could be had on any type, for one that runs on some type."""
         held = state.placement
         self.held = held.shape.gpus if held is not None else 0
         self.usable = self.held
@@ -82,6 +85,36 @@ class Bid:
     def top(self) -> float:
         """The highest speed on any type of GPU."""
         return max(curve.top for curve in self.curves)
+
+    @property
+    def switches(self) -> bool:
+        """Whether the job runs, and shall be on another type than it is."""
+        held = self.state.placement
+        return held is not None and held.gpu_type != self.curve.gpu_type
+
+    @property
+    def speed_now(self) -> float:
+        """The speed of a job that runs with the GPUs that it has, packed on the fewest nodes."""
+        held = self.state.placement
+        curve = self.curve_on(held.gpu_type) if held is not None else None
+        return curve.hull[min(self.held, len(curve.hull) - 1)] if curve is not None else 0.0
+
+    def curve_on(self, gpu_type: str) -> Curve | None:
+        """How the job scales on a type; ``None`` where it cannot be given that."""
+        for curve in self.curves:
+            if curve.gpu_type == gpu_type:
+                return curve
+        return None
+
+    def switch(self, gpu_type: str) -> None:
+        """Let a job that runs be on another type, at the price that it has where it may choose."""
+        self.curve = self.curve_on(gpu_type) or self.curve
+        self.price = self.cheapest
+
+    @property
+    def alone(self) -> float:
+        """The speed on one GPU by which lengths are measured: of the first type, not of its own."""
+        return self.curves[0].hull[1]
 
     def worth(self, speed: float, *, cost: float, horizon: float) -> float:
         """
@@ -171,13 +204,13 @@ class Bidders:
     ) -> Bid | None:
         placement = state.placement
         assert placement is not None
-        own = [curve for curve in curves if curve.gpu_type == placement.gpu_type]
-        if not own:
+        bid = Bid(state, curves) if curves else None
+        own = bid.curve_on(placement.gpu_type) if bid is not None else None
+        if bid is None or own is None:
             return None
-        bid = Bid(state, curves)
         left = state.iterations_total - state.iterations_at(view.now)
         self._settle_left(bid, left, view, experience)
-        bid.curve = own[0]
+        bid.curve = own
         if not view.cluster.flawless:
             bid.usable = sum(count_usable(placement, view.cluster).values())
         bid.change_costs = self._costs_of(state.job, view)
@@ -185,7 +218,7 @@ class Bidders:
 
     def _settle_left(self, bid: Bid, left: float, view: View, experience: Experience) -> None:
         """Say how much work is left: what is known, or else what experience says of such a job."""
-        state, pace = bid.state, bid.curves[0].hull[1]
+        state, pace = bid.state, bid.alone
         done = state.iterations_at(view.now)
         if left == math.inf:
             shares = draw_shares(state.id, view.seed, self.samples)

@@ -9,13 +9,15 @@ and only what is left over is divided exactly, among the jobs that are nearly in
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlcore.policies.foresight.bids import Bid
+from dlcore.policies.foresight.curves import Curve
 
 EXACT_CELLS = 60_000
 """Up to so many jobs x GPUs the knapsack is solved exactly; that takes about 10 ms."""
@@ -36,7 +38,7 @@ class Option(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A job and its options; the first is to have nothing."""
+    """A job and its options; the first is to have nothing, unless it is to have something."""
 
     bid: Bid
     options: tuple[Option, ...]
@@ -50,9 +52,65 @@ class Item(NamedTuple):
 Options = Sequence[Option]
 
 
-def choose(bids: Sequence[Bid], capacity: int, *, horizon: float) -> dict[Bid, int]:
-    """Choose how many GPUs each of these jobs shall have, all of one type; others get none."""
+def choose_by_type(
+    bids: Sequence[Bid],
+    capacities: Mapping[str, int],
+    *,
+    horizon: float,
+    visits: Mapping[str, Sequence[Item]] = MappingProxyType({}),
+) -> dict[Bid, int]:
+    """
+    Choose for each type of GPU, among the jobs on it and those that come from another type.
+
+    The curve of a bid says on which type it is.
+    """
+    chosen: dict[Bid, int] = {}
+    for kind, group in split_by_type(bids).items():
+        visitors = visits.get(kind, ())
+        come = {item.bid for item in visitors}
+        own = [bid for bid in group if bid not in come] if come else group
+        chosen |= choose(own, capacities.get(kind, 0), horizon=horizon, visitors=visitors)
+    return chosen
+
+
+def choose_rest(
+    bids: Sequence[Bid],
+    capacities: Mapping[str, int],
+    chosen: Mapping[Bid, int],
+    *,
+    horizon: float,
+) -> dict[Bid, int]:
+    """Give what is left of a type to jobs that wait for another one; their curves are of it then."""
+    left = dict(capacities)
+    for bid, gpus in chosen.items():
+        kind = bid.curve.gpu_type
+        left[kind] = left.get(kind, 0) - weigh(bid, gpus)
+    more: dict[Bid, int] = {}
+    for kind, gpus in left.items():
+        if gpus <= 0:
+            continue
+        before: dict[Bid, Curve] = {}
+        for bid in bids:
+            curve = bid.curve_on(kind)
+            if curve is not None and not (bid.held or bid in chosen or bid in more):
+                before[bid], bid.curve = bid.curve, curve
+        more |= choose(list(before), gpus, horizon=horizon)
+        for bid, curve in before.items():
+            if bid not in more:
+                bid.curve = curve
+    return more
+
+
+def choose(
+    bids: Sequence[Bid], capacity: int, *, horizon: float, visitors: Iterable[Item] = ()
+) -> dict[Bid, int]:
+    """
+    Choose how many GPUs each of these jobs shall have, all of one type; others get none.
+
+    ``visitors`` are jobs on another type, with what they could have on this one.
+    """
     items = [_make_item(bid, capacity, horizon=horizon) for bid in _shortlist(bids, capacity)]
+    items += visitors
     best = [item.best for item in items]
     if sum(option.weight for option in best) > capacity:
         if len(items) * capacity <= EXACT_CELLS:
@@ -74,6 +132,11 @@ def _shortlist(bids: Sequence[Bid], capacity: int) -> list[Bid]:
 
 
 def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
+    return Item(bid, list_options(bid, capacity, horizon=horizon))
+
+
+def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ...]:
+    """List what a job can have of so many GPUs, with the worth after the cost of the change."""
     held, curve = bid.held, bid.curve
     nothing = 0.0
     if held:
@@ -84,16 +147,22 @@ def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
     for gpus, speed in curve.options:
         cost = 0.0 if gpus == held else bid.cost_of(gpus)
         worth = bid.worth(speed, cost=cost, horizon=horizon)
-        options.append(Option(gpus, _weigh(bid, gpus), worth))
+        options.append(Option(gpus, weigh(bid, gpus), worth))
     if held in curve.speeds and all(option.gpus != held for option in options):
         # Fewer GPUs would be as fast, but to change over costs something.
         kept = bid.worth(curve.speeds[held], cost=0.0, horizon=horizon)
-        options.append(Option(held, _weigh(bid, held), kept))
-    return Item(bid, tuple(option for option in options if option.weight <= capacity))
+        options.append(Option(held, weigh(bid, held), kept))
+    return tuple(option for option in options if option.weight <= capacity)
 
 
-def _weigh(bid: Bid, gpus: int) -> int:
-    """How many GPUs that others could have the job takes; it gives up broken ones first."""
+def weigh(bid: Bid, gpus: int) -> int:
+    """
+    How many GPUs that others could have the job takes of its type.
+
+    It goes on with broken ones, which no other job would get, and gives those up first.
+    """
+    if bid.switches:
+        return gpus
     if gpus <= bid.held:
         return min(gpus, bid.usable)
     return gpus - (bid.held - bid.usable)

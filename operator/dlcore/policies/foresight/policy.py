@@ -1,41 +1,37 @@
 """The steps of one decision of ``foresight``."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
+from dlcore.conclusions import Kept
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
+from dlcore.options import check, declare
 from dlcore.policies.foresight.arranging import KEEPS, Arranging, leave_only
 from dlcore.policies.foresight.bids import Bid, Bidders
-from dlcore.policies.foresight.choosing import choose, split_by_type
+from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
+from dlcore.policies.foresight.memory import Memory, Progress, State, recall
 from dlcore.policies.foresight.pricing import find_prices
-from dlcore.policies.foresight.sightings import Sightings, look
+from dlcore.policies.foresight.sightings import look
+from dlcore.policies.foresight.switching import switch_types
+from dlcore.policies.foresight.worths import Worths
 from dlcore.rooms import count_usable
 
 _WAIT = Cause(CauseCode.NO_ROOM)
 
+USUAL_SHARE = 0.75
+"""A usual time is one that this part of the jobs does not exceed; longer ones begin to count more."""
 
-class Progress(NamedTuple):
-    """How far a job was when it was last seen, in seconds on one GPU, and how fast it went on."""
+FEWEST_TIMES = 20
+"""Until so many jobs have ended, the times expected of the present ones count as well."""
 
-    attained: float
-    pace: float
-
-
-class Memory(NamedTuple):
-    """What the policy remembers from one decision to the next."""
-
-    at: float
-    levels: Mapping[str, float]
-    """What a GPU of each type was worth lately, smoothed."""
-    progress: Mapping[JobId, Progress]
-    lengths: Mapping[JobId, float]
-    """How long the latest jobs were, in seconds on one GPU, in order of their ends."""
-    sightings: Sightings
+HIGHEST_WEIGHT = 1e150
+"""With so many different priorities that weights would pass this, each step counts less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class Foresight:
     1. Each job bids with what it needs yet and how it scales (:mod:`.bids`).
     2. Prices follow backwards from the job that is expected to end last (:mod:`.pricing`).
     3. The shares that are worth most at these prices are chosen, after what each change costs
-       (:mod:`.choosing`).
+       (:mod:`.choosing`); with several types of GPU jobs also change theirs (:mod:`.switching`).
     4. They are given nodes; where they do not fit, other jobs move if that pays (:mod:`.arranging`).
 
     The aim is the least mean completion time, with ``ageing`` as the weight on the slowest jobs. A
@@ -56,42 +52,39 @@ class Foresight:
     name: ClassVar[str] = "foresight"
     paper: ClassVar[str] = "our own, after SmartFill (arXiv 2509.01811)"
     needs: ClassVar[str] = "speeds, iterations; learns lengths that it is not told"
+    assumes: ClassVar[Assumes] = {
+        Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
+        Knowledge.SPEED: USUAL_CURVE,
+        Knowledge.MEASURED: GUESSES,
+    }
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    ageing: float = 0.2
+    ageing: float = declare(0.3, at_least=0.0, at_most=2.0)
     """
-    How much more a job counts the longer it takes: its weight is its whole expected time, plus
-    ``ageing_after``, to this power. 0 counts all jobs alike, for the least mean.
+    How much more a job counts the longer it takes: its weight is 1 plus its whole expected time
+    over a usual one, to this power. 0 counts all jobs alike, for the least mean.
     """
-    ageing_after: float = 20_000.0
-    """Up to about so many seconds jobs count alike."""
-    arrivals: float = 0.4
+    # From 1 on each price raises the next one, and none ever falls again.
+    arrivals: float = declare(0.4, at_least=0.0, at_most=0.9)
     """How much of the recent price of a GPU is expected to be asked by jobs yet to arrive."""
-    memory: float = 30_000.0
+    memory: float = declare(30_000.0, above=0.0)
     """Over how many seconds that price is smoothed."""
-    horizon: float = 500.0
+    horizon: float = declare(500.0, above=0.0)
     """For how many seconds at most a change is expected to pay."""
-    priority_weight: float = 100.0
+    priority_weight: float = declare(100.0, at_least=1.0, at_most=1e6)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.ageing <= 2.0:
-            raise ValueError("ageing must be from 0 to 2")
-        if not 0.0 <= self.arrivals <= 0.9:
-            # From 1 on each price raises the next one, and none ever falls again.
-            raise ValueError("arrivals must be from 0 to 0.9")
-        if min(self.ageing_after, self.memory, self.horizon) <= 0.0:
-            raise ValueError("ageing_after, memory and horizon must be above 0 seconds")
-        if self.priority_weight < 1.0:
-            raise ValueError("priority_weight must be at least 1")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Collect bids, price them, choose shares, find nodes."""
-        memory = view.state if isinstance(view.state, Memory) else _new(view)
+        memory = recall(view)
         lengths = _remember_ends(memory, view)
         sightings = look(memory.sightings, view)
         experience = Experience(tuple(sorted(lengths.values())))
         bids = _find_bidders(view).collect(view, experience, sightings)
-        self._weigh(bids, view.now)
+        spans = _remember_spans(memory, view.now, lengths)
+        self._weigh(bids, view.now, spans.values())
 
         outsiders = _find_outsiders(view, bids)
         capacities = _find_capacities(view, outsiders)
@@ -107,40 +100,30 @@ class Foresight:
         _start_mixed(view, arranging, shares)
         levels = self._smooth(memory, view.now, prices)
         progress = _note_progress(memory, bids, view)
-        state = Memory(view.now, levels, progress, lengths, sightings)
-        worths = arranging.measure_worths(others)
+        state = State(Memory(view.now, levels, progress, lengths, spans, sightings))
+        worths = Worths(arranging.measure_worths(others), bids, horizon=self.horizon)
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
-    def _weigh(self, bids: Sequence[Bid], now: float) -> None:
+    def _weigh(self, bids: Sequence[Bid], now: float, earlier: Collection[float]) -> None:
         """Let old and long jobs count more, and those of a higher priority much more."""
+        times = [max(0.0, now - bid.state.job.submitted_at) + bid.left / bid.top for bid in bids]
+        usual = _find_usual_time(earlier, times) if self.ageing > 0.0 else math.inf
         levels = sorted({bid.state.job.priority for bid in bids})
         ranks = {priority: rank for rank, priority in enumerate(levels)}
-        for bid in bids:
-            job = bid.state.job
-            if self.ageing > 0.0:
-                takes = max(0.0, now - job.submitted_at) + bid.left / bid.top
-                bid.weight = (1.0 + takes / self.ageing_after) ** self.ageing
-            if len(levels) > 1:
-                bid.weight *= self.priority_weight ** ranks[job.priority]
+        step = min(self.priority_weight, HIGHEST_WEIGHT ** (1.0 / max(1, len(levels) - 1)))
+        for bid, time in zip(bids, times, strict=True):
+            bid.weight = (1.0 + time / usual) ** self.ageing
+            bid.weight *= step ** ranks[bid.state.job.priority]
 
     def _choose(self, bids: Sequence[Bid], capacities: Mapping[str, int]) -> dict[Bid, int]:
-        """Choose for each type of GPU, then give what is left of a type to other jobs."""
-        chosen: dict[Bid, int] = {}
-        left = dict(capacities)
-        for kind, group in split_by_type(bids).items():
-            taken = choose(group, capacities.get(kind, 0), horizon=self.horizon)
-            chosen |= taken
-            left[kind] = left.get(kind, 0) - sum(taken.values())
+        """Choose for each type of GPU, and let jobs change their types where that pays."""
+        chosen = choose_by_type(bids, capacities, horizon=self.horizon)
         if len(capacities) == 1:
             return chosen
-        for kind, gpus in left.items():
-            others = [bid for bid in bids if bid not in chosen and not bid.held]
-            for bid in others if gpus > 0 else ():
-                bid.curve = next((c for c in bid.curves if c.gpu_type == kind), bid.curve)
-            group = [bid for bid in others if bid.curve.gpu_type == kind]
-            if gpus > 0 and group:
-                chosen |= choose(group, gpus, horizon=self.horizon)
-        return chosen
+        visits = switch_types(bids, capacities, chosen, horizon=self.horizon)
+        if visits:
+            chosen = choose_by_type(bids, capacities, horizon=self.horizon, visits=visits)
+        return chosen | choose_rest(bids, capacities, chosen, horizon=self.horizon)
 
     def _smooth(
         self, memory: Memory, now: float, prices: Mapping[str, float]
@@ -153,21 +136,11 @@ class Foresight:
         }
 
 
-def _new(view: View) -> Memory:
-    return Memory(view.now, {}, {}, {}, Sightings())
-
-
-# Conclusions only: without them the answers would be the same, but found more slowly.
-_latest: list[Bidders] = []
+_kept: Kept[Bidders] = Kept(most=4)
 
 
 def _find_bidders(view: View) -> Bidders:
-    for bidders in _latest:
-        if bidders.suits(view):
-            return bidders
-    bidders = Bidders(view)
-    _latest[:] = [bidders, *_latest[:3]]
-    return bidders
+    return _kept.recall(lambda bidders: bidders.suits(view), lambda: Bidders(view))
 
 
 def _find_outsiders(view: View, bids: Iterable[Bid]) -> list[JobState]:
@@ -211,10 +184,35 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     since = view.now - memory.at
     lengths = {job: length for job, length in memory.lengths.items() if job not in running}
     for job in gone:
-        attained, pace = memory.progress[job]
+        attained, pace, _ = memory.progress[job]
         if job not in still and attained + pace * since > 0.0:
             lengths[job] = attained + pace * since
     return dict(list(lengths.items())[-MOST_REMEMBERED:])
+
+
+def _remember_spans(memory: Memory, now: float, lengths: Iterable[JobId]) -> Mapping[JobId, float]:
+    """How many seconds passed from the submission to the end of each job of these lengths."""
+    spans: dict[JobId, float] = {}
+    for job in lengths:
+        known = memory.spans.get(job)
+        if known is not None:
+            spans[job] = known
+        elif job in memory.progress:
+            spans[job] = max(0.0, now - memory.progress[job].submitted_at)
+    return spans
+
+
+def _find_usual_time(earlier: Collection[float], expected: Iterable[float]) -> float:
+    """
+    The time up to which jobs count about alike, by the times of the latest jobs that ended.
+
+    It is learnt, because jobs take minutes on one cluster and days on another.
+    """
+    times = list(earlier)
+    if len(times) < FEWEST_TIMES:
+        times += expected
+    times.sort()
+    return max(1.0, times[int(USUAL_SHARE * len(times))]) if times else math.inf
 
 
 def _note_progress(memory: Memory, bids: Iterable[Bid], view: View) -> Mapping[JobId, Progress]:
@@ -222,8 +220,11 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], view: View) -> Mapping[J
     for bid in bids:
         state = bid.state
         if bid.held or state.id in memory.progress:
-            alone = bid.curve.hull[1]
+            # Not on the type that it has: what it did on another would change with each move.
+            alone = bid.alone
             progress[state.id] = Progress(
-                state.iterations_at(view.now) / alone, state.speed / alone
+                state.iterations_at(view.now) / alone,
+                state.speed / alone,
+                state.job.submitted_at,
             )
     return progress

@@ -57,7 +57,7 @@ def find_prices(
     if not samples:
         return _price_once(bids, capacities, floors)
     expected = [bid.left for bid in bids]
-    prices = [0.0] * len(bids)
+    prices = [(0.0, 0.0)] * len(bids)
     levels = dict.fromkeys(capacities, 0.0)
     for sample in range(samples):
         for bid in bids:
@@ -65,9 +65,12 @@ def find_prices(
                 bid.left = bid.lefts[sample]
         for kind, level in _price_once(bids, capacities, floors).items():
             levels[kind] += level / samples
-        prices = [price + bid.price / samples for price, bid in zip(prices, bids, strict=True)]
-    for bid, price, left in zip(bids, prices, expected, strict=True):
-        bid.price, bid.left = price, left
+        prices = [
+            (price + bid.price / samples, cheapest + bid.cheapest / samples)
+            for (price, cheapest), bid in zip(prices, bids, strict=True)
+        ]
+    for bid, (price, cheapest), left in zip(bids, prices, expected, strict=True):
+        bid.price, bid.cheapest, bid.left = price, cheapest, left
     return levels
 
 
@@ -119,6 +122,10 @@ def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     if bid.held or len(bid.curves) == 1:
         # A job that runs stays on its type: the price on a better one would undervalue it there.
         return _quote_on(slots[bid.curve.gpu_type], bid.curve, bid.weight)
+    return _quote_on_any(slots, bid)
+
+
+def _quote_on_any(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     quotes = [_quote_on(slots[curve.gpu_type], curve, bid.weight) for curve in bid.curves]
     return min(quotes, key=lambda quote: quote.price)
 
@@ -137,9 +144,11 @@ def _quote_on(worths: Slots, curve: Curve, weight: float) -> Quote:
 
 
 def _settle(slots: Mapping[str, Slots], bid: Bid, quote: Quote) -> None:
-    bid.price = quote.price
+    bid.price = bid.cheapest = quote.price
     if not bid.held:
         bid.curve = quote.curve
+    elif len(bid.curves) > 1:
+        bid.cheapest = _quote_on_any(slots, bid).price
     _fill(slots[quote.curve.gpu_type], quote)
 
 

@@ -5,6 +5,9 @@ A profile may be wrong, and the policy sees how fast each job trains only in the
 was seen once is kept for the type of job, so that a shape which disappointed is not tried again by
 each job, and by the same job again and again. A shape that was never seen is expected to be wrong in
 the same direction as those that were, but by less.
+
+The speed that a job shows right after a start is not noted, because a few steps hold its warming up: for a
+second it may be a quarter too high, and what is noted stays.
 """
 
 import math
@@ -18,6 +21,9 @@ from dlwire.messages import Shape
 
 NOTICED = 0.02
 """A deviation below this share is taken for noise, because nothing would be gained by heeding it."""
+
+SETTLING_S = 30.0
+"""For so long a job has to train in a shape before its speed is noted."""
 
 COMMON_PART = 0.5
 """The exponent with which the mean deviation of the shapes seen is expected of the others."""
@@ -35,6 +41,8 @@ class Sighting(NamedTuple):
 
     shape: Shape
     slowness: float
+    since: float | None = None
+    """Since when it trains in this shape without a pause; ``None`` when its speed there is noted."""
 
 
 class Sightings(NamedTuple):
@@ -70,19 +78,28 @@ def expect(view: View, job: Job, shape: Shape, seen: Speeds) -> float:
 
 
 def look(sightings: Sightings, view: View) -> Sightings:
-    """Add what is seen now. A job is looked at when it trains in a shape for the first time."""
+    """Add what is seen now. Of each shape in which a job trains its speed is noted once."""
     by_type = dict(sightings.by_type)
     by_job: dict[JobId, Sighting] = {}
     for state in view.running:
         before = sightings.by_job.get(state.id)
-        if before is not None:
-            by_job[state.id] = before
         shape = state.placement.shape if state.placement is not None else None
         if shape is None or state.speed <= 0.0 or state.adjusting:
-            continue
-        if before is None or before.shape != shape:
+            if before is not None:
+                by_job[state.id] = _pause(before, view.now)
+        elif before is None or before.shape != shape:
+            slowness = before.slowness if before is not None else 1.0
+            by_job[state.id] = Sighting(shape, slowness, view.now)
+        elif before.since is None or view.now - before.since < SETTLING_S:
+            by_job[state.id] = before
+        else:
             by_job[state.id] = _note(by_type, state, shape, view)
     return Sightings(_keep_latest(by_type.items()), by_job)
+
+
+def _pause(before: Sighting, now: float) -> Sighting:
+    """What is known of a job that does not train now; it has to settle again."""
+    return before if before.since is None else before._replace(since=now)
 
 
 def _note(by_type: dict[JobType, Speeds], state: JobState, shape: Shape, view: View) -> Sighting:

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName
+from dlcore.options import check, declare
 from dlcore.policies.ones.memory import (
     MOST_LOGGED,
     Gene,
@@ -82,30 +84,32 @@ class Ones:
     name: ClassVar[str] = "ones"
     paper: ClassVar[str] = "ONES (Bian et al., SC '21) 3"
     needs: ClassVar[str] = "speeds by GPUs and batch; learns sizes from jobs that have ended"
+    assumes: ClassVar[Assumes] = {
+        Knowledge.LENGTH: "learns from jobs that ended how many epochs to expect",
+        Knowledge.SPEED: USUAL_CURVE,
+        Knowledge.MEASURED: GUESSES,
+        Knowledge.BATCH: GUESSES,
+        Knowledge.EPOCH: "divides its length, or an hour on its fewest GPUs, into as many epochs as the option says",
+    }
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    generations: int = 8
+    generations: int = declare(8, at_least=1, at_most=1000)
     """How many generations an update evolves at most; fewer cost quality, not time."""
-    evaluations: int = 2048
+    evaluations: int = declare(2048, at_least=1, at_most=1_000_000)
     """How many genomes it may evaluate: the population is smaller where they do not suffice."""
-    population: int = 0
+    population: int = declare(0, at_least=0, at_most=100_000)
     """How many genomes are kept; 0: as many as there are GPUs."""
-    mutation: float = 0.1
+    mutation: float = declare(0.1, at_least=0.0, at_most=1.0)
     """The mutation rate theta, which the paper does not give."""
-    penalty: float = 1.0
+    penalty: float = declare(1.0, at_least=0.0)
     """Sigma over the rate of arrivals: how soon long jobs are scaled down; 0 never."""
-    epochs: int = 30
+    epochs: int = declare(30, at_least=1, at_most=1_000_000)
     """Into how many epochs a job is cut that declares none."""
     declared: bool = True
     """Whether the iterations that a job declares are a feature of the regression."""
 
     def __post_init__(self) -> None:
-        if min(self.generations, self.evaluations, self.epochs) < 1 or self.population < 0:
-            raise ValueError(
-                "generations, evaluations and epochs must be at least 1, population at least 0"
-            )
-        if not 0.0 <= self.mutation <= 1.0 or self.penalty < 0.0:
-            raise ValueError("mutation must be from 0 to 1, and penalty at least 0")
+        check(self)
 
     def allocate(self, view: View) -> Decision:
         """Deploy the best schedule if it is time, and else let waiting jobs have idle GPUs."""

@@ -1,0 +1,207 @@
+"""
+What a policy assumes about a job whose user or whose history does not tell it, for people to read.
+
+A policy names in ``assumes`` every piece of knowledge that its decisions use, and says what it does
+without: its fallback. Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so
+``dljob why`` shows a fallback exactly as long as it is used. Nothing is decided here.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from math import isfinite
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from dlcore.contract import Policy
+from dlcore.model import GpuDemand, JobState, Snapshot
+from dlcore.needs import Needs
+from dlcore.predicting import Predictor
+from dlcore.problems import listed
+from dlcore.profiles import JobType
+from dlcore.rooms import acceptable_types, largest_possible
+
+MOST_NAMED = 4
+"""Up to so many numbers of GPUs are named; more are counted."""
+
+
+class Knowledge(Enum):
+    """What a decision may use of a job, in the words of the documentation."""
+
+    LENGTH = "length: the iterations that it needs"
+    SPEED = "speed on at least one number of GPUs"
+    MEASURED = "measured speed on each of its numbers of GPUs"
+    BATCH = "measured speed with other batch sizes, where its batch is elastic"
+    EPOCH = "iterations of one epoch"
+
+
+Assumes = Mapping[Knowledge, str]
+"""What a policy does without a piece of knowledge; its name is the subject of the sentence."""
+
+GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
+USUAL_CURVE = "supposes that it scales like the usual job"
+AS_LONG_AGAIN = "supposes that it needs as long again as it has trained, and at least an hour on its fewest GPUs"
+FEWEST_FIRST = (
+    "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains"
+)
+
+BY_CLAIMS: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the policies that share GPUs by claims (:mod:`dlcore.policies.sharing`)."""
+
+BY_TIMES: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: FEWEST_FIRST,
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the policies that compare predicted times (:mod:`dlcore.predicting`)."""
+
+BY_RANK: Assumes = {
+    Knowledge.LENGTH: "puts it behind all jobs of known length",
+    Knowledge.SPEED: "puts it behind all jobs of known speed",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the policies that order rigid jobs by the time left (:mod:`dlcore.policies.ranking`)."""
+
+BY_CURVES: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: "supposes that each GPU adds as much as the first",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of elastic policies after AFS (:mod:`dlcore.policies.elastic_curves`)."""
+
+
+@runtime_checkable
+class Assuming(Protocol):
+    """A policy that says what it does without knowledge; one that uses none needs to say nothing."""
+
+    @property
+    def assumes(self) -> Assumes:
+        """Every piece of knowledge that its decisions use, with what it does without."""
+        ...
+
+
+class _Speeds(NamedTuple):
+    """How a job's speeds are known on all numbers of GPUs that it may be given."""
+
+    possible: int
+    """How many such numbers there are, over all types."""
+    known: int
+    """For how many of them a speed is believed, measured or not."""
+    guessed: Mapping[str, tuple[int, ...]]
+    """By type those that were not measured."""
+
+
+class Assumptions:
+    """What one policy assumes about the jobs of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot = snapshot
+        self._name = policy.name
+        self._assumes: Assumes = policy.assumes if isinstance(policy, Assuming) else {}
+        self._predictor = Predictor.of(snapshot)
+        self._waiting: dict[tuple[JobType, GpuDemand, Needs | None], _Speeds] = {}
+
+    def of(self, state: JobState) -> tuple[str, ...]:
+        """Say what is assumed about a job: a clause for each piece of knowledge that it lacks."""
+        if not self._assumes:
+            return ()
+        lacks = dict(self._iter_lacks(state))
+        told = [
+            f"{lacks[piece]}; {self._name} {fallback}"
+            for piece, fallback in self._assumes.items()
+            if piece in lacks
+        ]
+        if Knowledge.LENGTH in self._assumes and state.iterations_between is not None:
+            low, high = state.iterations_between
+            told.append(
+                f"its length follows from its target; {self._name} uses a prediction, between"
+                f" {low:,.0f} and {high:,.0f} iterations"
+            )
+        return tuple(told)
+
+    def _iter_lacks(self, state: JobState) -> Iterator[tuple[Knowledge, str]]:
+        """Yield what is not known of a job, each with a clause that says so."""
+        if not isfinite(state.iterations_total):
+            yield Knowledge.LENGTH, "its length is unknown"
+        speeds = self._find_speeds(state)
+        if speeds.possible and not speeds.known:
+            but = " but the present one" if _shows_speed(state) else ""
+            yield Knowledge.SPEED, f"no speed of it is known{but}"
+        elif speeds.guessed:
+            yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} was never measured"
+        if state.job.batch.elastic and not self._has_other_batches(state.job.type):
+            yield Knowledge.BATCH, "its speed with other batch sizes was never measured"
+        if not state.job.training.iterations_per_epoch:
+            yield Knowledge.EPOCH, "how long its epochs are is unknown"
+
+    def _find_speeds(self, state: JobState) -> _Speeds:
+        if state.placement is not None or state.bound_to:
+            return self._look_at_speeds(state)
+        # Thousands of jobs may wait, and few of them differ in what this depends on.
+        key = (state.job.type, state.job.gpus, state.needs)
+        known = self._waiting.get(key)
+        if known is None:
+            known = self._waiting[key] = self._look_at_speeds(state)
+        return known
+
+    def _look_at_speeds(self, state: JobState) -> _Speeds:
+        """Look at every shape that the job may be given, packed on the fewest nodes."""
+        possible = known = 0
+        guessed: dict[str, tuple[int, ...]] = {}
+        held = state.placement
+        # A running job keeps its type of GPU.
+        kinds = (held.gpu_type,) if held else acceptable_types(state, self._snapshot.cluster)
+        for kind in kinds:
+            unseen: list[int] = []
+            for gpus in self._list_numbers(state, kind):
+                speed, confidence = self._predictor.estimate(
+                    state.job, self._predictor.shape(gpus, kind)
+                )
+                possible += 1
+                known += speed > 0.0
+                is_seen = held is not None and gpus == held.gpus and _shows_speed(state)
+                if confidence < 1.0 and not is_seen:
+                    unseen.append(gpus)
+            if unseen:
+                guessed[kind] = tuple(unseen)
+        return _Speeds(possible, known, guessed)
+
+    def _list_numbers(self, state: JobState, kind: str) -> list[int]:
+        options = state.job.gpus.options
+        if state.placement is not None:
+            return list(options)
+        most = largest_possible(state, self._snapshot.cluster, kind)
+        return [gpus for gpus in options if gpus <= most]
+
+    def _has_other_batches(self, own: JobType) -> bool:
+        return any(
+            (kind.model, kind.dataset) == (own.model, own.dataset)
+            and kind.batch_size != own.batch_size
+            for kind in self._snapshot.profiles
+        )
+
+
+def _shows_speed(state: JobState) -> bool:
+    """Whether the job trains now, so that its speed is seen where it is."""
+    return state.placement is not None and state.speed > 0.0 and not state.adjusting
+
+
+def _on(guessed: Mapping[str, tuple[int, ...]]) -> str:
+    """Say on which GPUs: ``on 2, 4 or 8 GPUs``, or by type where there are several."""
+    counts = {_write_counts(numbers) for numbers in guessed.values()}
+    kinds = [kind for kind in guessed if kind]
+    if len(guessed) == 1 or len(counts) > 1:
+        parts = [
+            f"{_write_counts(numbers)}{f' of type {kind}' if kind and len(guessed) > 1 else ''}"
+            for kind, numbers in guessed.items()
+        ]
+        return f" on {', or on '.join(parts)}"
+    return f" on {counts.pop()} of type {listed(kinds, 'or')}"
+
+
+def _write_counts(numbers: tuple[int, ...]) -> str:
+    if len(numbers) > MOST_NAMED:
+        return f"{len(numbers)} of its numbers of GPUs"
+    return f"{listed(numbers, 'or')} GPU{'' if numbers == (1,) else 's'}"

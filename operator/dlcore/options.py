@@ -1,0 +1,228 @@
+"""
+The options of a policy: what each may be, how it is read, and how a wrong one is refused.
+
+A policy declares every option where it is defined, with the range that it may have::
+
+    ageing: float = declare(0.3, at_least=0.0, at_most=2.0)
+
+and calls :func:`check` when it is made. Numbers are always finite. Options that are true or false
+need no declaration. The refusals, the list of ``dljob policies`` and the tests follow from the declarations,
+so that nothing else has to be written for a new option.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+_KEY = "dljob.rule"
+
+
+class Rule(Protocol):
+    """What the values of one option may be."""
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, for people."""
+        ...
+
+    def parse(self, text: str) -> Any:
+        """Read a value as users write it. Raises :class:`ValueError` if it is of the wrong kind."""
+        ...
+
+    def accepts(self, value: object) -> bool:
+        """Whether the value is of the right kind and in range."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Between which numbers a value must be; ``above`` and ``below`` are out of range themselves."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def hold(self, number: float) -> bool:
+        """Whether the number is finite and within the bounds."""
+        return (
+            -math.inf < number < math.inf
+            and (self.at_least is None or number >= self.at_least)
+            and (self.above is None or number > self.above)
+            and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        """How people say it: ``from 0 to 2``, ``above 0``, ``of at least 0 and below 1``."""
+        if self.at_least is not None and self.at_most is not None:
+            return f" from {_write(self.at_least)} to {_write(self.at_most)}"
+        parts = [
+            f"{words} {_write(bound)}"
+            for words, bound in (
+                ("of at least", self.at_least),
+                ("above", self.above),
+                ("of at most", self.at_most),
+                ("below", self.below),
+            )
+            if bound is not None
+        ]
+        return f" {' and '.join(parts)}" if parts else ""
+
+
+def _write(number: float) -> str:
+    return f"{number:,.0f}" if number == round(number) else f"{number:g}"
+
+
+class Number(NamedTuple):
+    """A number within bounds."""
+
+    bounds: Bounds
+
+    @property
+    def allowed(self) -> str:
+        return f"a number{self.bounds}"
+
+    def parse(self, text: str) -> float:
+        return float(text)
+
+    def accepts(self, value: object) -> bool:
+        # Of booleans, which are integers, none is meant as a number.
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.bounds.hold(value)
+
+
+class Whole(NamedTuple):
+    """A whole number within bounds."""
+
+    bounds: Bounds
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number{self.bounds}"
+
+    def parse(self, text: str) -> int:
+        return int(text)
+
+    def accepts(self, value: object) -> bool:
+        return type(value) is int and self.bounds.hold(value)
+
+
+class Rising(NamedTuple):
+    """One number or several within bounds, each above the one before it."""
+
+    bounds: Bounds
+    example: tuple[float, ...]
+
+    @property
+    def allowed(self) -> str:
+        return f"rising numbers{self.bounds}, as in {','.join(f'{n:g}' for n in self.example)}"
+
+    def parse(self, text: str) -> tuple[float, ...]:
+        return tuple(map(float, text.split(",")))
+
+    def accepts(self, value: object) -> bool:
+        if not isinstance(value, tuple) or not value:
+            return False
+        in_range = all(map(Number(self.bounds).accepts, value))
+        return in_range and all(a < b for a, b in pairwise(value))
+
+
+class Word(NamedTuple):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(self.words)
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def accepts(self, value: object) -> bool:
+        return value in self.words
+
+
+class Flag(NamedTuple):
+    """True or false."""
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+    def parse(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+
+def declare(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    words: tuple[str, ...] = (),
+) -> Any:
+    """Declare an option with its default and its range: a field of the dataclass of a policy."""
+    bounds = Bounds(at_least=at_least, above=above, at_most=at_most, below=below)
+    rule: Rule
+    match default:
+        case bool():
+            rule = Flag()
+        case int():
+            rule = Whole(bounds)
+        case float():
+            rule = Number(bounds)
+        case tuple():
+            rule = Rising(bounds, default)
+        case _:
+            rule = Word(words)
+    if not rule.accepts(default):
+        raise TypeError(f"the default {default!r} is not allowed; write {rule.allowed}")
+    return dataclasses.field(default=default, metadata={_KEY: rule})
+
+
+def rules_of(policy: Any) -> Mapping[str, Rule]:
+    """What each option of a policy may be. ``policy`` is its class or an instance."""
+    return {each.name: _rule_of(policy, each) for each in dataclasses.fields(policy)}
+
+
+def _rule_of(policy: Any, declared: "dataclasses.Field[Any]") -> Rule:
+    rule: Rule | None = declared.metadata.get(_KEY)
+    if rule is None and isinstance(declared.default, bool):
+        return Flag()
+    if rule is None:
+        raise TypeError(f"{policy.name}: say with declare() what {declared.name} may be")
+    return rule
+
+
+def read(name: str, key: str, rule: Rule, text: str) -> Any:
+    """Read an option of the policy of that name. Raises :class:`ValueError` with what is allowed."""
+    try:
+        value = rule.parse(text)
+    except ValueError:
+        raise _refusal(name, key, rule, text) from None
+    if not rule.accepts(value):
+        raise _refusal(name, key, rule, text)
+    return value
+
+
+def check(policy: Any) -> None:
+    """Refuse a policy that was made with an option out of range, also from code."""
+    for key, rule in rules_of(policy).items():
+        value = getattr(policy, key)
+        if not rule.accepts(value):
+            raise _refusal(policy.name, key, rule, value)
+
+
+def _refusal(name: str, key: str, rule: Rule, value: object) -> ValueError:
+    return ValueError(f"{name}: {key} cannot be {value!r}; write {rule.allowed}")

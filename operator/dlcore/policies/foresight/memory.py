@@ -1,0 +1,121 @@
+"""
+What ``foresight`` remembers from one decision to the next, also over a restart of the controller.
+
+:mod:`.policy` reads it with :func:`recall` at the beginning of each decision, and returns
+:class:`State` at the end. A state is a dict of values that JSON can hold, because only such a one is
+written to the store.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dlcore.contract import View
+from dlcore.model import JobId
+from dlcore.policies.foresight.sightings import Sighting, Sightings
+from dlcore.profiles import JobType
+from dlwire.messages import Shape
+
+FORM = 2
+"""Raised when the plain value changes its meaning; another one is not read."""
+
+
+class Progress(NamedTuple):
+    """
+    How far a job was when it was last seen, in seconds on one GPU, and how fast it went on.
+
+    The GPU is of the first type that the job can be given, not of the one that it had.
+    """
+
+    attained: float
+    pace: float
+    submitted_at: float
+
+
+class Memory(NamedTuple):
+    """What the policy remembers."""
+
+    at: float
+    levels: Mapping[str, float] = {}
+    """What a GPU of each type was worth lately, smoothed."""
+    progress: Mapping[JobId, Progress] = {}
+    lengths: Mapping[JobId, float] = {}
+    """How long the latest jobs were, in seconds on one GPU, in order of their ends."""
+    spans: Mapping[JobId, float] = {}
+    """How many seconds passed from the submission to the end of each of these jobs."""
+    sightings: Sightings = Sightings()
+
+
+class State(dict[str, Any]):
+    """A memory as a plain dict, with the memory itself for the next decision of the same process."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(_write(memory))
+        self.memory = memory
+
+
+def recall(view: View) -> Memory:
+    """The memory that a view brings along; an empty one if it has none that can be read."""
+    state = view.state
+    if isinstance(state, State):
+        # Not read again, because what was concluded from the same sightings is kept by their identity.
+        return state.memory
+    if not isinstance(state, Mapping) or state.get("form") != FORM:
+        return Memory(view.now)
+    try:
+        return _read(state)
+    except (KeyError, TypeError, ValueError):
+        # It was damaged in the store. All that it holds can be learnt again.
+        return Memory(view.now)
+
+
+def _write(memory: Memory) -> dict[str, Any]:
+    seen = memory.sightings
+    return {
+        "form": FORM,
+        "at": memory.at,
+        "levels": dict(memory.levels),
+        "progress": {job: list(each) for job, each in memory.progress.items()},
+        "lengths": dict(memory.lengths),
+        "spans": dict(memory.spans),
+        "types": [
+            [list(kind), [[*shape, speed] for shape, speed in speeds.items()]]
+            for kind, speeds in seen.by_type.items()
+        ],
+        "jobs": {
+            job: [*each.shape, each.slowness, each.since] for job, each in seen.by_job.items()
+        },
+    }
+
+
+def _read(plain: Mapping[str, Any]) -> Memory:
+    by_type = {
+        _read_type(*kind): {
+            _read_shape(gpus, nodes, gpu_type): float(speed)
+            for gpus, nodes, gpu_type, speed in speeds
+        }
+        for kind, speeds in plain["types"]
+    }
+    by_job = {
+        JobId(job): Sighting(
+            _read_shape(gpus, nodes, gpu_type),
+            float(slowness),
+            None if since is None else float(since),
+        )
+        for job, (gpus, nodes, gpu_type, slowness, since) in plain["jobs"].items()
+    }
+    return Memory(
+        float(plain["at"]),
+        {str(kind): float(level) for kind, level in plain["levels"].items()},
+        {JobId(job): Progress(*map(float, each)) for job, each in plain["progress"].items()},
+        {JobId(job): float(length) for job, length in plain["lengths"].items()},
+        {JobId(job): float(span) for job, span in plain["spans"].items()},
+        Sightings(by_type, by_job),
+    )
+
+
+def _read_type(model: str, dataset: str, batch_size: int) -> JobType:
+    return JobType(str(model), str(dataset), int(batch_size))
+
+
+def _read_shape(gpus: int, nodes: int, gpu_type: str) -> Shape:
+    return Shape(int(gpus), int(nodes), str(gpu_type))

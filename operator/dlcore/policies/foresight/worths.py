@@ -1,0 +1,60 @@
+"""What a GPU is worth to each job after a decision, for the reasons that people read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from dlcore.model import JobId
+from dlcore.policies.foresight.bids import Bid
+from dlcore.policies.foresight.choosing import list_options
+
+ALL = 1 << 30
+"""More GPUs than any cluster has: no option is left out for want of them."""
+
+
+class Worths(Mapping[JobId, float]):
+    """
+    The worth of a GPU by job: what it was exchanged at, what it is worth where it is, or would be.
+
+    Worths of jobs that nothing changes for are found on demand, because thousands may wait
+    and a user asks about few. All are counted after the cost of the change that they would take.
+    """
+
+    def __init__(
+        self, changed: Mapping[JobId, float], bids: Iterable[Bid], *, horizon: float
+    ) -> None:
+        self._changed = changed
+        self._bids = bids
+        self._horizon = horizon
+
+    @cached_property
+    def _by_job(self) -> Mapping[JobId, Bid]:
+        return {bid.state.id: bid for bid in self._bids}
+
+    def __getitem__(self, job: JobId) -> float:
+        known = self._changed.get(job)
+        if known is not None:
+            return known
+        bid = self._by_job[job]
+        return self._find_kept(bid) if bid.held else self._find_wanted(bid)
+
+    def __iter__(self) -> Iterator[JobId]:
+        yield from self._by_job
+
+    def __len__(self) -> int:
+        return len(self._by_job)
+
+    def _find_kept(self, bid: Bid) -> float:
+        """What the job would lose with each GPU that it gave up, at the least."""
+        options = list_options(bid, ALL, horizon=self._horizon)
+        kept = next((option for option in options if option.gpus == bid.held), None)
+        if kept is None:
+            return 0.0
+        fewer = [option for option in options if option.weight < kept.weight]
+        losses = ((kept.worth - o.worth) / (kept.weight - o.weight) for o in fewer)
+        return max(0.0, min(losses, default=0.0))
+
+    def _find_wanted(self, bid: Bid) -> float:
+        """What each GPU of its smallest share would be worth to a job that waits."""
+        options = list_options(bid, ALL, horizon=self._horizon)
+        first = next((option for option in options if option.gpus), None)
+        return max(0.0, first.worth / first.weight) if first is not None else 0.0

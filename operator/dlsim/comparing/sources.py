@@ -1,0 +1,92 @@
+"""
+Which files of the program determine what a policy does in a simulation.
+
+:mod:`dlsim.comparing.tasks` digests them. They are found by following the imports from the
+simulator and from the policy's own module, so a policy that is a package counts with all of its
+modules, and a module that several policies share counts for each of these and for no other. What is
+imported is read from the sources, because modules that are loaded do not say where their names
+come from. That finds everything: no module of the brain imports by any other means
+(``pure-core`` in ``pyproject.toml``).
+"""
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import dlcore
+import dlsim
+import dlwire
+
+REGISTRY = "dlcore.policies"
+"""It imports all policies, and none depends on it: its imports are not followed."""
+
+_FOLDERS = {
+    package.__name__: Path(str(package.__file__)).parent for package in (dlcore, dlsim, dlwire)
+}
+
+
+def read_sources(policy: str, *, left_out: Collection[str]) -> list[tuple[str, bytes]]:
+    """
+    Read the files that the simulator and the module of a policy consist of, by their names.
+
+    ``left_out`` are parts of the simulator that do not count.
+    """
+    simulator = map(_name_of, sorted(_FOLDERS["dlsim"].rglob("*.py")))
+    return [
+        (module, path.read_bytes())
+        for module in sorted(_follow([*simulator, policy], left_out))
+        if (path := _find_file(module)) is not None
+    ]
+
+
+def _follow(modules: Iterable[str], left_out: Collection[str]) -> set[str]:
+    """Add what these modules import, and what that imports, and so on."""
+    unread, known = list(modules), set[str]()
+    while unread:
+        module = unread.pop()
+        package, part, *_ = *module.split("."), ""
+        is_out = package == "dlsim" and part in left_out
+        if module not in known and module != REGISTRY and not is_out:
+            known.add(module)
+            unread += _find_imports(module)
+    return known
+
+
+@cache
+def _find_imports(module: str) -> frozenset[str]:
+    """The modules of ours that a module imports, with the packages that they are in."""
+    path = _find_file(module)
+    if path is None:
+        return frozenset()
+    # Once for a process: thousands of tasks may differ in nothing but their policies.
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    return frozenset(
+        ".".join(parts[:length])
+        for name in _iter_names(tree)
+        if (parts := name.split("."))[0] in _FOLDERS
+        for length in range(1, len(parts) + 1)
+    )
+
+
+def _iter_names(tree: ast.Module) -> Iterator[str]:
+    """Everything that may be a module; of ``from a import b`` that is a and a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _find_file(module: str) -> Path | None:
+    """The file of a module; ``None`` if the name is that of something inside a module."""
+    package, *inside = module.split(".")
+    path = _FOLDERS[package].joinpath(*inside)
+    files = (path / "__init__.py", path.with_suffix(".py") if inside else path)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _name_of(path: Path) -> str:
+    folder = _FOLDERS["dlsim"]
+    inside = path.relative_to(folder).with_suffix("").parts
+    return ".".join(("dlsim", *(part for part in inside if part != "__init__")))
