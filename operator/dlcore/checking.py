@@ -10,6 +10,7 @@ A baseline whose point is to show what happens without a law declares it in its 
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from typing import Any
 
 from dlcore.amounts import lacking, total
 from dlcore.limits import namespace_of
@@ -41,7 +42,7 @@ class Law(StrEnum):
     WHOLE_GANG = "whole-gang"
     """A job gets all the GPUs it needs to make progress, or none."""
     RELEASED_FIRST = "released-first"
-    """What somebody holds is given only after a step that takes it from him, which is named."""
+    """A GPU that a job holds is given away only after a step that takes it from that job and is named."""
     CHECKPOINT_IN_REACH = "checkpoint-in-reach"
     """A job whose checkpoints only one node can read stays on that node."""
     ROOM_FOR_PODS = "room-for-pods"
@@ -49,7 +50,7 @@ class Law(StrEnum):
     NAMESPACE_LIMIT = "namespace-limit"
     """Where a namespace has more GPUs than it may, none of its jobs gets more."""
     PURPOSE = "purpose"
-    """Every step changes something, is the only one of its job, and nobody loses for nothing."""
+    """Every step changes something and is the only one of its job; GPUs are taken for a job that gets them."""
 
 
 # Reasons to give a job other GPUs that are no better for itself.
@@ -57,31 +58,54 @@ _TIDYING = frozenset({CauseCode.PACKING, CauseCode.EXPLORING, CauseCode.MAKES_RO
 
 
 class BrokenLaw(Exception):
-    """A plan that must not be carried out."""
+    """
+    A plan that must not be carried out.
 
-    def __init__(self, law: Law, job: JobId, message: str) -> None:
-        super().__init__(f"{law}: {job}: {message}")
+    ``str()`` names the policy, the law, the time, the job and what to read. ``message`` is what job
+    ``job`` does, or what is done to it: it follows the name of the job in a sentence.
+    """
+
+    def __init__(self, law: Law, job: JobId, message: str, *, policy: str, at_s: float) -> None:
+        super().__init__(
+            f'Policy {policy!r} broke the law "{law}" at t={at_s:.12g} s: job {job} {message}. '
+            'See "Laws" in docs/policies.md.'
+        )
         self.law = law
         self.job = job
         self.message = message
+        self.policy = policy
+        self.at_s = at_s
 
-    def __reduce__(self) -> tuple[type["BrokenLaw"], tuple[Law, JobId, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Without it the error of a worker process could not reach the process that waits for it.
-        return type(self), (self.law, self.job, self.message)
+        return _remake, (self.law, self.job, self.message, self.policy, self.at_s)
 
 
-def check(plan: Plan, snapshot: Snapshot, *, breaks: frozenset[Law] = frozenset()) -> None:
-    """Raise :class:`BrokenLaw` at the first law that the plan breaks and ``breaks`` does not allow."""
+def _remake(law: Law, job: JobId, message: str, policy: str, at_s: float) -> BrokenLaw:
+    return BrokenLaw(law, job, message, policy=policy, at_s=at_s)
+
+
+def check(
+    plan: Plan, snapshot: Snapshot, *, policy: str, breaks: frozenset[Law] = frozenset()
+) -> None:
+    """
+    Raise :class:`BrokenLaw` at the first law that the plan breaks and ``breaks`` does not allow.
+
+    ``policy`` is the name of the policy that made it, for the error.
+    """
     if plan.steps:
-        _Replay(plan.steps, snapshot, breaks).run()
+        _Replay(plan.steps, snapshot, policy, breaks).run()
 
 
 class _Replay:
-    """One pass over the steps, keeping book of which GPUs are in somebody's hands."""
+    """One pass over the steps, keeping book of which GPUs jobs hold."""
 
-    def __init__(self, steps: Sequence[Step], snapshot: Snapshot, breaks: frozenset[Law]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], snapshot: Snapshot, policy: str, breaks: frozenset[Law]
+    ) -> None:
         self.steps = steps
         self.snapshot = snapshot
+        self.policy = policy
         self.cluster = snapshot.cluster
         self.breaks = breaks
         self.pending = snapshot.queue.select({step.job for step in steps})
@@ -134,11 +158,11 @@ class _Replay:
             limit, has = limits.gpus_of(namespace), totals[namespace]
             if limit is not None and has > limit and gpus > before.get(job, 0):
                 which = f"namespace {namespace or '(none)'} may have {limit}"
-                self._refuse(Law.NAMESPACE_LIMIT, job, f"gets more where {which} and has {has}")
+                self._refuse(Law.NAMESPACE_LIMIT, job, f"gets more GPUs, but {which} and has {has}")
 
     def _refuse(self, law: Law, job: JobId, message: str) -> None:
         if law not in self.breaks:
-            raise BrokenLaw(law, job, message)
+            raise BrokenLaw(law, job, message, policy=self.policy, at_s=self.snapshot.now)
 
     def _occupy(self) -> None:
         """Note which GPUs are in somebody's hands; whose they are is asked only in an error."""
@@ -163,7 +187,9 @@ class _Replay:
                     continue
                 other = owner.setdefault(ref, job)
                 if other != job:
-                    self._refuse(Law.ONE_MASTER, job, f"GPU {ref} is {other}'s already")
+                    self._refuse(
+                        Law.ONE_MASTER, job, f"holds GPU {ref}, which job {other} holds too"
+                    )
         self.shared &= owner.keys()
 
     def _iter_held(self) -> Iterator[tuple[JobId, Placement]]:
@@ -176,9 +202,11 @@ class _Replay:
     def _check_wait(self, step: Wait) -> None:
         state = self.pending.get(step.job)
         if state is None:
-            self._refuse(Law.PURPOSE, step.job, "is told to wait but is not pending")
+            self._refuse(Law.PURPOSE, step.job, "has a step Wait but is not pending")
         elif state.waiting == step.cause:
-            self._refuse(Law.PURPOSE, step.job, "is told again why it waits")
+            self._refuse(
+                Law.PURPOSE, step.job, "has a step Wait with the reason that it has already"
+            )
 
     def _start(self, step: Start) -> None:
         state = self.pending.get(step.job)
@@ -202,12 +230,18 @@ class _Replay:
         old, new = set(step.old.refs()), set(step.new.refs())
         same_batch = step.batch_size is None or step.batch_size == state.batch_size
         if old == new and same_batch:
-            self._refuse(Law.PURPOSE, step.job, "is changed into what it is")
+            self._refuse(Law.PURPOSE, step.job, "gets exactly the GPUs and the batch that it has")
         elif same_batch and _is_as_good(step.old, step.new) and step.cause.code not in _TIDYING:
-            self._refuse(Law.PURPOSE, step.job, "is changed into something that is no better")
+            self._refuse(
+                Law.PURPOSE, step.job, "is changed, and what it gets is no better than what it has"
+            )
         stays = not set(step.old.nodes).isdisjoint(step.new.nodes)
         if stays != isinstance(step, Reshape):
-            self._refuse(Law.PURPOSE, step.job, "a move keeps no node, a reshape keeps one")
+            self._refuse(
+                Law.PURPOSE,
+                step.job,
+                "has a step Move that keeps a node, or a step Reshape that keeps none",
+            )
         # What it gives up is free for later steps only: a job cannot wait for itself.
         self._give(step, new - old, step.new)
         self._check_shape(step, state, step.new)
@@ -223,12 +257,20 @@ class _Replay:
             self._refuse(Law.REAL_GPUS, step.job, "is given the same GPU twice")
         expected = {self.released[ref] for ref in refs if ref in self.released}
         for idle in sorted(set(step.after) - expected):
-            self._refuse(Law.RELEASED_FIRST, step.job, f"would wait in vain for {idle}")
+            self._refuse(
+                Law.RELEASED_FIRST, step.job, f"waits for job {idle}, which releases nothing to it"
+            )
         for ref in sorted(refs):
             if ref.number not in self.cluster.usable.get(ref.node, ()):
-                self._refuse(Law.REAL_GPUS, step.job, f"GPU {ref} is not there or not to be given")
+                self._refuse(
+                    Law.REAL_GPUS,
+                    step.job,
+                    f"gets GPU {ref}, which does not exist or is out of use",
+                )
             elif self.cluster.by_name[ref.node].gpu_type not in kinds:
-                self._refuse(Law.REAL_GPUS, step.job, f"GPU {ref} is not a {whole.gpu_type}")
+                self._refuse(
+                    Law.REAL_GPUS, step.job, f"gets GPU {ref}, which is not a {whole.gpu_type}"
+                )
             self._check_released(step, ref)
             self.busy.setdefault(ref.node, set()).add(ref.number)
             self.given[ref] = step.job
@@ -237,10 +279,14 @@ class _Replay:
         if ref.number in self.busy.get(ref.node, ()):
             owner = self._find_owner(ref)
             law = Law.RELEASED_FIRST if self._gives_up(owner, ref) else Law.ONE_MASTER
-            self._refuse(law, step.job, f"GPU {ref} is {owner}'s still")
+            self._refuse(law, step.job, f"gets GPU {ref}, which job {owner} still holds")
         former = self.released.get(ref)
         if former is not None and former not in step.after:
-            self._refuse(Law.RELEASED_FIRST, step.job, f"does not wait for {former}'s {ref}")
+            self._refuse(
+                Law.RELEASED_FIRST,
+                step.job,
+                f"gets GPU {ref} without waiting for job {former}, which releases it",
+            )
 
     def _find_owner(self, ref: GpuRef) -> JobId:
         if ref in self.given:
@@ -303,9 +349,9 @@ class _Replay:
         kinds = set(whole.gpu_type.split("+"))
         there = [self.cluster.by_name[n] for n in whole.nodes if n in self.cluster.by_name]
         if there and {node.gpu_type for node in there} != kinds:
-            self._refuse(Law.REAL_GPUS, job, f"its GPUs are not all {whole.gpu_type}")
+            self._refuse(Law.REAL_GPUS, job, f"gets GPUs that are not all {whole.gpu_type}")
         if state.job.suspend:
-            self._refuse(Law.PURPOSE, job, "is suspended and shall have no GPUs")
+            self._refuse(Law.PURPOSE, job, "is suspended and gets GPUs")
         if len(kinds) > 1 and not demand.mixed:
             self._refuse(Law.ALLOWED_SHAPE, job, f"may not mix {whole.gpu_type}")
         if demand.types and not kinds <= set(demand.types):
@@ -313,7 +359,9 @@ class _Replay:
         if demand.max_nodes is not None and nodes > demand.max_nodes:
             self._refuse(Law.ALLOWED_SHAPE, job, f"may not spread over {nodes} nodes")
         if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
-            self._refuse(Law.CHECKPOINT_IN_REACH, job, "its checkpoint is on another node")
+            self._refuse(
+                Law.CHECKPOINT_IN_REACH, job, "leaves the node that alone has its checkpoint"
+            )
         if state.needs is not None:
             for node in whole.nodes:
                 if not state.has_pod_on(node):
@@ -322,14 +370,18 @@ class _Replay:
     def _lodge(self, job: JobId, needs: Needs, node: NodeName) -> None:
         """Count a new pod on its node. Those that are to go have what they asked for until then."""
         if needs.nodes is not None and node not in needs.nodes:
-            self._refuse(Law.ROOM_FOR_PODS, job, f"{node} does not take its pods")
+            self._refuse(
+                Law.ROOM_FOR_PODS, job, f"gets a pod on {node}, which does not take its pods"
+            )
         there = self.asked.setdefault(node, [])
         there.append(needs)
         free = self.cluster.free.get(node)
         asked = total(dict(each.amounts) for each in there)
         if free is not None and (short := lacking(asked, free)):
             what = " and ".join(short)
-            self._refuse(Law.ROOM_FOR_PODS, job, f"{node} has too little {what} for its pod")
+            self._refuse(
+                Law.ROOM_FOR_PODS, job, f"gets a pod on {node}, which has too little {what} for it"
+            )
 
     def _check_loss(self, step: Reshape | Move | Stop) -> None:
         if step.cause.code in OWN_REASONS:
@@ -339,7 +391,12 @@ class _Replay:
         kept = set() if isinstance(step, Stop) else set(step.new.refs())
         gainers = {self.given.get(ref) for ref in step.old.refs() if ref not in kept}
         if step.cause.job is None or step.cause.job not in gainers:
-            self._refuse(Law.PURPOSE, step.job, "loses GPUs and whom it names gets none of them")
+            lost = len(step.old.refs()) - len(kept)
+            named = step.cause.job
+            who = "no other job gains them"
+            if named is not None and gainers - {None}:
+                who = f"job {named}, for which it loses them, gains none of them"
+            self._refuse(Law.PURPOSE, step.job, f"loses {lost} GPU{'s'[: lost != 1]} and {who}")
 
 
 def _gpus_of(state: JobState) -> int:

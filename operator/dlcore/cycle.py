@@ -85,7 +85,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial, decision.worths)
 
     # 5. Whether it may be done at all.
-    checking.check(plan, snapshot, breaks=policy.breaks)
+    checking.check(plan, snapshot, policy=policy.name, breaks=policy.breaks)
     return plan
 
 

@@ -23,6 +23,14 @@ Value = TypeVar("Value")
 MOST_ERROR = 3.0
 """Of the logarithm of a speed or a length: factors of 20 either way for one in three."""
 
+LONGEST_S = 1e8
+"""Three years: a longer restart or period is a slip."""
+
+LEAST_LOAD, MOST_LOAD = 0.001, 1000.0
+"""Loads beyond these leave a cluster idle for centuries, or have all jobs come at one instant."""
+
+MOST_SEED = 2**63 - 1
+
 
 def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """Make a type of option of a function; click alone would swallow what its error says."""
@@ -79,8 +87,10 @@ def read_limits(text: str) -> dict[str, int]:
 def read_seconds(text: str) -> float:
     """Read a duration."""
     seconds = _to_number(text)
-    if not 0.0 <= seconds < math.inf:
-        raise ValueError(f"{text!r} is not a number of seconds from 0 upwards; write such as 30")
+    if not 0.0 <= seconds <= LONGEST_S:
+        raise ValueError(
+            f"{text!r} is not a number of seconds from 0 to {LONGEST_S:,.0f}; write such as 30"
+        )
     return seconds
 
 
@@ -88,8 +98,10 @@ def read_seconds(text: str) -> float:
 def read_load(text: str) -> float:
     """Read an offered load."""
     load = _to_number(text)
-    if not 0.0 < load < math.inf:
-        raise ValueError(f"{text!r} is not a load above 0; write such as 0.9")
+    if not LEAST_LOAD <= load <= MOST_LOAD:
+        raise ValueError(
+            f"{text!r} is not a load from {LEAST_LOAD:g} to {MOST_LOAD:g}; write such as 0.9"
+        )
     return load
 
 

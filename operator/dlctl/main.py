@@ -75,7 +75,7 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
 
         if not isinstance(error, BrokenLaw):
             raise
-        say(f"{prog}: a policy decided what must not be: {error}; this is a mistake of the policy")
+        say(f"{prog}: {error}")
         return 1
     return status if isinstance(status, int) else 0
 

@@ -116,7 +116,7 @@ CLUSTER: Options = (
     ),
     click.option(
         "--period",
-        type=click.FloatRange(min=0.1),
+        type=click.FloatRange(min=0.1, max=arguments.LONGEST_S),
         metavar="SECONDS",
         help="Decide at least so often though nothing has happened, as `dljob up` does every 15 s.  "
         "[default: only when something has]",
@@ -163,7 +163,14 @@ CASE: Options = (
         f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
         f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="For all that is drawn."),
+    click.option(
+        "--seed",
+        type=click.IntRange(-arguments.MOST_SEED, arguments.MOST_SEED),
+        default=0,
+        show_default="0",
+        metavar="N",
+        help="For all that is drawn.",
+    ),
     click.option(
         "--load",
         type=arguments.read_load,

@@ -114,6 +114,6 @@ def _explain(error: Exception, request: web.Request) -> web.Response:
         case StoreError():
             return refuse(503, str(error))
         case BrokenLaw():
-            return refuse(500, f"the policy decided what must not be ({error}); report this")
+            return refuse(500, f"{error} Please report it")
     log.error("%s %s went wrong", request.method, request.path, exc_info=error)
     return refuse(500, f"{type(error).__name__} in dljob up; its log tells more, please report it")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore import jobfile
+from dlcore.jobschema import SUBMIT_AT
 from dlcore.model import Direction, Job
 from dlcore.profiles import JobType, Profile, Speed
 from dlcore.relating import Atlas
@@ -22,6 +23,7 @@ from dlsim import yamlfiles
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.errors import BadInput
 from dlsim.learning import Learning
+from dlsim.tables import MOST_SECONDS
 
 LEARNING = "sim.dljob.io/learning"
 
@@ -65,7 +67,19 @@ def _iter_documents(path: Path) -> Iterator[Document]:
     for file in yamlfiles.find_files(path):
         for line, content in yamlfiles.load(file):
             if content is not None:
-                yield Document(file, line, _parse(file, line, content), _annotations(content))
+                document = Document(file, line, _parse(file, line, content), _annotations(content))
+                _check_submission(document)
+                yield document
+
+
+def _check_submission(document: Document) -> None:
+    at_s = document.job.submitted_at
+    if at_s > MOST_SECONDS:
+        raise document.error(
+            f"{at_s:g} is more than {MOST_SECONDS:,.0f} s, which are 126 years",
+            field=f"metadata.annotations[{SUBMIT_AT}]",
+            remedy="give the seconds from the beginning of the simulation",
+        )
 
 
 def _parse(file: Path, line: int, content: object) -> Job:

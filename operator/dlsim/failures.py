@@ -19,7 +19,7 @@ EVENTS = ("lost", "back")
 def read_failures(path: Path, nodes: Collection[NodeName]) -> tuple[Outage, ...]:
     """Read the file, or raise :class:`~dlsim.errors.BadInput` for what does not make sense."""
     table = Table.read(path, required=("time_s", "node", "event"))
-    told = [(row.number("time_s"), row) for row in table]
+    told = [(row.seconds("time_s"), row) for row in table]
     outages: list[Outage] = []
     open_since: dict[NodeName, Outage] = {}
     for time, row in sorted(told, key=lambda each: each[0]):

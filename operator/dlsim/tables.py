@@ -16,6 +16,13 @@ from typing import IO, Self
 
 from dlsim.errors import BadInput
 
+MOST_SECONDS = 4e9
+"""126 years, also for times since 1970. The world tells microseconds apart up to there."""
+
+MOST = 1e12
+LEAST_POSITIVE = 1e-9
+"""Numbers beyond these are slips, and what is computed from them would be lost in rounding errors."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -65,6 +72,17 @@ class Row:
             )
         return value == "1"
 
+    def seconds(self, field: str) -> float:
+        """A time or a duration."""
+        number = self.number(field)
+        if number > MOST_SECONDS:
+            raise self.error(
+                f"{_show(self.text(field))} is more than {MOST_SECONDS:,.0f} s, which are 126 years",
+                field=field,
+                remedy="give seconds, not milliseconds or a date",
+            )
+        return number
+
     def number(self, field: str) -> float:
         """A finite number, not negative."""
         value = self.text(field)
@@ -78,6 +96,12 @@ class Row:
                 field=field,
                 remedy="give a number such as 1.5",
             )
+        if number > MOST:
+            raise self.error(
+                f"{_show(value)} is more than {MOST:,.0f}",
+                field=field,
+                remedy="give a number that can be meant",
+            )
         return number
 
     def positive(self, field: str) -> float:
@@ -88,6 +112,12 @@ class Row:
                 f"{_show(self.text(field))} is not above 0",
                 field=field,
                 remedy="leave out the rows that were not measured",
+            )
+        if number < LEAST_POSITIVE:
+            raise self.error(
+                f"{_show(self.text(field))} is less than {LEAST_POSITIVE:g}",
+                field=field,
+                remedy="give a number that can be meant",
             )
         return number
 

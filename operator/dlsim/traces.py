@@ -70,9 +70,9 @@ class Format(NamedTuple):
 
 FIELDS: Mapping[str, Callable[[Row, str], Any]] = {
     "id": Row.name,
-    "submitted_at": Row.number,
+    "submitted_at": Row.seconds,
     "gpus": lambda row, column: row.whole(column, least=1),
-    "duration": Row.number,
+    "duration": Row.seconds,
     "iterations": Row.positive,
     "model": Row.name,
     "batch_size": lambda row, column: row.whole(column, least=1),

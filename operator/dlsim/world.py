@@ -31,6 +31,7 @@ from dlcore.queues import Queue
 from dlsim import beliefs
 from dlsim.coordinator import Coordinator
 from dlsim.errors import BadInput
+from dlsim.tables import MOST_SECONDS
 from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
@@ -281,6 +282,12 @@ class World:
         # Times of a job that was there before count from the beginning.
         begin = job.submitted_at if traced.standing is None else now
         isolated_s = self._time_isolated(traced, done=standing.iterations_done)
+        if isolated_s > MOST_SECONDS:
+            raise BadInput(
+                self._workload.name,
+                f"job {job.id} would train for {isolated_s:.3g} s on the GPUs that it requests",
+                remedy=f"give it a length of at most {MOST_SECONDS:,.0f} s, which are 126 years",
+            )
         record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
         state = JobState(
             job=job if growth is None else growth.limit(job, 0),

@@ -239,7 +239,9 @@ def test_half_a_gang_left_by_another_policy_is_stopped(name):
 
 def test_a_plan_that_breaks_a_law_is_not_returned():
     snapshot = make_snapshot(make_cluster(n1=4), make_state("new", options=(2,)))
-    with pytest.raises(BrokenLaw, match="allowed-shape: new: cannot run on 3 GPUs") as error:
+    with pytest.raises(
+        BrokenLaw, match=r"allowed-shape\" at t=0 s: job new cannot run on 3 GPUs\."
+    ) as error:
         make_plan(snapshot, {"new": 3})
     assert (error.value.law, error.value.job) == (Law.ALLOWED_SHAPE, "new")
 

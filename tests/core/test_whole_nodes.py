@@ -99,5 +99,5 @@ def test_a_plan_with_parts_of_nodes_is_refused():
     halves = make_placement(n0=range(4), n1=range(2), n2=range(2))
     plan = Plan((Start(job.id, halves, Cause(CauseCode.ITS_TURN)),), 1)
     with pytest.raises(BrokenLaw) as caught:
-        checking.check(plan, make_snapshot(cluster, job))
+        checking.check(plan, make_snapshot(cluster, job), policy="las")
     assert caught.value.law is Law.ALLOWED_SHAPE

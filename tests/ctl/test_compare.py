@@ -125,7 +125,7 @@ def test_the_comparison_is_drawn(dljob, folder):
         ((*SMALL, "--reference", "fifo"), "--reference fifo is not compared"),
         ((*SMALL, "--reference", "exact", "--reference", "srtf"), "give it alone"),
         ((*SMALL, "--by", "colour"), "'colour' is none of"),
-        ((*SMALL, "--loads", "0.5,-1"), "not a load above 0"),
+        ((*SMALL, "--loads", "0.5,-1"), "not a load from 0.001 to 1000"),
         ((*SMALL, "--restart-costs", "x"), "not a number of seconds"),
         (("compare", "five.csv", "--policy", "fifi"), "did you mean fifo"),
     ],

@@ -18,6 +18,7 @@ from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.options import rules_of
+from dlctl.arguments import MOST_SEED
 from dloperator.__main__ import make_work
 from dloperator.settings import OperatorSettings
 from tests.ctl.running import HEADER, run_apart
@@ -26,6 +27,7 @@ SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
 FAILURES = "time_s,node,event\n"
 JOB = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: x}\n"
 NUMBER = "is not a finite number of at least 0; give a number such as 1.5"
+HUGE = "is more than 1,000,000,000,000; give a number that can be meant"
 COUNT = "is not a whole number of at least 1; give a number such as 1"
 KNOWN = f"known are {', '.join(policies.NAMES)}"
 
@@ -50,6 +52,21 @@ TRACES = {
         "2: is not CSV (unexpected end of data); check its quotes",
     ),
     "no jobs": ("", "1: has no rows; add one below the header"),
+    "a time beyond all times": ("0,1e300,60,1\n", f"2: submit_time_s: '1e300' {HUGE}"),
+    "a duration beyond all durations": (
+        "0,0,60,1\n1,0,1e300,1\n",
+        f"3: duration_s: '1e300' {HUGE}",
+    ),
+    "a time in milliseconds": (
+        "0,1700000000000,60,1\n",
+        "2: submit_time_s: '1700000000000' is more than 1,000,000,000,000; "
+        "give a number that can be meant",
+    ),
+    "a time that microseconds are lost in": (
+        "0,5000000000,60,1\n",
+        "2: submit_time_s: '5000000000' is more than 4,000,000,000 s, which are 126 years; "
+        "give seconds, not milliseconds or a date",
+    ),
 }
 
 
@@ -162,6 +179,18 @@ OPTION_FILES = {
         ("--failures", f"{FAILURES}20,node-0,lost\n10,node-0,lost\n"),
         "2: event: node-0 is lost already, since 10 s; add the row that says when it came back",
     ),
+    "a speed beyond all speeds": (
+        ("--speeds", f"{SPEEDS},a,32,1,1e300\n"),
+        f"2: iterations_per_s: '1e300' {HUGE}",
+    ),
+    "a speed of nearly nothing": (
+        ("--speeds", f"{SPEEDS},a,32,1,1e-300\n"),
+        "2: iterations_per_s: '1e-300' is less than 1e-09; give a number that can be meant",
+    ),
+    "a failure beyond all times": (
+        ("--failures", f"{FAILURES}1e300,node-0,lost\n"),
+        f"2: time_s: '1e300' {HUGE}",
+    ),
     "before the beginning": (
         ("--failures", f"{FAILURES}-1,node-0,lost\n"),
         f"2: time_s: '-1' {NUMBER}",
@@ -209,14 +238,23 @@ USAGE = {
         "'--policy': exact is given twice for tiresias; keep one of them"
     ),
     "--restart-cost -1": (
-        "'--restart-cost': '-1' is not a number of seconds from 0 upwards; write such as 30"
+        "'--restart-cost': '-1' is not a number of seconds from 0 to 100,000,000; write such as 30"
     ),
     "--restart-cost nan": (
-        "'--restart-cost': 'nan' is not a number of seconds from 0 upwards; write such as 30"
+        "'--restart-cost': 'nan' is not a number of seconds from 0 to 100,000,000; write such as 30"
     ),
+    "--restart-cost 1e300": (
+        "'--restart-cost': '1e300' is not a number of seconds from 0 to 100,000,000; "
+        "write such as 30"
+    ),
+    "--load 1e300": "'--load': '1e300' is not a load from 0.001 to 1000; write such as 0.9",
+    "--load 1e-300": "'--load': '1e-300' is not a load from 0.001 to 1000; write such as 0.9",
+    "--period 1e300": "'--period': 1e+300 is not in the range 0.1<=x<=100000000.0.",
+    f"--seed {10**300}": (f"'--seed': {10**300} is not in the range -{MOST_SEED}<=x<={MOST_SEED}."),
+    "--speed-error 1e300": "'--speed-error': '1e300' is not an error from 0 to 3; write such as 0.2",
     "--placement loose": "'--placement': 'loose' is not one of 'packed', 'counted'.",
     "--mechanism magic": "'--mechanism': 'magic' is not one of 'in-place', 'recreate'.",
-    "--seed one": "'--seed': 'one' is not a valid integer.",
+    "--seed one": "'--seed': 'one' is not a valid integer range.",
     "-o xml": "'-o' / '--output': 'xml' is not one of 'table', 'json', 'csv'.",
     "--plot five.csv": "'--plot': Directory 'five.csv' is a file.",
 }
@@ -308,8 +346,8 @@ def test_a_policy_that_breaks_a_law_is_told_in_one_line(dljob, folder, monkeypat
     result = dljob("simulate", "five.csv", "--rigid", "--gpus", 8, "--policy", "greedy")
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == (
-        "dljob: a policy decided what must not be: allowed-shape: 0: cannot run on 3 GPUs;"
-        " this is a mistake of the policy\n"
+        "dljob: Policy 'greedy' broke the law \"allowed-shape\" at t=0 s: "
+        'job 0 cannot run on 3 GPUs. See "Laws" in docs/policies.md.\n'
     )
 
 
@@ -362,3 +400,27 @@ def test_the_operator_refuses_them_before_it_leads():
         make_work(OperatorSettings(policy="foresight:ageing=9"))
     refusal = "policy: foresight: ageing cannot be '9'; write a number from 0 to 2"
     assert refused.value.message == refusal
+
+
+ENDLESS_JOB = """\
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {{name: x, annotations: {{dljob.io/submit-at: "{at}"}}}}
+spec: {{gpus: {{options: [1]}}, training: {{iterations: {iterations}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "iterations", "told"),
+    [
+        ("1e300", 10, "jobs.yaml:1: metadata.annotations"),
+        ("9" * 300, 10, "jobs.yaml:1: metadata.annotations"),
+        ("0", 10**18, "jobs.yaml:1: spec.training.iterations: "),
+        ("0", 10**12, "jobs: job x would train for "),
+    ],
+)
+def test_a_job_file_of_numbers_that_cannot_be_meant_is_refused(dljob, folder, at, iterations, told):
+    (folder / "jobs.yaml").write_text(ENDLESS_JOB.format(at=at, iterations=iterations))
+    result = dljob("simulate", "jobs.yaml", "--gpus", 8)
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"dljob: {told}")

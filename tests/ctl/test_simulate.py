@@ -542,8 +542,8 @@ def test_wrong_knowledge_changes_decisions_and_not_what_jobs_have_to_do(dljob, f
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--load", "0", "not a load above 0"),
-        ("--load", "nan", "not a load above 0"),
+        ("--load", "0", "not a load from 0.001 to 1000"),
+        ("--load", "nan", "not a load from 0.001 to 1000"),
         ("--speed-error", "-0.1", "not an error from 0 to 3"),
         ("--size-error", "much", "not an error from 0 to 3"),
         ("--window", "0", "--window"),
