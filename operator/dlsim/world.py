@@ -31,12 +31,12 @@ from dlcore.queues import Queue
 from dlsim import beliefs
 from dlsim.coordinator import Coordinator
 from dlsim.errors import BadInput
-from dlsim.tables import MOST_SECONDS
 from dlsim.kernel import RESOLUTION, Kernel, Order
 from dlsim.records import Entry, Happening, JobRecord, Record
 from dlsim.rosters import Roster
 from dlsim.rounds import Growth, next_round
 from dlsim.runs import Activity, Run
+from dlsim.tables import MOST_SECONDS
 from dlsim.workloads import Learning, Standing, TracedJob, Workload
 
 EVALUATIONS = 20

@@ -14,7 +14,9 @@ from tests.builders import make_cluster, make_snapshot, make_state, tell
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 
-ROW = re.compile(r"^\| `(?P<law>[a-z-]+)` \| (?P<demands>[^|]+) \| (?P<example>[^|]+) \|$", re.M)
+ROW = re.compile(
+    r"^\| `(?P<law>[a-z-]+)` \| (?P<demands>[^|]+) \| (?P<example>[^|]+) \|$", re.MULTILINE
+)
 SHARES = re.compile(r"`(\{.*?\})`")
 
 

@@ -59,13 +59,17 @@ TRACES = {
     ),
     "a time in milliseconds": (
         "0,1700000000000,60,1\n",
-        "2: submit_time_s: '1700000000000' is more than 1,000,000,000,000; "
-        "give a number that can be meant",
+        (
+            "2: submit_time_s: '1700000000000' is more than 1,000,000,000,000; "
+            "give a number that can be meant"
+        ),
     ),
     "a time that microseconds are lost in": (
         "0,5000000000,60,1\n",
-        "2: submit_time_s: '5000000000' is more than 4,000,000,000 s, which are 126 years; "
-        "give seconds, not milliseconds or a date",
+        (
+            "2: submit_time_s: '5000000000' is more than 4,000,000,000 s, which are 126 years; "
+            "give seconds, not milliseconds or a date"
+        ),
     ),
 }
 
