@@ -402,10 +402,13 @@ FIELDS: Final[Mapping[str, Node]] = {
         fixed_because="the running processes were told of each other in its way",
     ),
     "processes": Text(
-        description="Whether a training process is started for each GPU or for each node.",
+        description=(
+            "Whether a training process is started for each GPU or for each node. If left out,"
+            " perGpu; for framework none perNode, because its processes cannot tell which of"
+            " several they are, and would all do the same work and write the same files."
+        ),
         max_length=8,
         choices=("perGpu", "perNode"),
-        default="perGpu",
         fixed_because="the SideCar in the running container was started with it",
     ),
     "training": TRAINING,

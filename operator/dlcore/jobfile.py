@@ -20,6 +20,7 @@ from dlcore.jobschema import (
     SIMULATED,
     SUBMIT_AT,
 )
+from dlcore.launchers import default_processes, problem_of, processes_of
 from dlcore.model import (
     BatchRange,
     Checkpoint,
@@ -64,6 +65,9 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     if problems:
         raise JobFileError(problems, source)
     job = _job(completed)
+    problem = problem_of(completed["spec"], job.gpus.options[-1])
+    if problem is not None:
+        raise JobFileError((problem,), source)
     if require_template and not job.type.model:
         job = replace(job, type=JobType.of_one_job(job.id, job.training.batch_size))
     return job
@@ -131,7 +135,7 @@ def _job(document: Fields) -> Job:
         priority=spec["priority"],
         suspend=spec["suspend"],
         framework=Framework(spec["framework"]),
-        processes=spec["processes"],
+        processes=processes_of(spec),
         progress=_progress(spec.get("progress")),
         checkpoint=_checkpoint(spec["checkpoint"]),
         batch=_batch(spec.get("batch", {})),
@@ -266,7 +270,7 @@ def _rendered_spec(job: Job) -> Fields:
     return _given(
         gpus=_rendered_gpus(job),
         framework=job.framework.value,
-        processes=job.processes,
+        processes=_rendered_processes(job),
         training=_rendered_training(job.training),
         profile=_rendered_type(job.type),
         progress=_rendered_progress(job.progress),
@@ -284,6 +288,11 @@ def _rendered_spec(job: Job) -> Fields:
         ],
         template=plain(job.template),
     )
+
+
+def _rendered_processes(job: Job) -> str | None:
+    spec = {"framework": job.framework.value, "template": job.template}
+    return None if job.processes == default_processes(spec) else job.processes
 
 
 def _rendered_type(kind: JobType) -> Fields:

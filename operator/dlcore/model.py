@@ -282,7 +282,8 @@ class Job:
     priority: int = 0
     suspend: bool = False
     framework: Framework = Framework.NONE
-    processes: str = "perGpu"
+    processes: str = "perNode"
+    """``perGpu`` or ``perNode``."""
     progress: Progress = Progress()
     checkpoint: Checkpoint = Checkpoint()
     batch: BatchRange = BatchRange()

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dlcore.launchers import processes_of
 from dlcore.problems import listed
 from dlctl import texts
 from dlctl.backends import Away, Backend, BackendError, Json, LogLine, LogQuery
@@ -175,7 +176,7 @@ def _wanted_training(training: Fields) -> str:
 
 def _framework(spec: Fields) -> str:
     each = {"perGpu": "a process for each GPU", "perNode": "a process for each node"}
-    return f"{spec.get('framework', 'none')}, {each[spec.get('processes', 'perGpu')]}"
+    return f"{spec.get('framework', 'none')}, {each[processes_of(spec)]}"
 
 
 def _command(spec: Fields) -> str:

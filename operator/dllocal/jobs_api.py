@@ -267,7 +267,11 @@ class JobsApi:
 
     def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
         """Say what has no effect here, and who would overwrite whose checkpoint; each thing once."""
-        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
+        notices = [
+            notice
+            for each in submissions
+            for notice in trainers.notices_here(each.job, each.document)
+        ]
         living = self._registry.entries.values()
         owners = {
             posixpath.normpath(entry.job.checkpoint.path): entry.job.id

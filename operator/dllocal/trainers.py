@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dlcontrol.applying import gpu_names
 from dlcore.jobschema import WORKING_DIRECTORY
+from dlcore.launchers import notice_of
 from dlcore.model import Job, Node
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem
@@ -69,13 +70,15 @@ def problems_here(job: Job) -> tuple[Problem, ...]:
     return tuple(_iter_problems(job))
 
 
-def notices_here(job: Job) -> tuple[str, ...]:
-    """What of the template has no effect on one machine."""
+def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the document has no effect on one machine, or another effect than it seems."""
     container, pod = _container(job), job.template.get("spec", {})
     index = _index(job)
     names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in WITHOUT_EFFECT]
     names += [f"{_TEMPLATE}.{n}" for n in pod if n in POD_WITHOUT_EFFECT and n != "containers"]
-    return tuple(f"{name} has no effect on one machine" for name in names)
+    notices = [f"{name} has no effect on one machine" for name in names]
+    notice = notice_of(written.get("spec", {}))
+    return (*notices, *((notice,) if notice else ()))
 
 
 def _iter_problems(job: Job) -> Iterator[Problem]:

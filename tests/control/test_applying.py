@@ -148,7 +148,8 @@ def test_who_leaves_is_told_something_newer_than_anything_before(hands, place):
 
 
 def test_a_run_tells_each_container_its_part_of_the_whole(hands, place):
-    scene = both(Sat(ready()), Sat(ready()), batch_size=64, training=Training(batch_size=32))
+    training = Training(batch_size=32)
+    scene = both(ready(), ready(), batch_size=64, training=training, processes="perGpu")
     calls = do(hands, place, scene, Begin(A, (N0, N1)))
     peers = (Peer("host-n0", 2), Peer("host-n1", 2))
     whole: dict[str, Any] = {

@@ -232,8 +232,9 @@ def test_every_gpu_is_free_reserved_in_use_or_unavailable():
     lost = replace(
         lost, status=replace(lost.status, leftover=frozenset(Placement.of({N2: (3,)}).refs()))
     )
+    each = replace(TRAINS, job=replace(TRAINS.job, processes="perGpu"))
     world = scene(
-        TRAINS,
+        each,
         coming,
         lost,
         seats=(

@@ -43,6 +43,7 @@ ONLY_OURS = {
     "expression-that-repeats-too-often": "no rule can try a regular expression of Python",
     "generated-name": "Kubernetes gives it a name",
     "gpus-with-a-point": "to Kubernetes 2.0 is the whole number 2",
+    "launcher-for-each-gpu": "no rule reads the words of a command",
     "misspelt-annotation": "of the metadata rules see the name only",
     "submit-at-is-a-clock": "of the metadata rules see the name only",
     "submitted-before-time": "of the metadata rules see the name only",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from dlcore.launchers import notice_of
 from dlctl.backends import (
     BackendError,
     Conflict,
@@ -99,7 +100,7 @@ class ClusterBackend:
             made = self._asker.ask_plainly(
                 lambda api: submitting.create(api, prepared, dry_run=dry_run)
             )
-        return Created([_shown(item) for item in made], [])
+        return Created([_shown(item) for item in made], _notices(documents))
 
     def replace_job(self, document: Mapping[str, Any]) -> Json:
         namespace = document["metadata"]["namespace"]
@@ -322,6 +323,12 @@ def _shown(document: Json) -> Json:
     """Leave out who has written which field, which nobody asks a job for."""
     document["metadata"].pop("managedFields", None)
     return document
+
+
+def _notices(documents: Sequence[Json]) -> list[str]:
+    """Say what has another effect than it seems; each thing once."""
+    notices = (notice_of(each.get("spec") or {}) for each in documents)
+    return [each for each in dict.fromkeys(notices) if each]
 
 
 def _pod_on(job: Json, node: str) -> str:

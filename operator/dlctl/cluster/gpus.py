@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from dlcore.launchers import PER_GPU, processes_of
 from dlctl.backends import NotThere
 from dlctl.jobviews import full_name
 from dloperator.reading import (
@@ -63,7 +64,7 @@ def find_holdings(jobs: Iterable[Json], home: str) -> dict[Ref, Holding]:
 def _iter_allocated(name: str, job: Json, status: Json) -> Iterator[tuple[Ref, Holding]]:
     allocation = status.get("allocation", {})
     is_training = status.get("phase") in TRAINING
-    has_ranks = is_training and job["spec"].get("processes", "perGpu") == "perGpu"
+    has_ranks = is_training and processes_of(job["spec"]) == PER_GPU
     for rank, ref in enumerate(_iter_refs(allocation.get("nodes", ()))):
         yield (
             ref,

@@ -1,0 +1,144 @@
+"""
+How many processes a job starts on each node, where its file does not say it.
+
+:mod:`dlcore.jobfile` asks when it reads a job, the rules of :mod:`dlcore.jobrules` when they check
+one, and the command when it shows the specification of one that it has not read itself.
+
+A launcher, such as torchrun, starts the processes of a node by itself. Started once for each GPU, each
+of them would start processes for all GPUs, and all of them would listen at the same port.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from dlcore.podrules import TRAINER
+from dlcore.problems import Problem
+
+PER_GPU: Final = "perGpu"
+PER_NODE: Final = "perNode"
+
+LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
+"""Commands that start several processes of what follows them."""
+MODULES: Final[Mapping[str, str]] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""The same, as Python runs them by ``-m``."""
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+PREFIXES: Final = frozenset({"exec", "env", "nice", "time", "nohup", "numactl", "taskset"})
+"""Commands that become, or only surround, the command that follows them."""
+
+
+def processes_of(spec: Mapping[str, Any]) -> str:
+    """Return ``perGpu`` or ``perNode``: what a specification says, or what follows from it."""
+    return str(spec.get("processes") or default_processes(spec))
+
+
+def default_processes(spec: Mapping[str, Any]) -> str:
+    """Return how many processes are started where the specification does not say it."""
+    # Several processes without ranks would each take themselves for the only one.
+    is_alone = spec.get("framework", "none") == "none"
+    return PER_NODE if is_alone or launcher_of(spec.get("template")) else PER_GPU
+
+
+def problem_of(spec: Mapping[str, Any], most: int) -> Problem | None:
+    """Return why a launcher cannot be started once for each GPU of a job that may have ``most``."""
+    launcher = launcher_of(spec.get("template"))
+    if spec.get("processes") != PER_GPU or not launcher or most == 1:
+        return None
+    message = (
+        f'"{PER_GPU}" starts {launcher} once for each GPU, and each of them starts processes for all GPUs, at the'
+        " same port"
+    )
+    remedy = f"write processes: perNode, or start your script by python instead of {launcher}"
+    return Problem("spec.processes", PER_GPU, message, remedy)
+
+
+def notice_of(spec: Mapping[str, Any]) -> str:
+    """Return what the user should know of the default; empty where nothing is unusual."""
+    launcher = launcher_of(spec.get("template"))
+    if not launcher or spec.get("processes") or spec.get("framework", "none") == "none":
+        return ""
+    return (
+        f"spec.processes is perNode, because {launcher} starts the processes of a node by itself;"
+        " see docs/training.md"
+    )
+
+
+def launcher_of(template: object) -> str:
+    """Name the launcher that the trainer of a template starts; empty where none is seen."""
+    return _launcher_in(_command(template))
+
+
+def _command(template: object) -> list[str]:
+    """Return the words that the trainer's container is started with; a wrong template has none."""
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    for container in containers if isinstance(containers, list) else ():
+        if isinstance(container, Mapping) and container.get("name") == TRAINER:
+            words = [container.get("command"), container.get("args")]
+            lists = [each for each in words if isinstance(each, list)]
+            return [word for each in lists for word in each if isinstance(word, str)]
+    return []
+
+
+def _launcher_in(words: list[str]) -> str:
+    if not words:
+        return ""
+    name, rest = PurePosixPath(words[0]).name, words[1:]
+    if name in SHELLS:
+        return _launcher_in_script(rest)
+    if name in PREFIXES:
+        return _launcher_in(_without_options(rest))
+    if name == "accelerate":
+        return name if rest[:1] == ["launch"] else ""
+    if name in LAUNCHERS:
+        return name
+    return _launcher_of_python(rest) if name.startswith("python") else ""
+
+
+def _launcher_of_python(words: list[str]) -> str:
+    """Find the module that Python runs; what follows a script is for the script."""
+    for index, word in enumerate(words):
+        if word == "-m":
+            return MODULES.get(next(iter(words[index + 1 :]), ""), "")
+        if not word.startswith("-"):
+            return ""
+    return ""
+
+
+def _without_options(words: list[str]) -> list[str]:
+    """Return the command that follows the options and assignments of one that surrounds it."""
+    for index, word in enumerate(words):
+        if not word.startswith("-") and "=" not in word and not word.isdigit():
+            return words[index:]
+    return []
+
+
+def _launcher_in_script(words: list[str]) -> str:
+    """Look into what a shell is given by ``-c``; a script in a file is not read."""
+    given = (word for word in words if not word.startswith("-"))
+    has_script = any(word.startswith("-") and word.endswith("c") for word in words)
+    script = next(given, "") if has_script else ""
+    return next((found for each in _commands(script) if (found := _launcher_in(each))), "")
+
+
+def _commands(script: str) -> Iterable[list[str]]:
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=";&|()\n")
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    command: list[str] = []
+    try:
+        for word in lexer:
+            if word.strip(";&|()\n"):
+                command.append(word)
+            else:
+                yield _without_options(command) or command
+                command = []
+    except ValueError:
+        # A quotation that does not end: the shell will say so.
+        pass
+    yield _without_options(command) or command

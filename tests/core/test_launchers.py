@@ -1,0 +1,118 @@
+"""How many processes a job starts where it does not say so, and what is seen of launchers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlcore import jobfile
+from dlcore.launchers import launcher_of, notice_of
+
+LEAST = Path(__file__).parent / "data" / "good_jobs" / "least.yaml"
+
+
+def make_template(*command: str, **fields: Any) -> dict[str, Any]:
+    trainer = {"name": "trainer", "image": "x", "command": list(command), **fields}
+    return {"spec": {"containers": [{"name": "logger", "command": ["torchrun"]}, trainer]}}
+
+
+def make_document(**spec: Any) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(LEAST.read_text())
+    progress = {"log": r"step (?P<iteration>\d+)"}
+    document["spec"] = {**document["spec"], "gpus": {"max": 4}, "progress": progress, **spec}
+    return document
+
+
+def processes(**spec: Any) -> str:
+    return jobfile.parse(make_document(**spec)).processes
+
+
+def test_processes_that_are_told_no_rank_are_one_for_each_node():
+    assert processes() == "perNode"
+    assert processes(framework="none") == "perNode"
+    assert processes(framework="none", processes="perGpu") == "perGpu"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "horovod", "jax"])
+def test_processes_that_are_told_their_ranks_are_one_for_each_gpu(framework: str):
+    assert processes(framework=framework) == "perGpu"
+    assert processes(framework=framework, processes="perNode") == "perNode"
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        (["torchrun", "train.py"], "torchrun"),
+        (["/opt/conda/bin/torchrun", "--standalone", "train.py"], "torchrun"),
+        (["python3.11", "-u", "-m", "torch.distributed.run", "train.py"], "torchrun"),
+        (["python", "-m", "torch.distributed.launch", "train.py"], "torchrun"),
+        (["accelerate", "launch", "train.py"], "accelerate"),
+        (["accelerate", "config"], ""),
+        (["deepspeed", "--num_gpus", "2", "train.py"], "deepspeed"),
+        (["mpirun", "-np", "2", "python", "train.py"], "mpirun"),
+        (["env", "-u", "X", "A=1", "torchrun", "train.py"], ""),
+        (["env", "A=1", "nice", "-n", "5", "torchrun", "train.py"], "torchrun"),
+        (["sh", "-c", "torchrun train.py"], "torchrun"),
+        (["bash", "-euc", "cd /app && A=1 exec torchrun train.py | tee log"], "torchrun"),
+        (["bash", "-c", "pip list\npython -m torch.distributed.run train.py"], "torchrun"),
+        (["bash", "-c", "echo 'torchrun"], ""),
+        (["bash", "-c", "echo torchrun"], ""),
+        (["bash", "torchrun"], ""),
+        (["python", "torchrun"], ""),
+        (["python", "train.py", "-m", "torch.distributed.run"], ""),
+        (["python", "-m"], ""),
+        (["env"], ""),
+        (["bash", "-c"], ""),
+    ],
+)
+def test_launchers_are_recognised_by_what_is_run(command: list[str], launcher: str):
+    assert launcher_of(make_template(*command)) == launcher
+
+
+def test_arguments_of_a_container_are_a_part_of_its_command():
+    assert launcher_of(make_template("bash", "-c", args=["torchrun x.py"])) == "torchrun"
+
+
+@pytest.mark.parametrize(
+    "template", [None, "", {}, {"spec": []}, {"spec": {"containers": [1, {"name": "trainer"}]}}]
+)
+def test_a_template_without_a_command_starts_no_launcher(template: object):
+    assert launcher_of(template) == ""
+
+
+def test_a_launcher_is_started_once_for_each_node_and_its_user_is_notified():
+    spec = {"framework": "pytorch", "template": make_template("torchrun", "train.py")}
+    assert processes(**spec) == "perNode"
+    assert notice_of(spec).startswith("spec.processes is perNode, because torchrun starts")
+    assert notice_of({**spec, "processes": "perNode"}) == ""
+    assert notice_of({"template": make_template("torchrun")}) == ""
+
+
+def test_a_launcher_for_each_gpu_is_refused_with_the_remedy():
+    spec = {
+        "framework": "pytorch",
+        "processes": "perGpu",
+        "template": make_template("torchrun", "train.py"),
+    }
+    with pytest.raises(jobfile.JobFileError) as refused:
+        jobfile.parse(make_document(**spec))
+    (line,) = refused.value.lines()
+    assert line == (
+        'spec.processes: "perGpu" starts torchrun once for each GPU, and each of them starts'
+        " processes for all GPUs, at the same port; write processes: perNode, or start your script"
+        " by python instead of torchrun"
+    )
+    assert processes(**spec, gpus={"options": [1]}) == "perGpu"
+
+
+@pytest.mark.parametrize("command", [["torchrun", "train.py"], ["python", "train.py"]])
+@pytest.mark.parametrize("framework", ["none", "pytorch"])
+@pytest.mark.parametrize("wanted", ["perNode", None])
+def test_a_job_that_is_written_again_starts_as_many_processes(
+    command: list[str], framework: str, wanted: str | None
+):
+    job = jobfile.parse(
+        make_document(framework=framework, processes=wanted, template=make_template(*command))
+    )
+    assert jobfile.parse(jobfile.render(job)) == job
