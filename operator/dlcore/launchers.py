@@ -10,7 +10,6 @@ of them would start processes for all GPUs, and all of them would listen at the 
 
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from dlcore.podrules import TRAINER
@@ -89,7 +88,7 @@ def _command(template: object) -> list[str]:
 def _launcher_in(words: list[str]) -> str:
     if not words:
         return ""
-    name, rest = PurePosixPath(words[0]).name, words[1:]
+    name, rest = words[0].rpartition("/")[2], words[1:]
     if name in SHELLS:
         return _launcher_in_script(rest)
     if name in PREFIXES:
