@@ -53,7 +53,8 @@ def name_program(path: str) -> str:
 def run(arguments: list[str], *, prog: str = "dljob") -> int:
     """Run a command line and return the exit status."""
     try:
-        status = cli.main(arguments, prog_name=prog, standalone_mode=False)
+        # A verb finds in the context what was typed (`dljob up --print-unit` repeats it).
+        status = cli.main(arguments, prog_name=prog, standalone_mode=False, obj=tuple(arguments))
         # Not before the end, because only now all of the output is with whoever reads it.
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -29,8 +29,9 @@ class _Cut(ConnectionError):
 class SocketClient:
     """Asks the server at one socket."""
 
-    def __init__(self, path: Path, *, or_else: str = "") -> None:
+    def __init__(self, path: Path, *, or_else: str = "", patience_s: float = 0.0) -> None:
         self.path = path
+        self._patience_s = patience_s or PATIENCE_S
         self._or_else = or_else
         """What else could be meant, where nobody answers."""
 
@@ -51,9 +52,10 @@ class SocketClient:
         target = "/v1/" + "/".join(quote(part, safe="") for part in parts)
         if query:
             target += "?" + urlencode({name: str(value) for name, value in query.items()})
+        limit = self._patience_s + seconds
         payload = b"" if body is None else json.dumps(body).encode()
         try:
-            return _read(_exchange(self.path, _request(method, target, payload), seconds))
+            return _read(_exchange(self.path, _request(method, target, payload), limit))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise Away(
                 f"no dljob up answers at {self.path}; start one, or name the folder"
@@ -61,7 +63,7 @@ class SocketClient:
             ) from error
         except TimeoutError as error:
             raise Away(
-                f"dljob up does not answer at {self.path} for {PATIENCE_S:.0f} s;"
+                f"dljob up does not answer at {self.path} for {self._patience_s:.0f} s;"
                 " look at its log, or start it again"
             ) from error
         except (_Cut, ConnectionResetError) as error:
@@ -89,10 +91,10 @@ def _request(method: str, target: str, payload: bytes) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + payload
 
 
-def _exchange(path: Path, request: bytes, seconds: float) -> bytes:
-    """Send a request and return all that comes back."""
+def _exchange(path: Path, request: bytes, limit: float) -> bytes:
+    """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(PATIENCE_S + seconds)
+        connection.settimeout(limit)
         connection.connect(str(path))
         # Who refuses what is too large does so before all of it has arrived.
         with contextlib.suppress(BrokenPipeError):

@@ -1,5 +1,5 @@
 """
-``dljob up``: the controller of this machine, in the foreground.
+``dljob up``: the controller of this machine, in the foreground or, with ``--detach``, behind it.
 
 Everything that can be set is in :mod:`dlcontrol.settings`; the options here are the few that are
 needed often.
@@ -10,7 +10,7 @@ import logging
 import logging.handlers
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
 from dlcore.contract import Policy
 from dlcore.model import Mechanism, Node
-from dlctl import arguments
+from dlctl import arguments, detaching, units
 from dlctl.choosing import STATE_HELP
 from dlctl.messages import say
 from dllocal import devices
@@ -37,6 +37,9 @@ from dlsim.clusters import Machines, build_packed
 from dlsim.errors import BadInput
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""How often it is looked whether the controller has looked around for the first time."""
 
 LARGEST_LOG = 10 << 20
 KEPT_LOGS = 3
@@ -87,29 +90,53 @@ def _read_policy(text: str) -> str:
     metavar="FILE",
     help="A settings file; dljob config show -o yaml prints one.",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Return once it answers, and go on in the background until dljob down.",
+)
+@click.option(
+    "--print-unit",
+    is_flag=True,
+    help="Print a service of systemd that runs it with these options, and do nothing else.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
     *,
     gpus: tuple[Machines, ...] | None,
     cluster: tuple[Machines, ...] | None,
     state: Path | None,
     config: Path | None,
+    detach: bool,
+    print_unit: bool,
     **given: str | int | None,
-) -> None:
+) -> int:
     """
-    Run jobs on this machine until Ctrl-C.
+    Run jobs on this machine until Ctrl-C, or with --detach until dljob down.
 
     What trains goes on training when this ends, and is found again by the next dljob up. Settings
     come from the options, then from the environment (DLJOB_POLICY, DLJOB_PACE_PERIOD_SECONDS, …),
-    then from the settings file.
+    then from the settings file. The log is dljob.log in the state folder.
     """
     root = state or default_root(os.environ)
     loaded = load_settings(config, given)
+    if print_unit:
+        click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
+        return 0
+    child = None
+    if detach:
+        _make_folders(root)
+        process = detaching.fork(root.absolute() / "dljob.log")
+        if isinstance(process, detaching.Parent):
+            return process.wait()
+        child = process
     setup = build_setup(
         root, loaded, find_nodes(root, gpus, cluster), virtual=bool(gpus or cluster)
     )
     try:
-        with _logging(root / "dljob.log"):
-            asyncio.run(_run(setup))
+        with _logging(root / "dljob.log") as shown:
+            asyncio.run(_run(setup, child, shown))
     except (StateError, StoreError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -118,6 +145,20 @@ def command(
         raise click.ClickException(f"{what}; {remedy}") from error
     except Fenced as error:
         raise click.ClickException(f"{error}; this one has ended") from error
+    return 0
+
+
+def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> list[str]:
+    """Say what a service is to be started with; it has neither this folder nor this environment."""
+    if config is not None and not config.is_absolute():
+        raise click.UsageError(
+            f"--config {config} begins at this folder; for a service name the whole path"
+        )
+    kept = [each for each in typed if each not in ("--print-unit", "--detach")]
+    places = [i for i, each in enumerate(kept) if each == "--state" or each.startswith("--state=")]
+    for place in reversed(places):
+        del kept[place : place + (2 if kept[place] == "--state" else 1)]
+    return [*kept, "--state", str(root.absolute())]
 
 
 def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[LocalSettings]:
@@ -158,12 +199,20 @@ def find_nodes(
 
 def machine_name(root: Path) -> str:
     """Find what this machine is called here."""
-    folders = Folders(root)
+    folders = _make_folders(root)
     try:
-        folders.make()
         return folders.machine_name()
     except StateError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _make_folders(root: Path) -> Folders:
+    folders = Folders(root)
+    try:
+        folders.make()
+    except StateError as error:
+        raise click.ClickException(str(error)) from error
+    return folders
 
 
 def build_setup(
@@ -196,23 +245,40 @@ def _make_policy(text: str) -> Policy:
         raise click.ClickException(f"policy: {error.message}") from error
 
 
-async def _run(setup: Setup) -> None:
+async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
     running = Running(setup)
+    announcing = None
     try:
-        say(_greeting(setup))
+        say(_greeting(setup, "dljob down" if child else "Ctrl-C"))
+        announcing = asyncio.create_task(_announce(running, child, shown))
         await running.run()
     finally:
+        if announcing is not None:
+            announcing.cancel()
         await running.close()
     say("Ended. What trains goes on; the next dljob up takes it over.")
 
 
-def _greeting(setup: Setup) -> str:
+async def _announce(
+    running: Running, child: detaching.Child | None, shown: logging.Handler
+) -> None:
+    """Tell whoever waits for it that every question is answered from now on."""
+    while running.controller.scene is None:
+        await asyncio.sleep(LOOK_S)
+    units.tell_ready()
+    if child is not None:
+        say(f"It goes on in the background as process {os.getpid()}; its log is {child.log}")
+        logging.getLogger().removeHandler(shown)
+        child.let_go()
+
+
+def _greeting(setup: Setup, ending: str) -> str:
     nodes = setup.nodes()
     count = sum(len(node.gpus) for node in nodes)
     kind = "virtual GPU" if setup.virtual_gpus else "GPU"
     where = ", ".join(f"{len(node.gpus)} on {node.name}" for node in nodes)
     policy = setup.options.policy.name
-    return f"{count} {kind}{'' if count == 1 else 's'} ({where}), policy {policy}; Ctrl-C ends it"
+    return f"{count} {kind}{'' if count == 1 else 's'} ({where}), policy {policy}; {ending} ends it"
 
 
 def _is_for_people(record: logging.LogRecord) -> bool:
@@ -225,8 +291,8 @@ def _is_for_people(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _logging(file: Path) -> Iterator[None]:
-    """For as long as it lasts, what is logged goes to standard error and into a file."""
+def _logging(file: Path) -> Iterator[logging.Handler]:
+    """Log to standard error, by the handler that this yields, and into a file."""
     shown = logging.StreamHandler(sys.stderr)
     shown.addFilter(_is_for_people)
     shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -240,7 +306,7 @@ def _logging(file: Path) -> Iterator[None]:
     for handler in (shown, kept):
         root.addHandler(handler)
     try:
-        yield
+        yield shown
     finally:
         for handler in (shown, kept):
             root.removeHandler(handler)

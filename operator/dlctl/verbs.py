@@ -86,6 +86,7 @@ VERBS = {
         "top": Verb("top", "Watch GPUs and jobs, live."),
         "gpu": Verb("gpu", "List GPUs, take them out and give them back."),
         "up": Verb("up", "Run jobs on this machine."),
+        "down": Verb("down", "End the dljob up of this machine; jobs go on training."),
         "config": Verb("config", "Show how the controller is set, and by what."),
         "profiles": Verb("profiles", "What is known of types of jobs."),
     },

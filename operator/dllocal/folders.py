@@ -116,7 +116,7 @@ class Folders:
             os.close(held)
             raise StateError(
                 f"{self.root}: dljob up runs there already (process {other});"
-                " use that one, end it, or name another folder with --state"
+                " use that one, end it (dljob down), or name another folder with --state"
             ) from error
         # Who held it before has removed this if it was empty.
         self.sockets.mkdir(mode=0o700, exist_ok=True)

@@ -179,7 +179,7 @@ def test_a_second_one_on_the_same_folder_is_told_who_is_there(root):
         told = result.stderr.splitlines()[-1]
         assert told == (
             f"dljob: {state}: dljob up runs there already (process {up.process.pid});"
-            " use that one, end it, or name another folder with --state"
+            " use that one, end it (dljob down), or name another folder with --state"
         )
         assert up("get").status == 0
         assert up.end() == 0
