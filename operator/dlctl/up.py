@@ -103,6 +103,7 @@ def _read_policy(text: str) -> str:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     gpus: tuple[Machines, ...] | None,
     cluster: tuple[Machines, ...] | None,

@@ -199,6 +199,7 @@ class Starting(Live):
         return self._process.pid
 
     def error_line(self):
+        assert self._process.stderr is not None
         timer = threading.Timer(LONGEST_S, self._process.kill)
         timer.start()
         try:
