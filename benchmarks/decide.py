@@ -2,8 +2,8 @@
 How long one decision takes: a whole cycle, from a snapshot to a checked plan.
 
 Each repetition gets a snapshot of its own, from its own seed: jobs of measured types on a cluster
-of one type of GPU in nodes of eight, 10 % of the jobs pending (or ``--arrivals N`` of them), 5 % of
-the GPUs idle. Several sizes, as in ``--jobs 100,1000,10000``, also give the exponent with which
+of one type of GPU (or several, as in ``--gpu-types V100,P100``) in nodes of eight, 10 % of the jobs
+pending (or ``--arrivals N`` of them), 5 % of the GPUs idle. Several sizes, as in ``--jobs 100,1000,10000``, also give the exponent with which
 the time grows.
 
 ``processor_ms`` is the time that the process was on a processor, which other work on the machine
@@ -54,7 +54,7 @@ from dlsim.shipped import load_shipped
 
 NODE_SIZE = 8
 OPTIONS = (1, 2, 4, 8)
-GPU_TYPE = "A100"
+GPU_TYPES = ("A100",)
 IDLE_SHARE = 0.05
 PENDING_SHARE = 0.10
 SMALL = 20
@@ -75,20 +75,35 @@ LIMITED_BY_OPTIONS = ("ones", "sia")
 """Policies that search for as long as their options allow."""
 
 
-def build_snapshot(*, jobs: int, gpus: int, pending: int, seed: int) -> Snapshot:
-    """Make up a busy cluster. Nothing is shared with the snapshot of another seed."""
+def build_snapshot(
+    *, jobs: int, gpus: int, pending: int, seed: int, gpu_types: Sequence[str] = GPU_TYPES
+) -> Snapshot:
+    """
+    Make up a busy cluster. Nothing is shared with the snapshot of another seed.
+
+    Of several types of GPU each has an equal part of the nodes and of the running jobs.
+    """
     rng = random.Random(f"decide/{seed}")
-    profiles = _load_types()
-    cluster = Cluster(Node.of(f"n{n:05}", size, GPU_TYPE) for n, size in enumerate(_sizes(gpus)))
-    shapes = _draw_shapes(rng, jobs - pending, round(gpus * (1 - IDLE_SHARE)))
-    placements = _pack(cluster, shapes, rng)
+    profiles = _load_types(gpu_types)
+    nodes = [
+        Node.of(f"n{n:05}", size, gpu_types[n % len(gpu_types)])
+        for n, size in enumerate(_sizes(gpus))
+    ]
+    placements: list[Placement] = []
+    for part, kind in enumerate(gpu_types):
+        group = Cluster(node for node in nodes if node.gpu_type == kind)
+        running = len(range(part, jobs - pending, len(gpu_types)))
+        shapes = _draw_shapes(rng, running, round(group.total * (1 - IDLE_SHARE)))
+        placements += _pack(group, shapes, rng)
     states = [
-        _make_state(rng, order, list(profiles), placements[order] if order < len(shapes) else None)
+        _make_state(
+            rng, order, list(profiles), placements[order] if order < len(placements) else None
+        )
         for order in range(jobs)
     ]
     return Snapshot(
         now=10_000.0,
-        cluster=cluster,
+        cluster=Cluster(nodes),
         running=tuple(state for state in states if state.placement is not None),
         pending=tuple(state for state in states if state.placement is None),
         profiles=profiles,
@@ -97,12 +112,16 @@ def build_snapshot(*, jobs: int, gpus: int, pending: int, seed: int) -> Snapshot
     )
 
 
-def _load_types() -> dict[JobType, Profile]:
-    return {
+def _load_types(gpu_types: Sequence[str]) -> dict[JobType, Profile]:
+    """The types of job that were measured on each of these types of GPU."""
+    found = {
         kind: profile
         for kind, profile in load_shipped().items()
-        if any(shape.gpu_type == GPU_TYPE for shape in profile.speeds)
+        if {shape.gpu_type for shape in profile.speeds}.issuperset(gpu_types)
     }
+    if not found:
+        raise click.UsageError(f"no job was measured on all of --gpu-types {','.join(gpu_types)}")
+    return found
 
 
 def _sizes(gpus: int) -> list[int]:
@@ -148,7 +167,7 @@ def _pack(cluster: Cluster, shapes: Sequence[int], rng: random.Random) -> list[P
             by_room[len(free[name])].append(name)
             parts[name] = taken
             missing -= len(taken)
-        placements[job] = Placement.of(parts, GPU_TYPE)
+        placements[job] = Placement.of(parts, cluster.nodes[0].gpu_type)
     return [placements[job] for job in range(len(shapes))]
 
 
@@ -180,19 +199,29 @@ def _make_state(
 
 
 def measure(
-    *, jobs: int, gpus: int, policy: str, arrivals: int | None, runs: int
+    *,
+    jobs: int,
+    gpus: int,
+    policy: str,
+    arrivals: int | None,
+    runs: int,
+    gpu_types: Sequence[str] = GPU_TYPES,
 ) -> dict[str, Any]:
     """Time ``runs`` decisions on as many snapshots."""
     pending = round(jobs * PENDING_SHARE) if arrivals is None else arrivals
     chosen = policies.make(policy)
-    small = build_snapshot(jobs=SMALL, gpus=NODE_SIZE * SMALL, pending=1, seed=0)
+    small = build_snapshot(
+        jobs=SMALL, gpus=NODE_SIZE * SMALL, pending=1, seed=0, gpu_types=gpu_types
+    )
     cycle.schedule(small, chosen)
     times: list[float] = []
     processor_times: list[float] = []
     considered: list[int] = []
     steps: Counter[str] = Counter()
     for seed in range(runs):
-        snapshot = build_snapshot(jobs=jobs, gpus=gpus, pending=pending, seed=seed)
+        snapshot = build_snapshot(
+            jobs=jobs, gpus=gpus, pending=pending, seed=seed, gpu_types=gpu_types
+        )
         gc.collect()
         began, worked = time.perf_counter(), time.process_time()
         plan = cycle.schedule(snapshot, chosen)
@@ -204,6 +233,7 @@ def measure(
         "policy": policy,
         "jobs": jobs,
         "gpus": gpus,
+        "gpu_types": ",".join(gpu_types),
         "pending": pending,
         "considered": min(considered),
         "runs": runs,
@@ -252,16 +282,18 @@ def print_all(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.command(help=__doc__)
 @click.option("--jobs", default="1000", show_default=True, help="How many; several with commas.")
 @click.option("--gpus", default="4000", show_default=True, help="How many; one or as many as jobs.")
+@click.option("--gpu-types", default=",".join(GPU_TYPES), show_default=True, help="With commas.")
 @click.option("--policy", "names", multiple=True, default=("foresight",), show_default=True)
 @click.option("--all-policies", is_flag=True, help="Every policy, at the sizes of the promise.")
 @click.option("--arrivals", type=click.IntRange(min=1), help="Pending jobs; default: 10 %.")
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the medians into this file.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(
+def main(  # noqa: PLR0913 - an argument for each option
     *,
     jobs: str,
     gpus: str,
+    gpu_types: str,
     names: tuple[str, ...],
     all_policies: bool,
     arrivals: int | None,
@@ -286,7 +318,14 @@ def main(
     rows: list[dict[str, Any]] = []
     for name in names:
         found = [
-            measure(jobs=n, gpus=m, policy=name, arrivals=arrivals, runs=runs)
+            measure(
+                jobs=n,
+                gpus=m,
+                policy=name,
+                arrivals=arrivals,
+                runs=runs,
+                gpu_types=gpu_types.split(","),
+            )
             for n, m in zip(sizes, widths, strict=True)
         ]
         if len(found) > 1:

@@ -17,6 +17,7 @@ from dlcore.policies.foresight.choosing import (
     choose,
     choose_by_type,
     choose_rest,
+    list_options,
     split_by_type,
 )
 from tests.bids import make_bid
@@ -239,3 +240,22 @@ def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its
         **dict.fromkeys(others, 2),
     }
     assert [bid.curve.gpu_type for bid in chosen] == ["T4", "V100", "T4"][: len(chosen)]
+
+
+# --- options that are listed once
+
+
+def test_options_are_listed_again_when_the_price_the_curve_or_the_horizon_changes():
+    bid = make_bid(types={"a": {1: 1.0, 2: 1.5}, "b": {1: 4.0, 2: 6.0}}, holds=1, gpu_type="a",
+                   cost=30.0)  # fmt: skip
+    first = list_options(bid, 8, horizon=HORIZON)
+    assert list_options(bid, 8, horizon=HORIZON) == first
+    assert list_options(bid, 8, horizon=100.0)[2].worth < first[2].worth
+    bid.price *= 2.0
+    dearer = list_options(bid, 8, horizon=HORIZON)
+    assert [option.worth for option in dearer] == [2.0 * option.worth for option in first]
+    bid.curve = bid.curves[1]
+    assert list_options(bid, 8, horizon=HORIZON)[1].worth > dearer[1].worth
+    # What fits is not forgotten when less fits.
+    assert [option.gpus for option in list_options(bid, 1, horizon=HORIZON)] == [0, 1]
+    assert [option.gpus for option in list_options(bid, 8, horizon=HORIZON)] == [0, 1, 2]

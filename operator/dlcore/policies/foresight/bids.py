@@ -7,6 +7,7 @@ waits is kept from one decision to the next, because thousands may wait and an e
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
@@ -45,6 +46,7 @@ class Bid:
         "held",
         "left",
         "lefts",
+        "listed",
         "part",
         "price",
         "state",
@@ -73,6 +75,8 @@ class Bid:
         self.usable = self.held
         """How many of the GPUs that it holds others could be given."""
         self.change_costs: Mapping[int, float] = {}
+        self.listed: tuple[Key, Any] | None = None
+        """What :func:`.choosing.list_options` has listed of it, and on what that depends."""
         self.part = _find_part(state)
         """Which part of the cost of a change is due to a change now."""
 

@@ -9,7 +9,7 @@ and only what is left over is divided exactly, among the jobs that are nearly in
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -46,10 +46,18 @@ class Item(NamedTuple):
     @property
     def best(self) -> Option:
         """The option that is worth most, of equals the smallest."""
-        return max(self.options, key=lambda option: (option.worth, -option.weight))
+        # Thousands of jobs are asked, and a key for max() would take twice as long.
+        best = self.options[0]
+        for option in self.options:
+            if option.worth > best.worth or (
+                option.worth == best.worth and option.weight < best.weight
+            ):
+                best = option
+        return best
 
 
 Options = Sequence[Option]
+Floats = NDArray[np.float64]
 
 
 def choose_by_type(
@@ -137,22 +145,34 @@ def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
 
 def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ...]:
     """List what a job can have of so many GPUs, with the worth after the cost of the change."""
+    basis = (bid.curve, bid.price, horizon)
+    if bid.listed is None or bid.listed[0] != basis:
+        # With several types of GPU they are asked for up to three times in one decision.
+        bid.listed = basis, tuple(_iter_options(bid, horizon))
+    options = bid.listed[1]
+    if max(options[-1].weight, options[-2].weight) <= capacity:
+        return options
+    return tuple([option for option in options if option.weight <= capacity])
+
+
+def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
+    """All options of a job, from nothing upwards; at last what it holds, if no other is that."""
     held, curve = bid.held, bid.curve
     nothing = 0.0
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
         lost = bid.price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
         nothing = -lost / horizon
-    options = [Option(0, 0, nothing)]
+    yield Option(0, 0, nothing)
+    is_listed = False
     for gpus, speed in curve.options:
         cost = 0.0 if gpus == held else bid.cost_of(gpus)
-        worth = bid.worth(speed, cost=cost, horizon=horizon)
-        options.append(Option(gpus, weigh(bid, gpus), worth))
-    if held in curve.speeds and all(option.gpus != held for option in options):
+        is_listed = is_listed or gpus == held
+        yield Option(gpus, weigh(bid, gpus), bid.worth(speed, cost=cost, horizon=horizon))
+    if held in curve.speeds and not is_listed:
         # Fewer GPUs would be as fast, but to change over costs something.
         kept = bid.worth(curve.speeds[held], cost=0.0, horizon=horizon)
-        options.append(Option(held, weigh(bid, held), kept))
-    return tuple(option for option in options if option.weight <= capacity)
+        yield Option(held, weigh(bid, held), kept)
 
 
 def weigh(bid: Bid, gpus: int) -> int:
@@ -161,7 +181,7 @@ def weigh(bid: Bid, gpus: int) -> int:
 
     It goes on with broken ones, which no other job would get, and gives those up first.
     """
-    if bid.switches:
+    if bid.usable == bid.held or bid.switches:
         return gpus
     if gpus <= bid.held:
         return min(gpus, bid.usable)
@@ -197,55 +217,61 @@ def _solve(items: Sequence[Options], capacity: int) -> list[Option]:
 def _solve_large(items: Sequence[Item], capacity: int) -> list[Option]:
     """Let one price of a GPU divide them, and the left-over be divided exactly."""
     worths, weights = _tabulate(items)
-    rows = np.arange(len(items))
     low, high = 0.0, float(np.max(worths[np.isfinite(worths)])) + 1.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        chosen = np.argmax(worths - middle * weights, axis=1)
-        if int(weights[rows, chosen].sum()) > capacity:
+        if _sum_chosen(worths - middle * weights, weights) > capacity:
             low = middle
         else:
             high = middle
     paid = worths - high * weights
-    chosen = np.argmax(paid, axis=1)
-    left = capacity - int(weights[rows, chosen].sum())
+    chosen = np.argmax(paid, axis=0)
     best = [item.options[index] for item, index in zip(items, chosen, strict=True)]
+    left = capacity - sum(option.weight for option in best)
     if left > 0:
         _divide_rest(items, best, left, paid, chosen)
     return best
 
 
+def _sum_chosen(paid: Floats, weights: Floats) -> float:
+    """
+    How many GPUs the jobs take that choose what is worth most to each after paying, of equals the first.
+
+    Column by column, because that is several times as fast as ``argmax`` over short rows.
+    """
+    most, taken = paid[0].copy(), weights[0].copy()
+    for worth, weight in zip(paid[1:], weights[1:], strict=True):
+        np.copyto(taken, weight, where=worth > most)
+        np.maximum(most, worth, out=most)
+    return float(taken.sum())
+
+
 def _divide_rest(
-    items: Sequence[Item],
-    best: list[Option],
-    left: int,
-    paid: NDArray[np.float64],
-    chosen: NDArray[np.intp],
+    items: Sequence[Item], best: list[Option], left: int, paid: Floats, chosen: NDArray[np.intp]
 ) -> None:
     """Solve again for the jobs that come nearest to choosing otherwise, with what they have."""
-    rows = np.arange(len(items))
+    places = np.arange(len(items))
     regret = paid.copy()
-    regret[rows, chosen] = -np.inf
-    second = paid[rows, chosen] - regret.max(axis=1)
-    core = sorted(int(row) for row in np.argsort(second, kind="stable")[:CORE])
-    capacity = min(left, sum(items[row].options[-1].weight for row in core))
-    capacity += sum(best[row].weight for row in core)
-    for row, option in zip(
-        core, _solve([items[row].options for row in core], capacity), strict=True
+    regret[chosen, places] = -np.inf
+    second = paid[chosen, places] - regret.max(axis=0)
+    core = sorted(int(place) for place in np.argsort(second, kind="stable")[:CORE])
+    capacity = min(left, sum(items[place].options[-1].weight for place in core))
+    capacity += sum(best[place].weight for place in core)
+    for place, option in zip(
+        core, _solve([items[place].options for place in core], capacity), strict=True
     ):
-        best[row] = option
+        best[place] = option
 
 
-def _tabulate(items: Sequence[Item]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The worths and weights of all options, in rows of equal length."""
-    width = max(len(item.options) for item in items)
-    worths = np.full((len(items), width), -np.inf)
-    weights = np.zeros((len(items), width), dtype=np.int64)
-    for row, item in enumerate(items):
-        count = len(item.options)
-        worths[row, :count] = [option.worth for option in item.options]
-        weights[row, :count] = [option.weight for option in item.options]
-    return worths, weights
+def _tabulate(items: Sequence[Item]) -> tuple[Floats, Floats]:
+    """The worths and weights of all options: a column for each job, a row for each place in a list."""
+    counts = np.array([len(item.options) for item in items])
+    is_there = np.arange(counts.max()) < counts[:, np.newaxis]
+    worths = np.full(is_there.shape, -np.inf)
+    weights = np.zeros(is_there.shape)
+    worths[is_there] = [option.worth for item in items for option in item.options]
+    weights[is_there] = [option.weight for item in items for option in item.options]
+    return np.ascontiguousarray(worths.T), np.ascontiguousarray(weights.T)
 
 
 def split_by_type(bids: Sequence[Bid]) -> Mapping[str, list[Bid]]:

@@ -147,8 +147,11 @@ def _settle(slots: Mapping[str, Slots], bid: Bid, quote: Quote) -> None:
     bid.price = bid.cheapest = quote.price
     if not bid.held:
         bid.curve = quote.curve
-    elif len(bid.curves) > 1:
-        bid.cheapest = _quote_on_any(slots, bid).price
+    else:
+        for curve in bid.curves:
+            if curve is not bid.curve:
+                other = _quote_on(slots[curve.gpu_type], curve, bid.weight)
+                bid.cheapest = min(bid.cheapest, other.price)
     _fill(slots[quote.curve.gpu_type], quote)
 
 

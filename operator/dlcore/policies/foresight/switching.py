@@ -24,6 +24,8 @@ from dlcore.policies.foresight.curves import Point
 Visits = Mapping[str, Sequence[Item]]
 """The jobs that come to each type from another one, with the options that they have there."""
 
+_STAYS = Option(0, 0, 0.0)
+
 
 def switch_types(
     bids: Sequence[Bid], capacities: Mapping[str, int], chosen: Mapping[Bid, int], *, horizon: float
@@ -70,15 +72,16 @@ def _make_visit(bid: Bid, options: Sequence[Point], stays: int, horizon: float) 
     cost = bid.cost_of(stays) if 0 < stays != bid.held else 0.0
     now = bid.worth(bid.curve.speeds.get(stays, 0.0), cost=cost, horizon=horizon)
     discount = bid.cheapest / bid.price if bid.price > 0.0 else 0.0
-    gains = [
-        (gpus, bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon) - now)
-        for gpus, speed in options
-    ]
-    return Item(bid, tuple(Option(gpus, gpus, discount * gain) for gpus, gain in gains if gain > 0))
+    better: list[Option] = []
+    for gpus, speed in options:
+        gain = bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon) - now
+        if gain > 0:
+            better.append(Option(gpus, gpus, discount * gain))
+    return Item(bid, tuple(better))
 
 
 def _may_stay(item: Item) -> Item:
-    return Item(item.bid, (Option(0, 0, 0.0), *item.options))
+    return Item(item.bid, (_STAYS, *item.options))
 
 
 def _rank(item: Item) -> tuple[float, int]:
