@@ -20,6 +20,7 @@ from dlsidecar.events import CheckpointDone, Event, Gone, Started
 from dlsidecar.listening import Servers
 from dlsidecar.machine import Limits
 from dlsidecar.settings import Serving
+from dlsidecar.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Refused, Run, Target, Warmth
 
 GPUS = tuple(
@@ -82,6 +83,9 @@ class Training:
 
     def problems(self) -> tuple[Problem, ...]:
         return ()
+
+    def last_words(self) -> LastWords:
+        return LastWords()
 
     def post(self, post: Post) -> None:
         """Nothing is posted to it."""

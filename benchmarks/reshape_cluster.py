@@ -141,9 +141,14 @@ def _is_calm(cluster: Cluster, manifest: Json) -> bool:
     if job.get("status", {}).get("phase") != "Running":
         return False
     wanted = 2 if "warmStart" in manifest["spec"] else 1
-    [pod] = cluster.ask("pods", "-l", f"dljob.io/job={JOB}")["items"]
-    words = ("exec", pod["metadata"]["name"], "-c", "trainer", "--", "python", "-c", WITH_NUMPY)
-    return int(cluster.kubectl(*words)) >= wanted
+    # Beside the pod that trains, the one before it may still be on its way out.
+    pods = cluster.ask("pods", "-l", f"dljob.io/job={JOB}")["items"]
+    if len(pods) != 1 or "deletionTimestamp" in pods[0]["metadata"]:
+        return False
+    words = ("exec", pods[0]["metadata"]["name"], "-c", "trainer", "--", "python", "-c", WITH_NUMPY)
+    said = cluster.kubectl.try_to(*words)
+    # A pod may go between the two questions.
+    return said.code == 0 and int(said.out) >= wanted
 
 
 # How many processes have numpy in their memory: the training, and what waits to become one.

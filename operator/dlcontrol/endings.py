@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlcontrol.scene import Seat
-from dlwire.messages import Phase, Process, State
+from dlwire.messages import Failure, Phase, Process, State
 
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
 """Why processes could not be started at all; the message says what was not found."""
+LONGEST_EXCEPTION = 200
 KILLED = frozenset({"OutOfMemory"})
 """Why the kernel killed one that was; a signal alone would not say it."""
 
@@ -23,29 +24,43 @@ def ended_well(seats: Iterable[Seat]) -> list[Seat]:
 
 
 def describe_failure(failed: Sequence[Seat]) -> str:
-    """Say it in half a sentence: what could not be started, or how the first rank ended."""
+    """Say it in half a sentence: what could not be started, or how the rank that failed first ended."""
     for state in _states(failed):
         for problem in state.problems:
             if problem.name in NOT_STARTED:
                 return problem.message
             if problem.name in KILLED:
                 return f"{problem.message}; {problem.remedy}"
-    for process in _processes(failed):
-        if process.signal is not None:
-            return f"rank {process.rank} was ended by signal {process.signal}"
-        if process.exit_code:
-            return f"rank {process.rank} exited with status {process.exit_code}"
-    return "its processes ended badly"
+    process = find_culprit(failed)
+    if process is None:
+        return "its processes ended badly"
+    why = f": {process.exception[:LONGEST_EXCEPTION]}" if process.exception else ""
+    if process.signal is not None:
+        return f"rank {process.rank} was ended by signal {process.signal}{why}"
+    return f"rank {process.rank} exited with status {process.exit_code}{why}"
 
 
 def code_of(failed: Sequence[Seat]) -> int | None:
     """The exit status of the job, as a shell tells it."""
-    for process in _processes(failed):
-        if process.signal is not None:
-            return 128 + process.signal
-        if process.exit_code:
-            return process.exit_code
-    return None
+    process = find_culprit(failed)
+    if process is None:
+        return None
+    return process.exit_code if process.signal is None else 128 + process.signal
+
+
+def find_culprit(failed: Sequence[Seat]) -> Failure | None:
+    """
+    Return the process that failed first; those after it were ended because of it, or lost it.
+
+    Between nodes the clocks decide, which are closer together than the time in which a process
+    notices that its peer is gone. A SideCar of an older release does not say which one it was.
+    """
+    failures = [state.failure for state in _states(failed) if state.failure is not None]
+    if failures:
+        return min(failures, key=lambda failure: failure.at)
+    bad = (one for one in _processes(failed) if one.signal is not None or one.exit_code)
+    first = next(bad, None)
+    return None if first is None else Failure(first.rank, 0.0, first.exit_code, first.signal)
 
 
 def _states(seats: Sequence[Seat]) -> Iterator[State]:

@@ -35,6 +35,7 @@ from dlsidecar.settings import Training
 from dlsidecar.timing import Stopwatch
 from dlwire.messages import (
     MOST_PROBLEMS,
+    Failure,
     Post,
     Problem,
     Refused,
@@ -203,7 +204,23 @@ class Agent:
             gpus=facts.gpus(),
             warmth=facts.warmth(),
             change=self._stopwatch.change,
+            failure=self._failure(),
             problems=self._problems(),
+        )
+
+    def _failure(self) -> Failure | None:
+        culprit = self._machine.culprit
+        if culprit is None:
+            return None
+        words = self._facts.last_words()
+        return Failure(
+            rank=culprit.rank,
+            at=culprit.at,
+            exit_code=culprit.exit_code,
+            signal=culprit.signal,
+            # What a signal has ended raised nothing.
+            exception=words.exception_of(culprit.rank) if culprit.signal is None else "",
+            lines=words.lines,
         )
 
     def metrics(self) -> str:

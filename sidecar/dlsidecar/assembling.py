@@ -24,6 +24,7 @@ from dlsidecar.outputs import Pump
 from dlsidecar.settings import Confirmation, Settings, Split
 from dlsidecar.supervising import Processes
 from dlsidecar.tailing import Tail
+from dlsidecar.tracebacks import LastWords, Tracebacks
 from dlsidecar.warming import Nursery
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
@@ -73,6 +74,7 @@ class Crew:
             if training.saving.confirm is Confirmation.LOG
             else "",
         )
+        self._tracebacks = Tracebacks()
         self._pumps: list[Pump] = []
         self._tails: list[Tail] = []
         self._outputs = self._open_outputs(training.log_file)
@@ -111,6 +113,7 @@ class Crew:
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
+        supervisor.on_failure = self._hear_failure
         supervisor.hear_of_checkpoints(self._observer.complain, self._observer.solve)
         training = settings.training
         if training.progress_log or training.progress_file:
@@ -173,6 +176,9 @@ class Crew:
     def problems(self) -> tuple[Problem, ...]:
         return self._observer.problems()
 
+    def last_words(self) -> LastWords:
+        return self._tracebacks.last_words()
+
     def post(self, post: Post) -> None:
         self._observer.post(post)
 
@@ -189,12 +195,11 @@ class Crew:
         """Return what the training gets as its output and its error output."""
         complain = self._observer.complain
         if not log_file:
-            feed = self._matcher.feed
             solve = self._observer.solve
             self._pumps = [
                 Pump(
                     sink,
-                    copy=functools.partial(feed, stream=stream),
+                    copy=functools.partial(self._hear_output, stream=stream),
                     on_problem=complain,
                     on_relief=solve,
                 )
@@ -209,13 +214,25 @@ class Crew:
         self._tails.append(
             Tail(
                 log_file,
-                show=self._matcher.feed,
+                show=self._hear_output,
                 skip=self._matcher.skip,
                 on_problem=functools.partial(complain, "LogUnreadable"),
                 on_relief=functools.partial(self._observer.solve, "LogUnreadable"),
             )
         )
         return output, output
+
+    def _hear_output(self, block: bytes, stream: int = 0) -> None:
+        self._matcher.feed(block, stream)
+        self._tracebacks.feed(block, self._loop.time(), stream=stream)
+
+    def _hear_failure(self) -> None:
+        """Read what the process said before it failed; those that follow it speak after that."""
+        for pump in self._pumps:
+            pump.read_now()
+        for tail in self._tails:
+            tail.look()
+        self._tracebacks.fail(self._loop.time())
 
     def _follow_progress(self, path: str) -> None:
         observer = self._observer
@@ -246,6 +263,7 @@ class Crew:
     def _begin_start(self) -> None:
         # What the start before has said last is not taken for the first word of this one.
         self._read_output()
+        self._tracebacks.begin()
         self._observer.begin_start()
         self._matcher.begin()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Callable, Protocol
 
 from dlsidecar.events import Event
+from dlsidecar.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 
 Report = Callable[[Event], None]
@@ -75,6 +76,10 @@ class Facts(Protocol):
 
     def problems(self) -> tuple[Problem, ...]:
         """What is not as it should be at the moment, without what was reported as an event."""
+        ...
+
+    def last_words(self) -> LastWords:
+        """What was printed around the first failure of the latest start."""
         ...
 
     def post(self, post: Post) -> None:

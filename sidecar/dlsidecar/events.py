@@ -55,6 +55,8 @@ class RankEnded:
     exit_code: int | None
     """None if a signal ended it."""
     signal: int | None = None
+    at: float = 0.0
+    """In seconds since 1970."""
 
     @property
     def is_well(self) -> bool:

@@ -309,6 +309,7 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     attempt = machine.attempt + 1
     started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
+    started = replace(started, culprit=None)
     return started, (StartProcesses(machine.target, attempt),)
 
 
@@ -371,7 +372,9 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
     # Later a bad end is the answer to what we did, and no news.
     was_on_its_own = machine.phase in {Phase.STARTING, Phase.RUNNING}
     if was_on_its_own and not event.is_well:
-        machine = replace(machine, failure=_failure(event))
+        # Several may end before the first end is answered: the first of them is why.
+        culprit = machine.culprit or event
+        machine = replace(machine, failure=_failure(culprit), culprit=culprit)
     assert machine.run is not None
     if len(machine.ended) == machine.run.processes:
         return _step(machine, Word.ALL_ENDED)

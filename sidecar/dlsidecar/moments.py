@@ -47,6 +47,8 @@ class Machine:
     """The ranks of the latest attempt that ended, in the order in which they did."""
     failure: Problem | None = None
     """Why the latest attempt did not end well, unless it was ended by us."""
+    culprit: RankEnded | None = None
+    """The first rank of the latest attempt that ended badly and by itself; the others followed."""
     saving: Saving | None = Saving.NONE
     """How the latest checkpoint went; None while it is under way."""
     saving_problem: Problem | None = None

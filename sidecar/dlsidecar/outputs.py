@@ -81,6 +81,14 @@ class Pump:
             self._timer.cancel()
             self._listen()
 
+    def read_now(self) -> None:
+        """Pass on what is there, within this call; not where our own output has to be waited for."""
+        for _ in range(PIPE_CAPACITY // BLOCK):
+            if self.is_empty or self._pending:
+                return
+            self.look()
+            self._read()
+
     def _read(self) -> None:
         try:
             block = os.read(self._source, BLOCK)

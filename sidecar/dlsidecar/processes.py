@@ -130,18 +130,26 @@ class Reaper:
         self._callbacks.pop(pid, None)
 
     def reap(self) -> None:
+        ends = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
             self.collected += 1
+            ends.append((pid, read_status(status)))
+        # The kernel tells them in the order of their start. Of those that ended together, one that was
+        # killed comes first: the others may have ended because they lost it.
+        for pid, ended in sorted(ends, key=lambda end: end[1].signal is None):
             callback = self._callbacks.pop(pid, None)
-            if callback is None:
-                continue
-            if os.WIFSIGNALED(status):
-                callback(Ended(code=None, signal=os.WTERMSIG(status)))
-            else:
-                callback(Ended(code=os.WEXITSTATUS(status), signal=None))
+            if callback is not None:
+                callback(ended)
+
+
+def read_status(status: int) -> Ended:
+    """Return how a process ended, from what the kernel says of it."""
+    if os.WIFSIGNALED(status):
+        return Ended(code=None, signal=os.WTERMSIG(status))
+    return Ended(code=os.WEXITSTATUS(status), signal=None)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from dlsidecar import checkpoints, gpus, ranks, rendezvous
@@ -99,6 +100,8 @@ class Processes:
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when the first process of a start has failed by itself, before any is ended."""
         self.has_stepped: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether this start of the training took a step."""
         self.passed: Sequence[int] = ()
@@ -280,7 +283,7 @@ class Processes:
             return
         trainer.ended = ended
         self._see_failure(ended)
-        self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal))
+        self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal, time.time()))
         if self._request is not None:
             self._request.hear_end()
         if not self._living():
@@ -289,9 +292,15 @@ class Processes:
             self._look_soon()
 
     def _see_failure(self, ended: Ended) -> None:
-        """Note once of a start that it failed early and by itself: its checkpoint may be why."""
-        is_first = sum(one.ended is not None for one in self._trainers) == 1
+        """
+        Note that a start failed by itself, if this is the first end that says so.
+
+        One that fails early may have failed to read its checkpoint.
+        """
         is_own = not self._is_terminating and self._request is None and ended.code != 0
+        if is_own:
+            self.on_failure()
+        is_first = sum(one.ended is not None for one in self._trainers) == 1
         is_early = self._loop.time() - self._started_at < EARLY_SECONDS
         if is_first and is_own and is_early and not self.has_stepped():
             self._store.note_failure()

@@ -38,6 +38,8 @@ MOST_GPUS = 128
 MOST_PEERS = 1024
 LAST_PORT = 65535
 MOST_PROBLEMS = 64
+MOST_LAST_LINES = 20
+LONGEST_LAST_LINE = 512
 
 
 class Shape(NamedTuple):
@@ -246,6 +248,25 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Which process of the latest start failed first, and by itself; the others were ended then."""
+
+    rank: int = field(metadata=wire(Whole()))
+    """In the whole job."""
+    at: float = field(metadata=wire(Number()))
+    """In seconds since 1970, by the clock of the node: over several containers the earliest counts."""
+    exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
+    """Absent if a signal ended it."""
+    signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
+    exception: str = field(default="", metadata=wire(Text(LONGEST_LAST_LINE)))
+    """The last line of the traceback that was printed first around the failure; empty if none was."""
+    lines: tuple[str, ...] = field(
+        default=(), metadata=wire(Each(Text(LONGEST_LAST_LINE), MOST_LAST_LINES))
+    )
+    """What the processes of the container printed last before it; they share their output."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far the training is, as far as it can be known."""
 
@@ -358,6 +379,8 @@ class State:
     gpus: tuple[Gpu, ...] = field(default=(), metadata=wire(Each(Nested(Gpu), MOST_GPUS)))
     warmth: Warmth = field(default=Warmth(), metadata=wire(Nested(Warmth)))
     change: Change | None = field(default=None, metadata=wire(Maybe(Nested(Change))))
+    failure: Failure | None = field(default=None, metadata=wire(Maybe(Nested(Failure))))
+    """Absent while the latest start goes on, and where it ended well or was ended from outside."""
     problems: tuple[Problem, ...] = field(
         default=(), metadata=wire(Each(Nested(Problem), MOST_PROBLEMS))
     )
@@ -428,6 +451,7 @@ MESSAGES = (
     Stop,
     Problem,
     Process,
+    Failure,
     Progress,
     Post,
     Gpu,

@@ -15,7 +15,7 @@ from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene, Seat
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlsidecar.events import Event, Gone, RankEnded, Started, Told
 from dlsidecar.machine import Limits, Machine, react
-from dlwire.messages import Peer, Process, Progress, Run, State, Stop, Target
+from dlwire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 
 EPOCH = 2
@@ -73,8 +73,16 @@ def after(
         leaving=machine.is_leaving,
         processes=_processes(machine),
         progress=progress or Progress(),
+        failure=_failure(machine),
         problems=machine.problems,
     )
+
+
+def _failure(machine: Machine) -> Failure | None:
+    first = machine.culprit
+    if first is None:
+        return None
+    return Failure(first.rank, first.at, first.exit_code, first.signal)
 
 
 def _processes(machine: Machine) -> tuple[Process, ...]:

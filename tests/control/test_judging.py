@@ -26,8 +26,8 @@ from dlcore.model import (
     Training,
 )
 from dlcore.model import Progress as Watched
-from dlsidecar.events import Gone, RankEnded, StartFailed
-from dlwire.messages import Problem, Progress, State
+from dlsidecar.events import Gone, RankEnded, Started, StartFailed
+from dlwire.messages import Failure, Problem, Progress, State
 from tests.builders import make_placement
 from tests.control.scenes import (
     ENDED,
@@ -254,6 +254,30 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
     assert status.retry_at == NOW + 10
     assert status.message == "rank 0 exited with status 7; attempt 2 of 4 in 10 s"
     assert reasons(said) == ["Crashed"]
+
+
+def test_the_rank_that_failed_first_is_named_and_not_those_that_were_ended_for_it():
+    told = run(3, 0, 1)
+    state = after(told, Started(1), RankEnded(1, 1, None, 9), RankEnded(1, 0, None, 15), Gone(1))
+    said = judged(alone(state))
+    assert said.message == "rank 1 was ended by signal 9; attempt 2 of 4 in 10 s"
+    assert said.exit_code == 137
+
+
+def test_over_several_containers_the_earliest_failure_counts_with_its_exception():
+    lost = replace(ended(run(3, 0), 1), failure=Failure(0, 20.0, 1, exception="ConnectionError"))
+    cause = replace(ended(run(3, 0), 1), failure=Failure(1, 10.0, 3, exception="ValueError: bad"))
+    said = judged(cast("a", {"n0": [0], "n1": [0]}, seats={"n0": lost, "n1": cause}))
+    assert said.message == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 in 10 s"
+    assert said.exit_code == 3
+
+
+def test_a_sidecar_of_an_older_release_does_not_say_who_failed_first():
+    said = judged(alone(replace(ended(run(3, 0), 7), failure=None)))
+    assert (said.message, said.exit_code) == (
+        "rank 0 exited with status 7; attempt 2 of 4 in 10 s",
+        7,
+    )
 
 
 def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told():

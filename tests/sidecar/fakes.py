@@ -3,6 +3,7 @@
 from dlsidecar.agent import Agent
 from dlsidecar.events import CheckpointDone, Event, Gone, RankEnded, Started
 from dlsidecar.machine import Limits
+from dlsidecar.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 from tests.sidecar.targets import INCARNATION
 
@@ -49,6 +50,7 @@ class FakeFacts:
         self.given_processes: tuple[Process, ...] = ()
         self.given_problems: tuple[Problem, ...] = ()
         self.given_gpus: tuple[Gpu, ...] = ()
+        self.given_words = LastWords()
 
     def processes(self) -> tuple[Process, ...]:
         return self.given_processes
@@ -65,6 +67,9 @@ class FakeFacts:
 
     def problems(self) -> tuple[Problem, ...]:
         return self.given_problems
+
+    def last_words(self) -> LastWords:
+        return self.given_words
 
     def post(self, post: Post) -> None:
         self.posts.append(post)

@@ -1,0 +1,160 @@
+"""Of a training that failed it is told which process failed first, and what it said."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+from dlsidecar.tracebacks import Tracebacks
+from dlwire.messages import Phase
+from tests.sidecar.drivers import LIMIT_SECONDS, wait_until
+
+processes = pytest.mark.processes
+
+# Rank 1 raises when it is told so; the others wait for it, and raise when they have lost it.
+TRAINING = """
+import os, signal, sys, time
+from pathlib import Path
+rank, folder = int(os.environ["RANK"]), Path(sys.argv[2])
+print(f"rank {rank} is up", flush=True)
+(folder / f"up-{rank}").write_text(str(os.getpid()))
+while True:
+    if rank == 1 and (folder / "kill").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (folder / "fail").exists():
+        if rank == 1:
+            print("the last step", flush=True)
+            raise ValueError("shapes (3,4) and (5,6) do not fit")
+        while (folder / "up-1").exists() and os.path.exists("/proc/" + (folder / "up-1").read_text()):
+            time.sleep(0.01)
+        raise ConnectionError("connection closed by peer")
+    time.sleep(0.01)
+"""
+
+
+def feed(tracebacks, *blocks, now=0.0, stream=0):
+    for block in blocks:
+        tracebacks.feed(block.encode(), now, stream)
+
+
+def traceback(exception, prefix=""):
+    frames = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\n'
+    return "".join(f"{prefix}{line}\n" for line in (frames + exception).split("\n"))
+
+
+def test_the_first_traceback_is_why_and_those_of_the_peers_are_not():
+    found = Tracebacks()
+    feed(found, "step 1\nstep 2\n", traceback("ValueError: bad"))
+    found.fail(1.0)
+    feed(found, traceback("ConnectionError: peer"), now=1.5)
+    words = found.last_words()
+    assert words.exception_of(0) == words.exception_of(1) == "ValueError: bad"
+    assert words.lines[:2] == ("step 1", "step 2")
+    assert words.lines[5] == "ValueError: bad"
+
+
+def test_pytorch_says_whose_traceback_it_is():
+    found = Tracebacks()
+    feed(found, traceback("ConnectionError: peer", "[rank0]: "))
+    feed(found, traceback("ValueError: bad", "[rank1]: "))
+    found.fail(1.0)
+    words = found.last_words()
+    assert words.exception_of(1) == "ValueError: bad"
+    assert words.exception_of(0) == "ConnectionError: peer"
+
+
+def test_two_that_print_at_once_are_told_apart_by_what_pytorch_puts_before():
+    one = traceback("ValueError: bad", "[rank0]: ").splitlines(keepends=True)
+    other = traceback("KeyError: 'x'", "[rank1]: ").splitlines(keepends=True)
+    found = Tracebacks()
+    feed(found, *(line for both in zip(one, other, strict=True) for line in both))
+    found.fail(0.0)
+    assert found.last_words().exception_of(1) == "KeyError: 'x'"
+    assert found.last_words().exception_of(0) == "ValueError: bad"
+
+
+def test_a_traceback_in_pieces_is_found_as_well():
+    text = "x\n" + traceback("ValueError: bad")
+    for cut in range(len(text)):
+        found = Tracebacks()
+        feed(found, text[:cut], text[cut:])
+        found.fail(0.0)
+        assert found.last_words().exception_of(0) == "ValueError: bad", cut
+
+
+def test_of_a_chain_the_last_one_is_what_ended_it():
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    found = Tracebacks()
+    feed(found, traceback("KeyError: 'x'"), chain, traceback("ValueError: bad"))
+    found.fail(0.0)
+    assert found.last_words().exception_of(0) == "ValueError: bad"
+
+
+def test_what_was_caught_long_before_is_not_why():
+    found = Tracebacks()
+    feed(found, traceback("OSError: tried again"), now=0.0)
+    found.fail(100.0)
+    assert found.last_words().exception_of(0) == ""
+
+
+def test_nothing_is_remembered_over_a_start():
+    found = Tracebacks()
+    feed(found, traceback("ValueError: bad"))
+    found.fail(0.0)
+    found.begin()
+    found.fail(0.0)
+    assert found.last_words().exception_of(0) == ""
+    assert found.last_words().lines == ()
+
+
+def test_what_cannot_be_printed_and_what_is_long_does_no_harm():
+    found = Tracebacks()
+    feed(found, "\x1b[31mred\x00\n" + "x" * 100_000 + "\n")
+    found.fail(0.0)
+    red, long = found.last_words().lines
+    assert red == " [31mred "
+    assert len(long) == 512
+
+
+@pytest.fixture
+def failing(start, token, tmp_path):
+    """A SideCar with two ranks that run, and fail when files in the folder say so."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+
+    def begin(*options):
+        command = (sys.executable, "-S", str(script), token, str(tmp_path))
+        options = ("--processes", "perGpu", "--framework", "pytorch", *options)
+        sidecar = start(command=command, options=options)
+        sidecar.wait_ready()
+        sidecar.run(1, "0", "1", processes=2)
+        up = [tmp_path / "up-0", tmp_path / "up-1"]
+        wait_until(lambda: all(one.exists() for one in up), what="both ranks")
+        return sidecar
+
+    return begin
+
+
+@processes
+def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, tmp_path):
+    sidecar = failing()
+    (tmp_path / "kill").touch()
+    state = sidecar.wait_for(lambda state: state.phase is Phase.FAILED)
+    assert (state.failure.rank, state.failure.signal) == (1, signal.SIGKILL)
+    assert state.processes[0].signal == signal.SIGTERM
+    assert state.failure.lines
+
+
+@processes
+@pytest.mark.parametrize("has_file", [False, True])
+def test_the_exception_of_the_rank_that_raised_first_is_told(failing, tmp_path, has_file):
+    sidecar = failing(*(["--log-file", str(tmp_path / "output")] if has_file else []))
+    (tmp_path / "fail").touch()
+    state = sidecar.wait_for(lambda state: state.phase is Phase.FAILED)
+    assert (state.failure.rank, state.failure.exit_code) == (1, 1)
+    assert state.failure.exception == "ValueError: shapes (3,4) and (5,6) do not fit"
+    assert "the last step" in state.failure.lines
+    assert 0 <= time.time() - state.failure.at < LIMIT_SECONDS
