@@ -6,11 +6,38 @@ What is not of the job but of the place (doors, certificates, the log) is added 
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 from dlcore.model import Checkpoint, Job, Progress
 
+CHECKPOINT_FOLDER: Final = "DLJOB_CHECKPOINT_DIR"
+"""The variable by which the training finds the folder of its job's checkpoints."""
+CHECKPOINT_REFERENCE: Final = f"$({CHECKPOINT_FOLDER})"
+"""How ``checkpoint.path`` and ``progress.file`` name that folder."""
 DEFAULT_HOOK_PORT = 8080
 """Where the checkpoint hook listens if the job names a path only."""
+
+
+def refers_to_its_folder(job: Job) -> bool:
+    """Whether a path of the job can only be known where the folder of its checkpoints is known."""
+    return any(CHECKPOINT_REFERENCE in path for path in (job.checkpoint.path, job.progress.file))
+
+
+def has_own_folder(job: Job) -> bool:
+    """Whether the job leaves it to the platform where its checkpoints are."""
+    return not job.checkpoint.path or job.checkpoint.path.startswith(CHECKPOINT_REFERENCE)
+
+
+def with_folder(job: Job, folder: str) -> Job:
+    """Write the folder of the job's checkpoints into the paths that refer to it."""
+    path = job.checkpoint.path.replace(CHECKPOINT_REFERENCE, folder)
+    file = job.progress.file.replace(CHECKPOINT_REFERENCE, folder)
+    return replace(
+        job,
+        checkpoint=replace(job.checkpoint, path=path),
+        progress=replace(job.progress, file=file),
+    )
 
 
 def sidecar_options(job: Job) -> tuple[str, ...]:

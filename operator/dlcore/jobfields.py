@@ -321,7 +321,11 @@ CHECKPOINT: Final = Record(
             check=jobforms.cannot_compile,
         ),
         "path": Text(
-            description="The folder that checkpoints are written to, as the training sees it.",
+            description=(
+                "The folder that checkpoints are written to, as the training sees it."
+                " $(DLJOB_CHECKPOINT_DIR) stands for the job's own: on one machine it is made and removed"
+                " with the job; on a cluster the env of the trainer's container says where it is."
+            ),
             max_length=_PATH_LENGTH,
             form=jobforms.FOLDER,
         ),

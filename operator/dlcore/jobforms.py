@@ -58,7 +58,7 @@ MODULE: Final = Form(
     lambda _: "write it as after import, such as torch or torch.distributed",
 )
 FOLDER: Final = Form(
-    r"/[^\x00-\x1f]*",
+    r"(\$\(DLJOB_CHECKPOINT_DIR\)|/[^\x00-\x1f]*)(/[^\x00-\x1f]*)?",
     "is not an absolute path",
     lambda _: "begin it with /, as the training process sees it",
 )

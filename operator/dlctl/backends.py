@@ -118,8 +118,8 @@ class Backend(Protocol):
     def replace_job(self, document: Mapping[str, Any]) -> Json:
         """Give a job another spec; :class:`Conflict` if it is not the one that was read."""
 
-    def delete_job(self, name: str) -> Json:
-        """End a job and forget it."""
+    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
+        """End a job and forget it, and its own checkpoints unless they are to be kept."""
 
     def preview(self, documents: Sequence[Json]) -> Plan:
         """Tell what would be decided if these were submitted now."""

@@ -78,8 +78,9 @@ class LocalBackend:
     def replace_job(self, document: Mapping[str, Any]) -> Json:
         return self._ask("PUT", "jobs", full_name(document), body=document)
 
-    def delete_job(self, name: str) -> Json:
-        return self._ask("DELETE", "jobs", name)
+    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
+        query = {"keepCheckpoints": "true"} if keep_checkpoints else None
+        return self._client.ask("DELETE", ("jobs", name), query=query)
 
     def preview(self, documents: Sequence[Json]) -> Plan:
         answer = self._ask("POST", "plan", body=_list(documents))

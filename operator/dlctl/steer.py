@@ -42,12 +42,21 @@ def resume(backend: Backend, *, names: tuple[str, ...]) -> int:
 @click.command("cancel")
 @name_argument(several=True)
 @click.option("--wait", is_flag=True, help="Return when nothing is left of them.")
+@click.option(
+    "--keep-checkpoints",
+    is_flag=True,
+    help="Keep the job's own folder of checkpoints; a job of the same name goes on from there.",
+)
 @with_backend
-def cancel(backend: Backend, *, names: tuple[str, ...], wait: bool) -> int:
+def cancel(backend: Backend, *, names: tuple[str, ...], wait: bool, keep_checkpoints: bool) -> int:
     """
     End jobs, without saving them, and forget them and their logs.
+
+    On one machine the checkpoints in a job's own folder ($DLJOB_CHECKPOINT_DIR) are removed with it,
+    unless you keep them. Elsewhere, and on a cluster, checkpoints stay where they are.
     """
-    status = _for_each(names, lambda name: _cancel(backend, name))
+    keep = keep_checkpoints
+    status = _for_each(names, lambda name: _cancel(backend, name, keep_checkpoints=keep))
     if wait:
         _wait_until_gone(backend, names)
     return status
@@ -91,8 +100,8 @@ def _with_suspend(document: Json, *, suspended: bool) -> Json:
     return {**document, "spec": {**document["spec"], "suspend": suspended}}
 
 
-def _cancel(backend: Backend, name: str) -> str:
-    backend.delete_job(name)
+def _cancel(backend: Backend, name: str, *, keep_checkpoints: bool) -> str:
+    backend.delete_job(name, keep_checkpoints=keep_checkpoints)
     return "cancelled"
 
 

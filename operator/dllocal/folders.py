@@ -51,6 +51,10 @@ class Folders:
         """What belongs to a job, over all its pods."""
         return self.root / "jobs" / job.replace("/", "__")
 
+    def checkpoints(self, job: str) -> Path:
+        """Where a job saves itself unless its file says otherwise; it may outlive the job."""
+        return self.root / "checkpoints" / job.replace("/", "__")
+
     def training_log(self, key: "PodKey") -> Path:
         """The output of the training on one node, over all its pods."""
         return self.job(key.job) / f"{key.node}.log"

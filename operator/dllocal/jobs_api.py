@@ -11,17 +11,19 @@ import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from dlcontrol import previewing
+from dlcontrol.launching import has_own_folder
 from dlcontrol.platforms import Entry
 from dlcore import jobfile
 from dlcore.jobschema import KIND
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
-from dllocal import labels, showing, trainers
+from dllocal import labels, leftovers, showing, trainers
 from dllocal.backstage import Backstage, Present
 from dllocal.folders import older_parts
 from dllocal.refusals import Complaint, Refused
@@ -31,6 +33,8 @@ LONGEST_WAIT_S = 60.0
 LOOK_S = 1.0
 """How often it is looked for whoever watches how far jobs are."""
 MOST_HISTORY = 1000
+FILES_S = 2.0
+"""So long is waited for the file system that checkpoints are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,9 @@ class JobsApi:
             raise Refused(
                 409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
             )
-        trainer = trainers.trainer_of(entry.job, entry.document)
+        trainer = trainers.trainer_of(
+            entry.job, entry.document, self._stage.folders.checkpoints(entry.job.id)
+        )
         nodes = seen[0].nodes
         items = [
             {
@@ -171,7 +177,7 @@ class JobsApi:
     async def create(self, request: web.Request) -> web.Response:
         """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
         submissions = self._check(await read_documents(request))
-        notices = self._notices(submissions)
+        notices = await self._notices(submissions)
         if "dryRun" in request.query:
             items = [each.document for each in submissions]
             return web.json_response(
@@ -203,10 +209,11 @@ class JobsApi:
         return web.json_response(self._document(changed))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """End a job and forget it."""
+        """End a job and forget it; with ``keepCheckpoints`` its own folder of checkpoints stays."""
         entry = self._find(request)
         if not entry.cancelled:
-            self._registry.cancel(entry.job.id)
+            keeps = request.query.get("keepCheckpoints", "false") != "false"
+            self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
             self._stage.wake()
         return web.json_response(self._document(self._find(request)), status=202)
 
@@ -220,7 +227,7 @@ class JobsApi:
         after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
-        notices = self._notices(submissions)
+        notices = await self._notices(submissions)
         items = [showing.effect_document(effect) for effect in effects]
         return web.json_response({"items": items, "notices": notices})
 
@@ -265,8 +272,8 @@ class JobsApi:
             raise Refused.because_of(complaints)
         return submissions
 
-    def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
-        """Say what has no effect here, and who would overwrite whose checkpoint; each thing once."""
+    async def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
+        """Say what has no effect here, whose checkpoints are overwritten, and which are there; once."""
         notices = [
             notice
             for each in submissions
@@ -276,10 +283,10 @@ class JobsApi:
         owners = {
             posixpath.normpath(entry.job.checkpoint.path): entry.job.id
             for entry in living
-            if entry.job.checkpoint.path and not entry.status.is_final
+            if not has_own_folder(entry.job) and not entry.status.is_final
         }
         for each in submissions:
-            if not each.job.checkpoint.path:
+            if has_own_folder(each.job):
                 continue
             path = posixpath.normpath(each.job.checkpoint.path)
             other = owners.setdefault(path, each.job.id)
@@ -288,7 +295,29 @@ class JobsApi:
                     f"{each.job.id} and {other} have one checkpoint.path ({path}) and will overwrite"
                     " each other's; give each a folder of its own"
                 )
+        notices += await self._found_checkpoints([each.job for each in submissions])
         return list(dict.fromkeys(notices))
+
+    async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
+        """Say what former runs have left where these jobs save themselves."""
+        folders = [
+            self._stage.folders.checkpoints(job.id)
+            if has_own_folder(job)
+            else Path(job.checkpoint.path)
+            for job in jobs
+        ]
+        # A file system that does not answer must not keep the other requests waiting.
+        looks = asyncio.to_thread(lambda: [*map(leftovers.newest_in, folders)])
+        try:
+            found = await asyncio.wait_for(looks, FILES_S)
+        except TimeoutError:
+            return []
+        return [
+            f"{job.id} finds {newest} in {folder}, left by a former run, and goes on from there if its"
+            f" program does; to begin anew, remove that folder first"
+            for job, folder, newest in zip(jobs, folders, found, strict=True)
+            if newest
+        ]
 
     def _taken(self, name: JobId, others: set[JobId]) -> list[Problem]:
         path = "metadata.name"

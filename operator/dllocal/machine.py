@@ -69,8 +69,8 @@ class Machine:
                 self._pods.kill(entry, booking)
 
     async def forget(self, job: JobId) -> None:
-        """Remove the job, its logs and all else that is kept of it."""
-        self._pods.forget(job)
+        """Remove the job, its logs and, unless its user keeps them, its checkpoints."""
+        self._pods.forget(job, keep_checkpoints=self._registry.keeps_checkpoints(job))
         with self._keeping():
             self._registry.forget(job)
 

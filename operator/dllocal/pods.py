@@ -24,6 +24,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,13 +33,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcontrol.launching import sidecar_options
+from dlcontrol.launching import CHECKPOINT_FOLDER, sidecar_options, with_folder
 from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
-from dlcore.model import JobId, NodeName
+from dlcore.model import Job, JobId, NodeName
 from dlcore.profiles import Costs
 from dllocal.folders import Folders
-from dllocal.trainers import NOTHING, trainer_of
+from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -162,8 +163,10 @@ class Pods:
                     await asyncio.gather(*map(wait_for_end, pids))
             self._reap()
 
-    def forget(self, job: JobId) -> None:
+    def forget(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
         """Remove what is kept of pods that have ended, so that a namesake begins with nothing."""
+        if not keep_checkpoints:
+            shutil.rmtree(self._folders.checkpoints(job), ignore_errors=True)
         job_folder = self._folders.job(job)
         for pod in job_folder.glob("[0-9]*-*"):
             serial, _, node = pod.name.partition("-")
@@ -262,9 +265,7 @@ class Pods:
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
         folder = self._folders.pod(key, booking.serial)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
-        runs_no_more = entry.problem or entry.cancelled or entry.status.is_final
-        trainer = NOTHING if runs_no_more else trainer_of(entry.job, entry.document)
+        trainer = self._trainer(entry)
         # Known before it is started: what was never told of may have been started.
         (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
         held = _lock(folder / "alive")
@@ -272,7 +273,7 @@ class Pods:
             return
         with os.fdopen(held), self._folders.sidecar_log(key, booking.serial).open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
-                [*self._sidecar(entry, key, booking), "--", *trainer.command],
+                [*self._sidecar(entry.job, key, booking, trainer), "--", *trainer.command],
                 cwd=trainer.folder,
                 env={**os.environ, **trainer.environment},
                 stdin=subprocess.DEVNULL,
@@ -284,13 +285,26 @@ class Pods:
         self._children[key, booking.serial] = child
         (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")
 
+    def _trainer(self, entry: Entry) -> Trainer:
+        """Say what is run, and make the folder for its checkpoints."""
+        # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
+        if entry.problem or entry.cancelled or entry.status.is_final:
+            return NOTHING
+        checkpoints = self._folders.checkpoints(entry.job.id)
+        trainer = trainer_of(entry.job, entry.document, checkpoints)
+        if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
+            checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return trainer
+
     def _start_seconds(self, entry: Entry, booking: Booking) -> float:
         placement = entry.status.placement
         slices = placement.slices if placement is not None else ()
         gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
         return self._times.start + self._times.start_per_gpu * gpus
 
-    def _sidecar(self, entry: Entry, key: PodKey, booking: Booking) -> list[str]:
+    def _sidecar(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
+        own = str(self._folders.checkpoints(job.id))
+        job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
         folder = self._folders.pod(key, booking.serial)
         socket = self._folders.pod_socket(key, booking.serial)
         command = [
@@ -301,11 +315,11 @@ class Pods:
             f"--socket={socket}",
             f"--log-file={self._folders.training_log(key)}",
             f"--poll-seconds={self._poll_seconds:g}",
-            *sidecar_options(entry.job),
+            *sidecar_options(job),
         ]
         if self._virtual:
             command.append("--no-gpus-expected")
-        if entry.job.progress.http:
+        if job.progress.http:
             command.append(f"--inner-socket={folder / 'progress.sock'}")
         return command
 

@@ -35,6 +35,8 @@ CREATE TABLE jobs (
 CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu));
 """
 _VERSION = 1
+_CANCELLED, _CANCELLED_KEEPING = 1, 2
+"""In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
 
 OPENING_S = 30.0
 """So long may take what another controller writes last."""
@@ -133,11 +135,17 @@ class Registry:
         self._set(changed)
         return changed
 
-    def cancel(self, job: JobId) -> None:
-        """Let a job be removed as soon as nothing of it is left."""
+    def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
+        """Let a job be removed as soon as nothing of it is left but, if so wished, its checkpoints."""
+        how = _CANCELLED_KEEPING if keep_checkpoints else _CANCELLED
         with self._transaction():
-            self._db.execute("UPDATE jobs SET cancelled = 1 WHERE name = ?", (job,))
+            self._db.execute("UPDATE jobs SET cancelled = ? WHERE name = ?", (how, job))
         self._set(replace(self._entries[job], cancelled=True))
+
+    def keeps_checkpoints(self, job: JobId) -> bool:
+        """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
+        row = self._db.execute("SELECT cancelled FROM jobs WHERE name = ?", (job,)).fetchone()
+        return row is not None and row[0] != _CANCELLED
 
     # --- written by the loop
 

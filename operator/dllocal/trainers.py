@@ -8,9 +8,11 @@ when the job is submitted; what merely has no effect here is told, and left alon
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlcontrol.applying import gpu_names
+from dlcontrol.launching import CHECKPOINT_FOLDER, has_own_folder
 from dlcore.jobschema import WORKING_DIRECTORY
 from dlcore.launchers import notice_of
 from dlcore.model import Job, Node
@@ -41,11 +43,15 @@ NOTHING = Trainer(("false",), {}, "/")
 """For a SideCar that will not be told to run anything."""
 
 
-def trainer_of(job: Job, document: Mapping[str, Any]) -> Trainer:
-    """Read the trainer's container; references to variables are filled in as Kubernetes does."""
+def trainer_of(job: Job, document: Mapping[str, Any], checkpoints: Path) -> Trainer:
+    """
+    Read the trainer's container; references to variables are filled in as Kubernetes does.
+
+    ``checkpoints`` is the job's own folder, which it is shown unless its file names another.
+    """
     container = _container(job)
     variables = dict(os.environ)
-    own: dict[str, str] = {}
+    own = {CHECKPOINT_FOLDER: str(checkpoints) if has_own_folder(job) else job.checkpoint.path}
     for variable in container.get("env", ()):
         own[variable["name"]] = _filled(str(variable.get("value", "")), variables | own)
     words = (*container["command"], *container.get("args", ()))

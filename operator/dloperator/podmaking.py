@@ -15,10 +15,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dlcontrol.launching import sidecar_options
+from dlcontrol.launching import (
+    CHECKPOINT_FOLDER,
+    CHECKPOINT_REFERENCE,
+    refers_to_its_folder,
+    sidecar_options,
+    with_folder,
+)
 from dlcontrol.records import Booking
 from dlcore.model import Job, NodeName, Role
 from dlcore.podrules import TRAINER
+from dlcore.problems import Problem, WrongDocument
 from dloperator import names
 from dloperator.podshapes import REQUIRED, insist_on_shapes
 
@@ -59,6 +66,14 @@ SMALL: Final[Json] = {
 }
 """What the init container asks for: it copies two files and ends."""
 
+
+_UNKNOWN_FOLDER: Final = Problem(
+    "spec.checkpoint.path",
+    CHECKPOINT_REFERENCE,
+    "$(DLJOB_CHECKPOINT_DIR) is not known on a cluster, where only volumes outlive pods",
+    "set DLJOB_CHECKPOINT_DIR in the env of the container named trainer to a folder of a volume that is"
+    " mounted there, such as /ckpt/digits",
+)
 
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PREFERRED: Final = 32
@@ -259,6 +274,7 @@ def _bring_sidecar(spec: Json, settings: PodSettings) -> None:
 
 def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> None:
     """Let the SideCar be what is started, and what the user wrote be what it starts."""
+    job = _settle_checkpoints(container, job)
     interpreter = ["--python", settings.python] if settings.python else []
     options = [
         "run",
@@ -292,6 +308,24 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
             *(container.get("env") or ()),
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
         ]
+
+
+def _settle_checkpoints(container: Json, job: Job) -> Job:
+    """
+    Let the training know the folder of its checkpoints, and the SideCar what paths refer to.
+
+    A cluster has no folder that outlives pods but those that the user mounts, so the user says which.
+    """
+    variables = container.get("env") or ()
+    given = [each for each in variables if each.get("name") == CHECKPOINT_FOLDER]
+    if given and given[-1].get("value"):
+        return with_folder(job, str(given[-1]["value"]))
+    if refers_to_its_folder(job):
+        raise WrongDocument((_UNKNOWN_FOLDER,))
+    if job.checkpoint.path and not given:
+        added = {"name": CHECKPOINT_FOLDER, "value": job.checkpoint.path}
+        container["env"] = [*variables, added]
+    return job
 
 
 def _literal(option: str) -> str:

@@ -10,6 +10,7 @@ import yaml
 from dlcontrol.records import Booking
 from dlcore import jobfile
 from dlcore.model import NodeName, Role
+from dlcore.problems import WrongDocument
 from dloperator import names, podmaking
 from dloperator.podmaking import PodSettings, make_trainer
 
@@ -251,3 +252,32 @@ def test_what_the_user_prefers_of_an_auxiliary_is_left_as_it_is(affinity):
     spec = make_server({"affinity": affinity}, {"allocation": {"gpus": 1, "nodes": nodes}})
     assert spec["affinity"] == affinity
     assert "affinity" not in make_server({})
+
+
+def checkpoints_in(path: str, *variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the SideCar's options and the variables of a trainer that saves itself in ``path``."""
+
+    def change(spec):
+        spec["checkpoint"]["path"] = path
+        spec["template"]["spec"]["containers"][0]["env"] = list(variables)
+
+    container = trainer(made(change))
+    return container["command"], {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_the_training_finds_the_folder_of_its_checkpoints_by_a_variable():
+    command, variables = checkpoints_in("/ckpt")
+    assert variables["DLJOB_CHECKPOINT_DIR"] == "/ckpt"
+    assert "--checkpoint-path=/ckpt" in command
+
+
+def test_a_path_may_refer_to_the_folder_that_the_container_names():
+    own = {"name": "DLJOB_CHECKPOINT_DIR", "value": "/ckpt/a"}
+    command, variables = checkpoints_in("$(DLJOB_CHECKPOINT_DIR)/latest", own)
+    assert variables["DLJOB_CHECKPOINT_DIR"] == "/ckpt/a"
+    assert "--checkpoint-path=/ckpt/a/latest" in command
+
+
+def test_a_folder_that_nothing_names_is_refused_with_the_remedy():
+    with pytest.raises(WrongDocument, match="set DLJOB_CHECKPOINT_DIR in the env of the container"):
+        checkpoints_in("$(DLJOB_CHECKPOINT_DIR)")

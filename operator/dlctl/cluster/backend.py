@@ -106,7 +106,7 @@ class ClusterBackend:
         namespace = document["metadata"]["namespace"]
         return _shown(self._asker.ask(lambda api: api.replace(DLJOBS, document, namespace)))
 
-    def delete_job(self, name: str) -> Json:
+    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:  # noqa: ARG002 - volumes outlive jobs
         document = self.get_job(name)
         metadata = document["metadata"]
         self._asker.ask(
