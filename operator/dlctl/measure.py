@@ -6,8 +6,9 @@ it there goes into the store.
 """
 
 import logging
+import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import click
 from dlcontrol.loop import Options
 from dlcontrol.store import Store, fold_into
 from dlcore import jobfile, mini_epochs
-from dlcore.model import Job, Mechanism, Node
+from dlcore.model import Job, Mechanism
 from dlcore.problems import Problem
 from dlcore.profiles import (
     AccuracySeen,
@@ -30,7 +31,10 @@ from dlcore.profiles import (
 from dlctl.ending import run_to_the_end
 from dlctl.messages import say
 from dllocal import devices, trainers
+from dllocal.devices import RealGpus, Supply
+from dllocal.gpu_choices import WrongChoice
 from dllocal.measuring import Bench, Stuck, Told
+from dllocal.nvml import NoGpus
 from dllocal.profiling import Course, profile_in_mini_epochs, profile_job
 from dllocal.running import Setup
 from dlsim import yamlfiles
@@ -60,9 +64,11 @@ def measure(
     counts = counts or job.gpus.options
     check(file, job, counts)
     with _quiet("dllocal"), tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
+        supply = find_gpus(cluster, max(counts))
         setup = Setup(
             state=Path(folder) / "state",
-            nodes=find_nodes(cluster, max(counts)),
+            nodes=supply.nodes,
+            real_gpus=supply.real,
             virtual_gpus=cluster is not None,
             options=Options(policy=Told(), mechanism=mechanism),
             sample_seconds=seconds,
@@ -147,24 +153,25 @@ def check(file: Path, job: Job, counts: Sequence[int]) -> None:
         raise jobfile.JobFileError(tuple(problems), str(file))
 
 
-def find_nodes(cluster: tuple[Machines, ...] | None, needed: int) -> Callable[[], tuple[Node, ...]]:
-    """Say who tells which GPUs there are; they have to suffice."""
+def find_gpus(cluster: tuple[Machines, ...] | None, needed: int) -> Supply:
+    """Find the GPUs to measure on; they have to suffice."""
     if cluster is not None:
         nodes = build_packed(cluster)
-
-        def find() -> tuple[Node, ...]:
-            return nodes
+        supply = Supply(lambda: nodes)
     else:
-        find = _find_real()
-    there = sum(len(node.gpus) for node in find())
+        real = _find_real()
+        supply = Supply(real.nodes, real)
+    there = sum(len(node.gpus) for node in supply.nodes())
     if there < needed:
         raise click.UsageError(f"there are {there} GPUs and {needed} are to be measured")
-    return find
+    return supply
 
 
-def _find_real() -> Callable[[], tuple[Node, ...]]:
+def _find_real() -> RealGpus:
     try:
-        return devices.find_gpus()
-    except devices.NoGpus as error:
+        return devices.find_gpus(environment=os.environ)
+    except NoGpus as error:
         message = "NVML finds no GPU here; give --cluster 1x4 for four virtual ones"
         raise click.ClickException(message) from error
+    except WrongChoice as error:
+        raise click.ClickException(str(error)) from error

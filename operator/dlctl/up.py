@@ -10,7 +10,7 @@ import logging
 import logging.handlers
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,16 @@ from dlcontrol.platforms import Fenced
 from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
 from dlcore.contract import Policy
-from dlcore.model import Mechanism, Node
+from dlcore.model import Mechanism
 from dlctl import arguments, detaching, units
 from dlctl.choosing import STATE_HELP
 from dlctl.messages import say
-from dllocal import devices
+from dllocal import devices, gpu_choices
+from dllocal.devices import Supply
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError, default_root
+from dllocal.gpu_choices import WrongChoice, is_count
+from dllocal.nvml import NoGpus, Nvml
 from dllocal.running import Running, Setup
 from dllocal.settings import LocalSettings
 from dlsim import yamlfiles
@@ -54,9 +57,15 @@ def _read_policy(text: str) -> str:
 @click.command("up")
 @click.option(
     "--gpus",
+    metavar="LIST",
+    help="Which GPUs of this machine, such as 0,2-3, or UUIDs. One GPU by its number: 2-2."
+    "  [default: $CUDA_VISIBLE_DEVICES, or all]",
+)
+@click.option(
+    "--virtual-gpus",
     type=arguments.read_gpus,
     metavar="N",
-    help="N virtual GPUs instead of those that NVML finds: numbers that jobs are told.",
+    help="N pretended GPUs instead of those of this machine: numbers that jobs are told.",
 )
 @click.option(
     "--cluster",
@@ -105,7 +114,8 @@ def command(
     context: click.Context,
     /,
     *,
-    gpus: tuple[Machines, ...] | None,
+    gpus: str | None,
+    virtual_gpus: tuple[Machines, ...] | None,
     cluster: tuple[Machines, ...] | None,
     state: Path | None,
     config: Path | None,
@@ -132,9 +142,7 @@ def command(
         if isinstance(process, detaching.Parent):
             return process.wait()
         child = process
-    setup = build_setup(
-        root, loaded, find_nodes(root, gpus, cluster), virtual=bool(gpus or cluster)
-    )
+    setup = build_setup(root, loaded, find_supply(root, gpus, virtual_gpus, cluster))
     try:
         with _logging(root / "dljob.log") as shown:
             asyncio.run(_run(setup, child, shown))
@@ -179,23 +187,62 @@ def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Lo
 _PATHS = {"metrics": "serving.metrics"}
 
 
-def find_nodes(
-    root: Path, gpus: tuple[Machines, ...] | None, cluster: tuple[Machines, ...] | None
-) -> Callable[[], tuple[Node, ...]]:
-    """Say who tells which GPUs there are."""
-    if gpus is not None and cluster is not None:
-        raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
+def find_supply(
+    root: Path,
+    gpus: str | None,
+    virtual: tuple[Machines, ...] | None,
+    cluster: tuple[Machines, ...] | None,
+) -> Supply:
+    """Say which GPUs there are: those of this machine, or virtual ones."""
+    given = [gpus is not None, virtual is not None, cluster is not None]
+    if sum(given) > 1:
+        raise click.UsageError(
+            "--gpus, --virtual-gpus and --cluster exclude each other; give one of them"
+        )
     if cluster is not None:
         nodes = build_packed(cluster)
-        return lambda: nodes
+        return Supply(lambda: nodes)
+    if gpus is not None and is_count(gpus):
+        virtual = _read_old_count(gpus)
     name = machine_name(root)
-    if gpus is not None:
-        node = devices.virtual_node(sum(each.nodes * each.gpus for each in gpus), name)
-        return lambda: (node,)
+    if virtual is not None:
+        node = devices.virtual_node(sum(each.nodes * each.gpus for each in virtual), name)
+        return Supply(lambda: (node,))
+    return _find_real(name, gpus)
+
+
+def _read_old_count(text: str) -> tuple[Machines, ...]:
+    """
+    Read a plain number as so many virtual GPUs, as it always was.
+
+    Where there are GPUs it could as well be meant as the number of one, or as so many of them: there
+    it is refused, because trainings would run on GPUs that were not asked for.
+    """
+    virtual: tuple[Machines, ...] = arguments.read_gpus(text)
     try:
-        return devices.find_gpus(name)
-    except devices.NoGpus as error:
+        there = len(Nvml().devices())
+    except NoGpus:
+        say(
+            f"note: --gpus {text} pretends that there are {text} GPUs; write --virtual-gpus {text}"
+            " for that. --gpus names GPUs of this machine, such as 0,2-3"
+        )
+        return virtual
+    raise click.UsageError(
+        f"--gpus {text}: the {there} GPUs here are named, not counted; write --gpus {text}-{text} for"
+        f" GPU {text} alone, --gpus 0,1 for some of them, or --virtual-gpus {text} for pretended ones"
+    )
+
+
+def _find_real(name: str, gpus: str | None) -> Supply:
+    try:
+        chosen = None if gpus is None else gpu_choices.parse(gpus)
+        real = devices.find_gpus(name, chosen=chosen, environment=os.environ)
+    except NoGpus as error:
         raise click.ClickException(str(error)) from error
+    except WrongChoice as error:
+        option = "" if gpus is None else "--gpus: "
+        raise click.UsageError(f"{option}{error}") from error
+    return Supply(real.nodes, real)
 
 
 def machine_name(root: Path) -> str:
@@ -219,16 +266,15 @@ def _make_folders(root: Path) -> Folders:
 def build_setup(
     root: Path,
     loaded: Loaded[LocalSettings],
-    nodes: Callable[[], tuple[Node, ...]],
-    *,
-    virtual: bool,
+    supply: Supply,
 ) -> Setup:
     """Say what is to be run."""
     chosen = loaded.settings
     return Setup(
         state=root,
-        nodes=nodes,
-        virtual_gpus=virtual,
+        nodes=supply.nodes,
+        virtual_gpus=supply.real is None,
+        real_gpus=supply.real,
         options=Options.of(chosen, _make_policy(chosen.policy)),
         store=chosen.store,
         sample_seconds=chosen.learning.sample_seconds,

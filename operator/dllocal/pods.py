@@ -97,8 +97,28 @@ class Pods:
         self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
         self._living: set[int] = set()
         """The processes of the pods that are looked at."""
+        self._inherited: tuple[int, ...] = ()
+        """Descriptors that keep the GPUs locked for as long as any SideCar lives."""
         self._soonest: float | None = None
         """In how many seconds something will be different if nothing happens."""
+
+    def inherit(self, descriptors: tuple[int, ...]) -> None:
+        """Let SideCars that are started from now on have these, besides their own lock."""
+        self._inherited = descriptors
+
+    def processes(self, entries: Iterable[Entry]) -> set[int]:
+        """Name the SideCars that live. All processes of jobs descend from these."""
+        pods = [
+            (PodKey(entry.job.id, booking.node), booking)
+            for entry in entries
+            for booking in entry.status.pods
+        ]
+        return {
+            pid
+            for key, booking in pods
+            if self._was_launched(key, booking)
+            for pid in self._pids(key, booking)
+        }
 
     def look(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
         """Say what is, and start again what has died."""
@@ -280,7 +300,7 @@ class Pods:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                pass_fds=[held],
+                pass_fds=[held, *self._inherited],
             )
         self._children[key, booking.serial] = child
         (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,12 +29,14 @@ from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
-from dlcore.model import Node
+from dlcore.model import GpuRef, Node
 from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
+from dllocal.devices import PATIENCE_S, RealGpus
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
 from dllocal.machine import Machine
+from dllocal.occupancy import Ours
 from dllocal.pods import AT_ONCE, POLL_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
 from dllocal.rotating import LogLimits, Rotation
@@ -54,6 +57,8 @@ class Setup:
     nodes: Callable[[], tuple[Node, ...]]
     virtual_gpus: bool
     options: Options
+    real_gpus: RealGpus | None = None
+    """The GPUs of this machine behind ``nodes``, which are locked and watched; none if virtual."""
     store: str = ""
     """Where profiles and the history are kept; empty: in the state folder."""
     sample_seconds: float = 10.0
@@ -95,6 +100,9 @@ class Running:
             poll_seconds=setup.poll_seconds,
         )
         self._insist_on_nodes(setup.nodes())
+        if setup.real_gpus is not None:
+            setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
+            self.pods.inherit(setup.real_gpus.inherited)
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
             self._open_notebook(),
@@ -136,7 +144,7 @@ class Running:
             os.close(self._lock)
             raise StateError(
                 f"{self.folders.root}: jobs train on nodes that this start does not have"
-                f" ({', '.join(strays[:5])}); start it with the --gpus or --cluster of before, and"
+                f" ({', '.join(strays[:5])}); start it with the --virtual-gpus or --cluster of before, and"
                 " cancel or suspend them first if it is to be another"
             )
 
@@ -149,7 +157,8 @@ class Running:
         loop = asyncio.get_running_loop()
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
-        control = loop.create_task(self.controller.run())
+        gpus = loop.create_task(self._watch_gpus())
+        control = loop.create_task(self._control())
         rotation = loop.create_task(Rotation(self.setup.logs, self._logs).run())
         if hears_signals:
             for signum in ENDING:
@@ -163,8 +172,43 @@ class Running:
         finally:
             control.cancel()
             rotation.cancel()
-            await asyncio.wait({control, rotation})
+            gpus.cancel()
+            await asyncio.wait({control, rotation, gpus})
             log.info("ends; what trains goes on training")
+
+    async def _control(self) -> None:
+        """Decide nothing before it is known which GPUs others use."""
+        if self.setup.real_gpus is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.setup.real_gpus.known.wait(), 2 * PATIENCE_S)
+        await self.controller.run()
+
+    async def _watch_gpus(self) -> None:
+        if self.setup.real_gpus is not None:
+            await self.setup.real_gpus.watch(self._ours, self._notice_gpus)
+
+    def _notice_gpus(self) -> None:
+        """Something is different about the GPUs: also which locks SideCars can inherit."""
+        if self.setup.real_gpus is not None:
+            self.pods.inherit(self.setup.real_gpus.inherited)
+        self.controller.wake()
+
+    def _ours(self) -> Ours:
+        """What of the GPUs is used by the jobs of this state folder."""
+        held = self._held()
+        uuids = {
+            gpu.uuid
+            for node in self.setup.nodes()
+            for gpu in node.gpus
+            if GpuRef(node.name, gpu.index) in held
+        }
+        return Ours(self.pods.processes(self.registry.entries.values()), uuids)
+
+    def _held(self) -> set[GpuRef]:
+        """The GPUs that jobs have, or must still release."""
+        statuses = [entry.status for entry in self.registry.entries.values() if entry.status.pods]
+        decided = {ref for each in statuses if each.placement for ref in each.placement.refs()}
+        return decided.union(*(each.leftover for each in statuses))
 
     async def clear(self) -> None:
         """End all that runs here, for whoever leaves nothing behind; nobody may control any more."""
@@ -178,6 +222,8 @@ class Running:
         await self.sidecars.close()
         self.memory.close()
         self.registry.close()
+        if self.setup.real_gpus is not None:
+            self.setup.real_gpus.close()
         self.folders.tidy()
         os.close(self._lock)
 

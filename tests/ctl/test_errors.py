@@ -376,9 +376,17 @@ SURFACES = {
     "simulate": ("simulate", "five.csv", "--policy", "{}"),
     "compare": ("compare", "five.csv", "--policy", "{}"),
     "what a live system would do": ("simulate", "--live", "--policy", "{}"),
-    "up": ("up", "--gpus", "2", "--state", "state", "--policy", "{}"),
-    "a settings file": ("up", "--gpus", "2", "--state", "state", "--config", "settings.yaml"),
-    "the environment": ("up", "--gpus", "2", "--state", "state"),
+    "up": ("up", "--virtual-gpus", "2", "--state", "state", "--policy", "{}"),
+    "a settings file": (
+        "up",
+        "--virtual-gpus",
+        "2",
+        "--state",
+        "state",
+        "--config",
+        "settings.yaml",
+    ),
+    "the environment": ("up", "--virtual-gpus", "2", "--state", "state"),
 }
 """Where a policy can be given; the other tests of options ask ``dlcore.policies`` alone."""
 

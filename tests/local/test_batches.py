@@ -32,7 +32,7 @@ def test_a_job_that_grows_is_told_its_larger_batch(root):
         "batch": {"elastic": True, "max": 512},
         "processes": "perGpu",
     }
-    with going(root / "state", "--gpus", 2, "--policy", "ones") as up:
+    with going(root / "state", "--virtual-gpus", 2, "--policy", "ones") as up:
         submitted = up.submit(replay("long", root, iterations=100_000, faster=20.0, **spec))
         assert submitted.status == 0, submitted.stderr
         up.until(lambda: ("256", "256", "1.0") in batches_told(root))

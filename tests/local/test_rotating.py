@@ -122,7 +122,7 @@ def test_a_training_is_followed_over_its_parts(root, monkeypatch):
     """The real SideCar reads on, and so does whoever follows the log."""
     monkeypatch.setenv("DLJOB_LOGS_LARGEST_BYTES", "4096")
     monkeypatch.setenv("DLJOB_LOGS_LOOK_SECONDS", "0.05")
-    with going(root / "state", "--gpus", 1) as up:
+    with going(root / "state", "--virtual-gpus", 1) as up:
         assert up.submit(replay("long", root, iterations=3000, faster=400.0)).status == 0
         with up.live("logs", "long", "-f") as live:
             up.until_phase("long", "Completed")

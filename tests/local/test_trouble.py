@@ -37,7 +37,7 @@ def test_a_command_that_crashes_at_once_is_tried_again_later_each_time_and_then_
     )
     times = root / "times"
     crash = f"date +%s.%N >> {times}; echo attempt $(wc -l < {times}) finds no data >&2; exit 7"
-    with going(state, "--gpus", 1, "--config", root / "settings.yaml") as up:
+    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
         up.submit(job("broken", root, crash, backoffLimit=2))
         failed = up.until_phase("broken", "Failed")
         assert failed["status"]["failures"] == 3
@@ -63,7 +63,7 @@ def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
         f"if test -e {saved}; then echo step 2; exit 0; fi; echo step 1; touch {saved}; sleep 1000"
     )
     (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
-    with going(state, "--gpus", 1, "--config", root / "settings.yaml") as up:
+    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
         progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 1, "restartSeconds": 8}
         up.submit(job("hanging", root, hangs_once, progress=progress))
         done = up.until_phase("hanging", "Completed")
@@ -78,7 +78,7 @@ def test_a_checkpoint_folder_that_is_missing_is_told_to_the_training_and_to_its_
     state = root / "state"
     missing = root / "nowhere" / "checkpoints"
     command = f"echo saved > {missing}/iteration"
-    with going(state, "--gpus", 1) as up:
+    with going(state, "--virtual-gpus", 1) as up:
         saving = {"signal": "SIGUSR1", "confirm": "file", "shared": True, "path": str(missing)}
         up.submit(job("blind", root, command, backoffLimit=0, checkpoint=saving))
         up.until_phase("blind", "Failed")
@@ -92,13 +92,13 @@ def test_a_checkpoint_folder_that_is_missing_is_told_to_the_training_and_to_its_
 
 def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
     state = root / "state"
-    with socket.create_server(("127.0.0.1", 0)) as taken, going(state, "--gpus", 1) as up:
+    with socket.create_server(("127.0.0.1", 0)) as taken, going(state, "--virtual-gpus", 1) as up:
         go = root / "go"
         up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
         up.until_phase("long", "Running")
         assert up.end() == 0
         port = taken.getsockname()[1]
-        result = run_apart("up", "--gpus", 1, "--state", state, "--metrics", f":{port}")
+        result = run_apart("up", "--virtual-gpus", 1, "--state", state, "--metrics", f":{port}")
         assert (result.status, result.stdout) == (1, "")
         assert result.stderr.splitlines()[-1] == (
             f"dljob: serving.metrics: :{port} cannot be opened (Address already in use);"
@@ -106,7 +106,7 @@ def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
         )
         assert "Traceback" not in result.stderr
         go.touch()
-        with going(state, "--gpus", 1) as after:
+        with going(state, "--virtual-gpus", 1) as after:
             done = after.until_phase("long", "Completed")
             assert done["status"].get("restarts", 0) == 0
             assert after.end() == 0
@@ -114,7 +114,7 @@ def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
 
 def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelled(root):
     state = root / "state"
-    with going(state, "--gpus", 2) as first:
+    with going(state, "--virtual-gpus", 2) as first:
         first.submit(
             replay("odd", root, iterations=100_000, faster=20.0, **ONE_GPU),
             replay("fine", root, iterations=100_000, faster=20.0, **ONE_GPU),
@@ -124,7 +124,7 @@ def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelle
         assert first.end() == 0
         with closing(sqlite3.connect(state / "jobs.db")) as jobs, jobs:
             jobs.execute("UPDATE jobs SET document = '{half of it' WHERE name = 'odd'")
-        with going(state, "--gpus", 2) as up:
+        with going(state, "--virtual-gpus", 2) as up:
             live_with_what_cannot_be_read(up, root)
             assert up.end() == 0
 
@@ -167,7 +167,7 @@ def find_trainers(root, job):
 
 def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_notice(root):
     state = root / "state"
-    with going(state, "--gpus", 1) as up:
+    with going(state, "--virtual-gpus", 1) as up:
         go = root / "go"
         up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
         up.until_phase("long", "Running")
@@ -197,7 +197,7 @@ class Cramped:
             self.process = subprocess.Popen(
                 [
                     *(*on_small_disk(disk, size=size), "-c", script),
-                    *("up", "--gpus", "1", "--state", str(disk / "state")),
+                    *("up", "--virtual-gpus", "1", "--state", str(disk / "state")),
                 ],
                 stdout=log,
                 stderr=log,

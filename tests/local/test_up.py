@@ -15,7 +15,7 @@ real = pytest.mark.processes
 @real
 def test_a_job_from_its_submission_to_its_end(root):
     state = root / "state"
-    with going(state, "--gpus", 4) as up:
+    with going(state, "--virtual-gpus", 4) as up:
         assert up.submit(replay("long", root, iterations=100_000, faster=20.0)).status == 0
 
         # It gets GPUs and trains, and every verb tells the same of it.
@@ -62,7 +62,7 @@ def test_a_job_from_its_submission_to_its_end(root):
 @pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
 def test_what_changes_have_cost_is_told_alike_everywhere(root, mechanism):
     # Under this policy a job of unknown speed begins on the least of its numbers of GPUs.
-    options = ("--gpus", 2, "--mechanism", mechanism, "--policy", "adaptive")
+    options = ("--virtual-gpus", 2, "--mechanism", mechanism, "--policy", "adaptive")
     with going(root / "state", *options) as up:
         spec = {"gpus": {"options": [1, 2]}}
         up.submit(replay("long", root, iterations=100_000, faster=20.0, **spec))
@@ -95,14 +95,14 @@ def rows_of(up):
 @real
 def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
     state = root / "state"
-    with going(state, "--gpus", 2) as first:
+    with going(state, "--virtual-gpus", 2) as first:
         first.submit(replay("long", root, iterations=100_000, faster=20.0))
         first.until_phase("long", "Running")
         assert first.end(signal.SIGTERM) == 0
         before = count_steps(state)
         end = first.log.read_text(encoding="utf-8")
         assert "what trains goes on training" in end
-        with going(state, "--gpus", 2) as second:
+        with going(state, "--virtual-gpus", 2) as second:
             second.until(lambda: count_steps(state) > before)
             job = second.until_phase("long", "Running")
             assert job["status"].get("restarts", 0) == 0
@@ -117,14 +117,14 @@ def test_who_begins_with_other_nodes_beside_jobs_that_train_is_refused(root):
         first.submit(replay("long", root, iterations=100_000, faster=20.0))
         first.until_phase("long", "Running")
         assert first.end(signal.SIGTERM) == 0
-        refused = run_apart("up", "--gpus", 2, "--state", state)
+        refused = run_apart("up", "--virtual-gpus", 2, "--state", state)
         assert refused.status == 1
         assert "jobs train on nodes that this start does not have (long on node-" in refused.stderr
-        assert "start it with the --gpus or --cluster of before" in refused.stderr
+        assert "start it with the --virtual-gpus or --cluster of before" in refused.stderr
         with going(state, "--cluster", "2x1") as again:
             assert again("cancel", "--wait", "long").status == 0
             assert again.end() == 0
-        with going(state, "--gpus", 2) as other:
+        with going(state, "--virtual-gpus", 2) as other:
             assert other.end() == 0
 
 
@@ -140,13 +140,13 @@ def test_a_machine_keeps_its_name_though_it_is_called_by_another(root, monkeypat
 @real
 def test_where_the_path_of_the_state_is_long_nothing_is_left_elsewhere(root):
     state = root / ("deep" * 30)
-    with going(state, "--gpus", 1) as up:
+    with going(state, "--virtual-gpus", 1) as up:
         sockets = Folders(state).sockets
         assert sockets.exists()
         assert not sockets.is_relative_to(root)
         assert up.end() == 0
     assert not sockets.exists()
-    with going(state, "--gpus", 1) as again:
+    with going(state, "--virtual-gpus", 1) as again:
         assert again.end() == 0
 
 
@@ -160,7 +160,7 @@ def test_a_job_whose_command_fails_is_failed_with_the_end_of_its_log(root):
     broken = replay("broken", root, iterations=10, faster=1.0, backoffLimit=0)
     (trainer,) = broken["spec"]["template"]["spec"]["containers"]
     trainer["command"] = ["sh", "-c", "echo no data here >&2; exit 7"]
-    with going(state, "--gpus", 1) as up:
+    with going(state, "--virtual-gpus", 1) as up:
         up.submit(broken)
         up.until_phase("broken", "Failed")
         text = up("describe", "broken").stdout
@@ -173,8 +173,8 @@ def test_a_job_whose_command_fails_is_failed_with_the_end_of_its_log(root):
 @real
 def test_a_second_one_on_the_same_folder_is_told_who_is_there(root):
     state = root / "state"
-    with going(state, "--gpus", 1) as up:
-        result = run_apart("up", "--gpus", 1, "--state", state)
+    with going(state, "--virtual-gpus", 1) as up:
+        result = run_apart("up", "--virtual-gpus", 1, "--state", state)
         assert (result.status, result.stdout) == (1, "")
         told = result.stderr.splitlines()[-1]
         assert told == (
@@ -188,14 +188,34 @@ def test_a_second_one_on_the_same_folder_is_told_who_is_there(root):
 @pytest.mark.parametrize(
     ("options", "status", "error"),
     [
-        (["--gpus", 0], 2, "0 GPUs train nothing; give at least 1"),
+        (["--virtual-gpus", 0], 2, "0 GPUs train nothing; give at least 1"),
         (["--cluster", "2x"], 2, "'2x' is not NODESxGPUS[:TYPE]; write for example 4x8"),
-        (["--gpus", 1, "--cluster", "1x1"], 2, "--gpus and --cluster exclude each other"),
-        (["--gpus", 1, "--policy", "adaptif"], 2, "no policy is named 'adaptif'; did you mean"),
-        (["--gpus", 1, "--mechanism", "magic"], 2, "'magic' is not one of 'in-place', 'recreate'"),
-        (["--gpus", 1, "--metrics", "9400x"], 1, "serving.metrics: 9400x is no address with"),
-        (["--gpus", 1, "--config", "settings.yaml"], 1, "pace.perod: there is no such setting"),
-        (["--gpus", 1, "--store", "redis://x"], 1, "redis://x: "),
+        (
+            ["--virtual-gpus", 1, "--cluster", "1x1"],
+            2,
+            "--gpus, --virtual-gpus and --cluster exclude each other",
+        ),
+        (
+            ["--virtual-gpus", 1, "--policy", "adaptif"],
+            2,
+            "no policy is named 'adaptif'; did you mean",
+        ),
+        (
+            ["--virtual-gpus", 1, "--mechanism", "magic"],
+            2,
+            "'magic' is not one of 'in-place', 'recreate'",
+        ),
+        (
+            ["--virtual-gpus", 1, "--metrics", "9400x"],
+            1,
+            "serving.metrics: 9400x is no address with",
+        ),
+        (
+            ["--virtual-gpus", 1, "--config", "settings.yaml"],
+            1,
+            "pace.perod: there is no such setting",
+        ),
+        (["--virtual-gpus", 1, "--store", "redis://x"], 1, "redis://x: "),
     ],
 )
 def test_wrong_options_are_told_before_anything_runs(
@@ -215,7 +235,7 @@ def test_settings_come_from_options_environment_and_file_in_that_order(root, mon
     )
     monkeypatch.setenv("DLJOB_SEED", "2")
     monkeypatch.setenv("DLJOB_POLICY", "srsf")
-    options = ("--gpus", 1, "--policy", "max-min", "--config", root / "settings.yaml")
+    options = ("--virtual-gpus", 1, "--policy", "max-min", "--config", root / "settings.yaml")
     with going(root / "state", *options) as up:
         told = {each["name"]: each for each in up("config", "show", "-o", "json").data}
         assert (told["policy"]["value"], told["policy"]["origin"]) == ("max-min", "--policy")

@@ -3,7 +3,8 @@
  * STANDIN_NVML names. The file `memory` holds how many MiB of GPU 0 are in use, and as long as there
  * is a file `hang`, nobody is answered, and as long as there is a file `lost`, no memory is told.
  * A file `lost-1` says the same of GPU 1 alone, and a file `xid` with "1 79" in it is told once, as the
- * error 79 of GPU 1.
+ * error 79 of GPU 1. A file `count` says how many GPUs there are, and the lines of `processes`, such as
+ * "1 4711", which process computes on which. STANDIN_NVML_NAME makes the UUIDs those of another machine.
  */
 
 #include <stdio.h>
@@ -13,6 +14,7 @@
 
 #define SUCCESS 0
 #define NOT_SUPPORTED 3
+#define INSUFFICIENT_SIZE 7
 #define TIMEOUT 10
 #define GPU_IS_LOST 15
 #define XID_EVENT 0x8
@@ -20,6 +22,11 @@
 
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int gpu, memory; } rates_t;
+typedef struct {
+    unsigned int pid;
+    unsigned long long memory;
+    unsigned int instance, compute;
+} process_t;
 typedef struct {
     void *device;
     unsigned long long type, data;
@@ -56,7 +63,41 @@ static unsigned long long used(void)
 int nvmlInitWithFlags(unsigned int flags) { (void)flags; hang(); return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int code) { return code ? "not supported" : "success"; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return SUCCESS; }
+
+int nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    char name[4096];
+    FILE *file = fopen(path(name, "count"), "r");
+    *count = 2;
+    if (file) {
+        if (fscanf(file, "%u", count) != 1)
+            *count = 2;
+        fclose(file);
+    }
+    return SUCCESS;
+}
+
+/* Tells those of one GPU; as NVML does, says how many there are where there is too little room. */
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_t *found)
+{
+    char name[4096];
+    size_t gpu;
+    unsigned int pid, there = 0, room = *count;
+    FILE *file = fopen(path(name, "processes"), "r");
+    while (file && fscanf(file, "%zu %u", &gpu, &pid) == 2) {
+        if (gpu != (size_t)handle - 1)
+            continue;
+        if (there < room) {
+            memset(&found[there], 0, sizeof *found);
+            found[there].pid = pid;
+        }
+        there++;
+    }
+    if (file)
+        fclose(file);
+    *count = there;
+    return there > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
 {
@@ -66,7 +107,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
 
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
 {
-    snprintf(uuid, length, "GPU-standin-%zu", (size_t)handle - 1);
+    const char *name = getenv("STANDIN_NVML_NAME");
+    snprintf(uuid, length, "GPU-%s-%zu", name ? name : "standin", (size_t)handle - 1);
     return SUCCESS;
 }
 

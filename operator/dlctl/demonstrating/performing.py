@@ -18,8 +18,9 @@ from dlctl.demonstrating.journal import Journal
 from dlctl.demonstrating.reshaping import Reshapes, measure_reshapes, write_real_probe
 from dlctl.demonstrating.script import Document, Script
 from dlctl.demonstrating.stage import Place, Stage, together
-from dllocal.devices import NoGpus, find_gpus
+from dllocal.devices import find_gpus
 from dllocal.measuring import Bench, Told
+from dllocal.nvml import NoGpus
 from dllocal.profiling import Course, profile_job
 from dlsim.reproducing.sidecar_case import APPROACHES, GPUS, JOB_1, JOB_2
 
@@ -38,7 +39,7 @@ class Machine:
 def find_machine() -> Machine:
     """Take the first four GPUs of this machine, or virtual ones if it has not so many."""
     try:
-        (node,) = find_gpus()()
+        (node,) = find_gpus().nodes()
     except NoGpus:
         node = Node.of(NODE, 0)
     if len(node.gpus) < GPUS:

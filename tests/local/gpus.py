@@ -1,0 +1,57 @@
+"""GPUs that are no GPUs: a driver that says what a test tells it, and a machine with stand-ins."""
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from dllocal.nvml import Device, NoGpus, Usage
+from tests.sidecar.standins import build_nvml
+
+
+def devices(count: int, folder: Path | None = None) -> tuple[Device, ...]:
+    """GPUs of one model; their device files are plain ones of this folder."""
+    found = []
+    for index in range(count):
+        file = folder / f"nvidia{index}" if folder is not None else None
+        if file is not None:
+            file.touch(0o666)
+        path = str(file) if file is not None else ""
+        found.append(Device(index, f"GPU-{index}0-aa", "H100", path))
+    return tuple(found)
+
+
+class ToldDriver:
+    """A driver that says what it is told."""
+
+    def __init__(self, found: tuple[Device, ...]) -> None:
+        self._devices = found
+        self.usages: Mapping[str, Usage] = {device.uuid: Usage() for device in found}
+
+    def devices(self) -> tuple[Device, ...]:
+        if not self._devices:
+            raise NoGpus("none")
+        return self._devices
+
+    def read(self) -> Mapping[str, Usage]:
+        return self.usages
+
+
+class StandIn:
+    """NVML of a machine of its own, for programs that are started under this environment."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = build_nvml(folder)
+        self.name = uuid.uuid4().hex
+        (folder / "count").write_text(str(count))
+        self.environment = {
+            "LD_LIBRARY_PATH": str(folder),
+            "STANDIN_NVML": str(folder),
+            "STANDIN_NVML_NAME": self.name,
+        }
+
+    def let_compute(self, *processes: tuple[int, int]) -> None:
+        """Say that these processes, each after the number of its GPU, compute."""
+        text = "".join(f"{gpu} {pid}\n" for gpu, pid in processes)
+        written = self.folder / "processes.new"
+        written.write_text(text)
+        written.rename(self.folder / "processes")

@@ -1,0 +1,312 @@
+"""Which GPUs a dljob up takes, and with whom it shares the machine."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dllocal import gpu_choices
+from dllocal.devices import RealGpus
+from dllocal.gpu_choices import WrongChoice
+from dllocal.gpu_locks import GpuLock, name_user
+from dllocal.nvml import Usage
+from dllocal.occupancy import BUSY_BYTES, Ours, find_foreign
+from tests.ctl.running import run_apart
+from tests.local.gpus import StandIn, ToldDriver, devices
+from tests.local.ups import going, replay
+
+real = pytest.mark.processes
+
+
+# --- which
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0,2-3", [0, 2, 3]),
+        ("3,0", [0, 3]),
+        ("2,", [2]),
+        ("2-2", [2]),
+        ("GPU-10-aa", [1]),
+        ("GPU-3,0", [0, 3]),
+    ],
+)
+def test_gpus_are_chosen_by_number_range_and_uuid(text, numbers):
+    chosen = gpu_choices.choose(gpu_choices.parse(text), devices(4))
+    assert [device.index for device in chosen] == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "names no GPUs"),
+        ("0,,1", "names no GPUs"),
+        ("x", "names no GPUs"),
+        ("3-1", "no range"),
+        ("0-99999999999999", "no range"),
+        ("1,0-2", "names GPU 1 twice"),
+        ("0,GPU-00", "is named twice"),
+        ("7", "7: there is no such GPU; the GPUs of this machine are 0 (GPU-00-aa), 1 (GPU-10-aa)"),
+        ("GPU-", "several GPUs begin like that"),
+        ("MIG-1", "a part of a GPU"),
+    ],
+)
+def test_a_wrong_choice_is_refused_with_what_to_write(text, why):
+    with pytest.raises(WrongChoice) as refused:
+        gpu_choices.choose(gpu_choices.parse(text), devices(4))
+    assert why in str(refused.value)
+
+
+def test_the_visible_devices_of_cuda_are_honoured():
+    there = devices(4)
+    assert gpu_choices.visible({}, there) is None
+    chosen = gpu_choices.visible({"CUDA_VISIBLE_DEVICES": "3,GPU-1"}, there)
+    assert chosen == (there[1], there[3])
+    with pytest.raises(WrongChoice, match=r"CUDA_VISIBLE_DEVICES: .*unset it, or give --gpus"):
+        gpu_choices.visible({"CUDA_VISIBLE_DEVICES": ""}, there)
+
+
+def test_numbers_that_cuda_counts_by_speed_are_refused_where_gpus_differ():
+    there = (*devices(1), replace(devices(2)[1], model="T4"))
+    with pytest.raises(WrongChoice, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        gpu_choices.visible({"CUDA_VISIBLE_DEVICES": "1"}, there)
+    ordered = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert gpu_choices.visible(ordered, there) == (there[1],)
+    assert gpu_choices.visible({"CUDA_VISIBLE_DEVICES": "GPU-1"}, there) == (there[1],)
+
+
+# --- one lock for each
+
+
+@pytest.fixture(params=["a device file", "a file in the folder of locks"])
+def device(request, tmp_path):
+    (found,) = devices(1, tmp_path if request.param == "a device file" else None)
+    return found
+
+
+def lock_of(device, tmp_path, state):
+    return GpuLock(device, tmp_path / state, folder=tmp_path)
+
+
+def test_one_server_at_a_time_has_a_gpu(device, tmp_path):
+    first, second = (lock_of(device, tmp_path, name) for name in ("ours", "theirs"))
+    assert first.attempt() == ""
+    assert first.attempt() == ""
+    me = f"process {os.getpid()} of {name_user(os.getuid())}"
+    assert second.attempt().startswith(f"another dljob up has it ({me}, ")
+    first.close()
+    assert second.attempt() == ""
+    second.close()
+
+
+def test_sidecars_keep_a_gpu_from_others_and_never_from_their_own_next_server(device, tmp_path):
+    first = lock_of(device, tmp_path, "ours")
+    assert first.attempt() == ""
+    sidecar = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[first.inherited]
+    )
+    try:
+        # The server dies, and its SideCar lives.
+        first.close()
+        other, again = lock_of(device, tmp_path, "theirs"), lock_of(device, tmp_path, "ours")
+        assert other.attempt() == "jobs of another dljob up, which has ended, still have it"
+        assert again.attempt() == ""
+        assert other.attempt().startswith("another dljob up has it")
+        again.close()
+    finally:
+        sidecar.communicate(b"\n", timeout=60.0)
+    assert other.attempt() == ""
+    other.close()
+
+
+def test_a_lock_is_no_way_to_another_file(tmp_path):
+    (device,) = devices(1)
+    secret = tmp_path / "secret"
+    secret.write_text("as it was")
+    (tmp_path / f"dljob-{device.uuid}.lock").symlink_to(secret)
+    assert "cannot be opened" in lock_of(device, tmp_path, "ours").attempt()
+    assert secret.read_text() == "as it was"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make device files and be another user")
+def test_the_lock_of_a_device_file_holds_between_users(tmp_path):
+    tmp_path.chmod(0o755)
+    path = tmp_path / "nvidia0"
+    os.mknod(path, 0o20666, os.makedev(1, 3))
+    path.chmod(0o666)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.getuid() and len(folder.parts) > 2:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    held = subprocess.Popen(
+        ["flock", "--exclusive", "--no-fork", str(path), "sh", "-c", "echo got; read end"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user="nobody",
+    )
+    try:
+        assert held.stdout is not None
+        assert held.stdout.readline() == b"got\n"
+        lock = GpuLock(replace(devices(1)[0], path=str(path)), tmp_path / "ours")
+        assert lock.attempt().startswith(f"another dljob up has it (process {held.pid} of nobody")
+    finally:
+        held.communicate(b"\n", timeout=60.0)
+    assert lock.attempt() == ""
+    lock.close()
+
+
+# --- processes of others
+
+TREE = {10: 5, 11: 10, 5: 1, 20: 1, 21: 20}
+
+
+@pytest.mark.parametrize(
+    ("usage", "foreign"),
+    [
+        (Usage(), ""),
+        (Usage((5, 10, 11)), ""),
+        (Usage((20,)), "process 20 computes on it"),
+        (Usage((11, 20, 21)), "process 20 (and 1 more) computes on it"),
+        (Usage((), BUSY_BYTES), ""),
+        (Usage((), BUSY_BYTES + 1), "512 MiB of it are in use by others"),
+        (Usage((11,), BUSY_BYTES + 1), ""),
+    ],
+)
+def test_processes_that_descend_from_no_sidecar_are_foreign(usage, foreign):
+    found = find_foreign(
+        {"a": usage},
+        Ours({5}, set()),
+        parents=lambda pid: TREE.get(pid, 0),
+        describe=lambda pid: f"process {pid}",
+    )
+    assert found == ({"a": foreign} if foreign else {})
+
+
+def test_memory_of_a_gpu_that_our_jobs_have_is_theirs():
+    used = {"a": Usage((), 4 * BUSY_BYTES)}
+    assert find_foreign(used, Ours((), {"a"})) == {}
+
+
+def reasons(gpus):
+    return {gpu.index: gpu.unavailable_because for gpu in gpus.nodes()[0].gpus}
+
+
+def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(tmp_path):
+    there = devices(2, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there, "box")
+    nobody = Ours((), ())
+    stranger = {there[0].uuid: Usage((1,)), there[1].uuid: Usage()}
+    gpus.judge(stranger, nobody)
+    assert reasons(gpus)[0].startswith("process 1 of root")
+    assert reasons(gpus)[1] == ""
+    # A GPU that does not answer is not seen empty.
+    gpus.judge({there[1].uuid: Usage()}, nobody)
+    assert reasons(gpus)[0]
+    gpus.judge({there[0].uuid: Usage(), there[1].uuid: Usage()}, nobody)
+    assert reasons(gpus) == {0: "", 1: ""}
+
+
+def test_memory_that_no_process_explains_counts_when_it_is_seen_twice(tmp_path):
+    there = devices(1, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there, "box")
+    used = {there[0].uuid: Usage((), 3 << 30)}
+    gpus.judge(used, Ours((), ()))
+    assert reasons(gpus) == {0: ""}
+    gpus.judge(used, Ours((), ()))
+    assert reasons(gpus) == {0: "3,072 MiB of it are in use by others"}
+
+
+def test_gpus_that_were_not_chosen_are_shown_only_while_jobs_train_there(tmp_path):
+    there = devices(3, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there[:1], "box", others=there[1:])
+    assert reasons(gpus) == {0: ""}
+    gpus.hold(tmp_path / "state", {2})
+    assert reasons(gpus) == {0: "", 2: "it is not among the GPUs of this start"}
+    gpus.close()
+
+
+# --- the whole of it, on a machine whose NVML is a stand-in
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    made = StandIn(tmp_path, count=4)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def rows(up):
+    return {gpu["index"]: gpu for gpu in up.backend.list_nodes()[0]["gpus"]}
+
+
+@real
+def test_jobs_keep_off_a_gpu_that_a_foreign_process_uses(root, box):
+    stranger = subprocess.Popen(["sleep", "1000"])
+    try:
+        box.let_compute((2, stranger.pid))
+        with going(root / "state", "--gpus", "0,2-3") as up:
+            up.until(lambda: 2 in rows(up) and rows(up)[2].get("reason"))
+            assert sorted(rows(up)) == [0, 2, 3]
+            reason = f"process {stranger.pid} of {name_user(os.getuid())}, sleep computes on it"
+            assert rows(up)[2]["reason"] == reason
+            assert reason in up("gpu", "list").stdout
+            up.submit(replay("wide", root, iterations=10**6, faster=1.0, gpus={"options": [3]}))
+            up.until(lambda: reason in up.backend.explain("wide")["message"])
+            assert f"/2 is out of service: {reason}" in up.log.read_text()
+            box.let_compute()
+            job = up.until_phase("wide", "Running")
+            assert job["status"]["allocation"]["nodes"][0]["gpuIds"] == [0, 2, 3]
+            assert "/2 is back in service" in up.log.read_text()
+            assert up("cancel", "--wait", "wide").status == 0
+            assert up.end() == 0
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@real
+def test_two_servers_share_a_machine_and_no_gpu(root, box, monkeypatch):
+    with going(root / "first", "--gpus", "0-1") as first:
+        first.submit(replay("long", root, iterations=10**6, faster=1.0, gpus={"options": [2]}))
+        first.until_phase("long", "Running")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+        with going(root / "second") as second:
+            second.until(lambda: 1 in rows(second))
+            assert sorted(rows(second)) == [1, 3]
+            assert f"(process {first.process.pid} of " in rows(second)[1]["reason"]
+            assert "reason" not in rows(second)[3]
+            # The first one ends, and its job goes on.
+            assert first.end() == 0
+            left = "jobs of another dljob up, which has ended, still have it"
+            second.until(lambda: rows(second)[1].get("reason") == left)
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+            with going(root / "first", "--gpus", "0-1") as again:
+                again.until_phase("long", "Running")
+                assert "reason" not in rows(again)[1]
+                assert again("cancel", "--wait", "long").status == 0
+                assert again.end() == 0
+            second.until(lambda: "reason" not in rows(second)[1])
+            assert second.end() == 0
+
+
+@real
+def test_a_plain_number_is_a_count_of_virtual_gpus_only_where_none_could_be_meant(
+    root, box, monkeypatch
+):
+    refused = run_apart("up", "--gpus", 2, "--state", root / "state")
+    assert refused.status == 2
+    assert "--gpus 2: the 4 GPUs here are named, not counted" in refused.stderr
+    assert "--gpus 2-2" in refused.stderr
+    assert "--virtual-gpus 2" in refused.stderr
+    with going(root / "state", "--virtual-gpus", 2) as up:
+        up.until(lambda: sorted(rows(up)) == [0, 1])
+        assert "2 virtual GPUs" in up.log.read_text()
+        assert up.end() == 0
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    with going(root / "state", "--gpus", 2) as up:
+        up.until(lambda: sorted(rows(up)) == [0, 1])
+        assert "note: --gpus 2 pretends that there are 2 GPUs" in up.log.read_text()
+        assert up.end() == 0
