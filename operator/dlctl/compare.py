@@ -20,7 +20,7 @@ from dlcore import policies
 from dlctl import arguments, comparisons, leaderboard, printing, writing
 from dlctl.bars import Bar, progress_bar
 from dlctl.forms import to_json
-from dlctl.messages import say
+from dlctl.messages import INTERRUPTED, say
 from dlctl.scenarios import CLUSTER, OUTPUT, PART, SPEEDS, take_scenario, takes
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
@@ -29,7 +29,6 @@ from dlsim.comparing.suite import PARTS, load_suite, plan_suite
 from dlsim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
 
-INTERRUPTED = 130
 USUAL = "max-min"
 """With what all policies are compared if nothing is said of it: a policy that needs no knowledge."""
 

@@ -19,12 +19,9 @@ import click
 
 from dlcore.problems import WrongDocument
 from dlctl.backends import BackendError
-from dlctl.messages import say
+from dlctl.messages import INTERRUPTED, say
 from dlctl.verbs import VERBS, LazyGroup
 from dlsim.errors import BadInput
-
-INTERRUPTED = 130
-"""What a shell reports of a program that was ended with Ctrl-C."""
 
 Told = click.ClickException | BadInput | WrongDocument | BackendError
 """What went wrong for a reason that its user can do something about."""

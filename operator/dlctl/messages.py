@@ -2,6 +2,9 @@
 
 import click
 
+INTERRUPTED = 130
+"""The exit status of a command that was ended with Ctrl-C, as shells report it."""
+
 
 def say(line: str) -> None:
     """Tell the user something that is not data."""

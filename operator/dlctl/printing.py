@@ -8,6 +8,7 @@ printed before all of it is there.
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from dlctl.forms import to_json
 from dlsim.bounds import Bound
 from dlsim.records import JobRecord, Record
 from dlsim.scoring import Score
+from dlsim.workloads import TracedJob, Workload
 
 FORMATS = ("table", "json", "csv")
 
@@ -67,12 +69,41 @@ def _to_cell(value: Any) -> Any:
 # --- scores -------------------------------------------------------------------------------
 
 
-def show_scores(scores: Sequence[Score], form: str, *, bound: Bound | None = None) -> str:
-    """Show the figures of several policies in one of the :data:`FORMATS`, beside a bound if given."""
+def show_scores(
+    scores: Sequence[Score],
+    form: str,
+    *,
+    bound: Bound | None = None,
+    premises: Sequence[str] = (),
+) -> str:
+    """
+    Show the figures of several policies in one of the :data:`FORMATS`, beside a bound if given.
+
+    What was assumed follows a table, and is the field ``assumed`` in JSON; CSV has no place for it.
+    """
     if form == "table":
-        return _tabulate(scores, bound)
+        return _tabulate(scores, bound) + list_premises(premises)
     rows = [asdict(score) | _compare(score, bound) for score in scores]
-    return to_json(rows) if form == "json" else to_csv([flatten(row) for row in rows])
+    if form == "csv":
+        return to_csv([flatten(row) for row in rows])
+    return to_json([row | ({"assumed": list(premises)} if premises else {}) for row in rows])
+
+
+def list_premises(premises: Sequence[str]) -> str:
+    """List what was assumed, below a table, in lines that fit the terminal."""
+    if not premises:
+        return ""
+    width = max(40, min(find_width(PIPED_WIDTH), PIPED_WIDTH))
+    lines = ["Assumed:"]
+    for premise in premises:
+        lines += textwrap.wrap(
+            f"- {premise}",
+            width=width,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _compare(score: Score, bound: Bound | None) -> dict[str, float | None]:
@@ -160,10 +191,12 @@ def _choose_columns(unit: Unit) -> tuple[Column, ...]:
         Column("GPU use", lambda score: _show(100 * score.utilization, 1, "%")),
         Column("reshapes", lambda score: f"{score.reshapes:,}"),
         Column("lost to them", lambda score: _show(100 * score.reshape_share, 1, "%")),
+        time("avg wait", lambda score: score.avg_wait_s),
         Column("queue", lambda score: _show(score.avg_queue, 1)),
         Column("blocking", lambda score: _show(score.blocking_index, 2)),
         Column("efficiency", lambda score: _show(100 * score.cluster_efficiency, 1, "%")),
         Column("slowdown", lambda score: _show(score.mean_slowdown, 2)),
+        Column("worst rho", lambda score: _show(score.worst_local_rho, 2)),
         Column("unfair", lambda score: _show(100 * score.unfair_local_share, 1, "%")),
         Column("decisions", lambda score: f"{score.decisions:,}"),
         Column("ms each", lambda score: _show(score.decision_ms.p50, 2)),
@@ -194,9 +227,10 @@ def render(table: Table, *, piped_width: int = PIPED_WIDTH) -> str:
 # --- jobs ---------------------------------------------------------------------------------
 
 
-def list_jobs(policy: str, record: Record) -> list[dict[str, Any]]:
+def list_jobs(policy: str, record: Record, workload: Workload) -> list[dict[str, Any]]:
     """How it went for each job of a run, those that were dropped last."""
-    rows = [_describe_job(policy, job) for job in record.jobs]
+    traced = {each.job.id: each for each in workload.jobs}
+    rows = [_describe_job(policy, job, traced[job.job]) for job in record.jobs]
     empty = dict.fromkeys(rows[0] if rows else ())
     rows += [
         {**empty, "policy": policy, "job_id": job, "outcome": "dropped"} for job in record.dropped
@@ -204,17 +238,22 @@ def list_jobs(policy: str, record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _describe_job(policy: str, job: JobRecord) -> dict[str, Any]:
+def _describe_job(policy: str, job: JobRecord, traced: TracedJob) -> dict[str, Any]:
     done = job.completed_at is not None
     return {
         "policy": policy,
         "job_id": job.job,
         "outcome": "completed" if done else "unfinished",
         "requested_gpus": job.requested,
+        "allowed_gpus": " ".join(map(str, traced.job.gpus.options)),
+        "speeds_of": traced.curve,
+        "drawn_by_lot": "yes" if traced.is_drawn else "no",
         "submitted_s": job.submitted_at,
         "started_s": job.started_at,
         "completed_s": job.completed_at,
         "jct_s": job.jct if done else None,
+        "isolated_s": job.isolated_s,
+        "slowdown": job.jct / job.isolated_s if done and job.isolated_s > 0.0 else None,
         "gpu_seconds": job.gpu_seconds,
         "iterations": job.iterations,
         "redone_iterations": job.redone,

@@ -20,7 +20,7 @@ from dlctl import arguments, printing, writing
 from dlctl import bound as bounding
 from dlctl.bars import progress_bar
 from dlctl.choosing import Place, opened, with_place
-from dlctl.messages import say
+from dlctl.messages import INTERRUPTED, say
 from dlctl.scenarios import (
     CASE,
     CLUSTER,
@@ -34,11 +34,14 @@ from dlctl.scenarios import (
 )
 from dlctl.streams import divert_libraries
 from dlsim.errors import BadInput
+from dlsim.premises import list_premises
 from dlsim.records import Record, Series
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.simulating import Contestant, Outcome, simulate
 from dlsim.workloads import Workload
 from dlsim.world import Setting
+
+MOST_SEEDS = 10_000
 
 MOST_NAMED = 10
 """How many of the jobs that were dropped or never ended are named; all are counted."""
@@ -72,6 +75,13 @@ class Options:
 )
 @takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
 @click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_SEEDS),
+    metavar="N",
+    help="Play with N seeds, from --seed on, on all cores, and print the mean and the standard "
+    "deviation of each figure; -o json and csv print every simulation.",
+)
+@click.option(
     "--bound",
     is_flag=True,
     help="Also compute the average completion time that no policy can go below; see `dljob bound`.",
@@ -99,7 +109,7 @@ class Options:
     "options below say which; without them it is the one that `dljob get` asks.",
 )
 @with_place
-def command(*, place: Place, live: bool, **given: Any) -> None:
+def command(*, place: Place, live: bool, **given: Any) -> int:
     """
     Play TRACE under one or more policies and print their figures.
 
@@ -108,27 +118,66 @@ def command(*, place: Place, live: bool, **given: Any) -> None:
     dljob.io/submit-at, or a folder of such files.
     """
     if live:
-        run_live(place, given)
-        return
+        return run_live(place, given)
     if place != Place():
         raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
     if given["trace"] is None:
         raise click.UsageError("Missing argument 'TRACE'.")
+    seeds = given.pop("seeds")
     scenario = take_scenario(given)
-    run(scenario, Options(source=scenario.trace, **given))
+    options = Options(source=scenario.trace, **given)
+    if seeds is None:
+        return run(scenario, options)
+    return run_seeds(scenario, options, seeds)
 
 
-def run(scenario: Scenario, options: Options) -> None:
-    """Play a trace, and print the figures."""
+def run_seeds(scenario: Scenario, options: Options, seeds: int) -> int:
+    """Play a trace with several seeds on all cores, print means and spreads, and return the status."""
+    # Not at the top, because one seed needs no other processes.
+    from dlctl import seeds as several  # noqa: PLC0415
+
+    if options.jobs_out is not None:
+        raise click.UsageError("--jobs-out is for one seed; leave --seeds out, and give --seed")
+    if options.plot is not None:
+        raise click.UsageError(
+            "--plot is for one seed; `dljob compare --seeds N --plot` draws several"
+        )
+    plan = several.Plan(
+        scenario=scenario,
+        policies=[contestant.label for contestant in options.policies],
+        seeds=seeds,
+        bound=options.bound,
+        output=options.output,
+    )
+    return several.run(plan)
+
+
+def run(scenario: Scenario, options: Options) -> int:
+    """Play a trace, print the figures, and return the exit status."""
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
     setting = charge_trials(scenario, setting, workload)
-    scores = [outcome.score for outcome in conclude(options, workload, setting)]
-    bound = bounding.compute(workload, setting) if options.bound else None
-    click.echo(printing.show_scores(scores, options.output, bound=bound), nl=False)
+    played = conclude(options, workload, setting)
+    if not played.outcomes:
+        return INTERRUPTED
+    bound = None
+    if options.bound and not played.is_cut:
+        try:
+            bound = bounding.compute(workload, setting)
+        except KeyboardInterrupt:
+            played = replace(played, is_cut=True)
+            say("interrupted: the bound is missing")
+    text = printing.show_scores(
+        [outcome.score for outcome in played.outcomes],
+        options.output,
+        bound=bound,
+        premises=list_premises(workload, setting),
+    )
+    click.echo(text, nl=False)
+    return INTERRUPTED if played.is_cut else 0
 
 
-def run_live(place: Place, given: dict[str, Any]) -> None:
+def run_live(place: Place, given: dict[str, Any]) -> int:
     """Play what a live system has, and print what would become of each of its jobs."""
     # Not at the top, because nothing else here needs what live systems are made of.
     from dlctl import foretelling, live  # noqa: PLC0415
@@ -142,7 +191,7 @@ def run_live(place: Place, given: dict[str, Any]) -> None:
         )
     if not present.workload.jobs:
         say("There are no jobs that train or wait.")
-        return
+        return 0
     chosen = given["policies"] if "policies" in typed else _read_policies([present.policy])
     options = Options(
         source=live.NAME,
@@ -153,26 +202,51 @@ def run_live(place: Place, given: dict[str, Any]) -> None:
         plot=given["plot"],
     )
     workload = live.mislead(present.workload, given)
-    outcomes = conclude(options, workload, live.adjust(present.setting, given, typed))
-    click.echo(foretelling.show(workload, outcomes, options.output), nl=False)
+    played = conclude(options, workload, live.adjust(present.setting, given, typed))
+    if played.outcomes:
+        click.echo(foretelling.show(workload, played.outcomes, options.output), nl=False)
+    return INTERRUPTED if played.is_cut else 0
 
 
 def _read_policies(names: Sequence[str]) -> tuple[Contestant, ...]:
     return tuple(Contestant(name, policies.read(name)) for name in names)
 
 
-def conclude(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
-    """Play the workload, tell what is to be known of it, and write what is asked for."""
+@dataclass(frozen=True)
+class Played:
+    """What came out, policy by policy."""
+
+    outcomes: list[Outcome]
+    is_cut: bool = False
+    """Whether Ctrl-C ended it before all policies were played."""
+
+
+def conclude(options: Options, workload: Workload, setting: Setting) -> Played:
+    """Play the workload, say what is to be known of it, and write what is asked for."""
     check_outputs(options)
-    outcomes = play(options, workload, setting)
+    played = play(options, workload, setting)
+    outcomes = played.outcomes
+    if played.is_cut:
+        report_cut(options, outcomes)
+    if not outcomes:
+        return played
     for note in workload.notes:
         say(note)
     report_left_out(outcomes)
     if options.jobs_out is not None:
-        write_jobs(options.jobs_out, outcomes)
+        write_jobs(options.jobs_out, outcomes, workload)
     if options.plot is not None:
         draw(options.plot, outcomes)
-    return outcomes
+    return played
+
+
+def report_cut(options: Options, outcomes: Sequence[Outcome]) -> None:
+    """Say that this is a part of the result, and of which policies."""
+    missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
+    say(
+        f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
+        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    )
 
 
 def check_outputs(options: Options) -> None:
@@ -183,27 +257,31 @@ def check_outputs(options: Options) -> None:
         writing.check_writable(options.plot / "picture.png")
 
 
-def play(options: Options, workload: Workload, setting: Setting) -> list[Outcome]:
-    """Play the workload under every policy, with a bar for who watches."""
+def play(options: Options, workload: Workload, setting: Setting) -> Played:
+    """Play the workload under every policy, with a bar for a person who watches."""
     # What becomes of the few jobs of a live system is told one by one.
     is_live = any(traced.standing is not None for traced in workload.jobs)
     keeps = is_live or options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
-        for outcome in simulate(workload, setting, options.policies, watch=watch):
-            if not outcome.record.jobs:
-                raise _nothing_fits(options, outcome.record)
-            outcomes.append(outcome if keeps else forget_history(outcome))
-    return outcomes
+        try:
+            for outcome in simulate(workload, setting, options.policies, watch=watch):
+                _check_fits(options, outcome.record)
+                outcomes.append(outcome if keeps else forget_history(outcome))
+        except KeyboardInterrupt:
+            # What is there may have taken hours, and the user wants to see it.
+            return Played(outcomes, is_cut=True)
+    return Played(outcomes)
 
 
-def _nothing_fits(options: Options, record: Record) -> BadInput:
-    return BadInput(
-        options.source,
-        f"has no job that fits into {record.gpus} GPUs",
-        remedy="give a larger cluster, or the types of GPU that its jobs ask for",
-    )
+def _check_fits(options: Options, record: Record) -> None:
+    if not record.jobs:
+        raise BadInput(
+            options.source,
+            f"has no job that fits into {record.gpus} GPUs",
+            remedy="give a larger cluster, or the types of GPU that its jobs ask for",
+        )
 
 
 def forget_history(outcome: Outcome) -> Outcome:
@@ -233,12 +311,12 @@ def _name_jobs(jobs: Sequence[JobId]) -> str:
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
 
 
-def write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write_jobs(path: Path, outcomes: Sequence[Outcome], workload: Workload) -> None:
     """Write one row a job and policy."""
     rows = [
         row
         for outcome in outcomes
-        for row in printing.list_jobs(outcome.score.policy, outcome.record)
+        for row in printing.list_jobs(outcome.score.policy, outcome.record, workload)
     ]
     writing.write_text(path, printing.to_csv(rows))
 

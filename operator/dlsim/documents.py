@@ -159,7 +159,7 @@ class Described:
         self._seed = seed
         self._curves: dict[JobType, Curve] = {}
         self._counts: dict[JobType, set[int]] = {}
-        self._unknown: list[str] = []
+        self._unknown: dict[JobType, None] = {}
 
     def add(self, job: Job) -> Job:
         """Note the job; without a profile it becomes a type of its own."""
@@ -179,7 +179,7 @@ class Described:
         relatives = [other for other in self._table if _plain(other.model) == _plain(kind.model)]
         if relatives:
             return Curve(self._from_relatives(kind, relatives))
-        self._unknown.append(str(kind))
+        self._unknown[kind] = None
         return self._pool.draw(job.gpus.requested, f"{self._seed}/{kind}")
 
     def _from_relatives(self, kind: JobType, relatives: Iterable[JobType]) -> Profile:
@@ -187,6 +187,10 @@ class Described:
         shapes = {shape for other in relatives for shape in self._table[other].speeds}
         speeds = {shape: self._atlas.estimate(kind, shape).value for shape in sorted(shapes)}
         return Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
+
+    def curve_of(self, kind: JobType) -> tuple[str, bool]:
+        """Say whose speeds a type that was added follows, and whether that was drawn by lot."""
+        return str(self._curves[kind].type), kind in self._unknown
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """The true speeds of all jobs noted."""
@@ -198,7 +202,8 @@ class Described:
     def notes(self) -> Iterator[str]:
         """What had to be assumed."""
         if self._unknown:
-            names = ", ".join(self._unknown[:5]) + (", …" if len(self._unknown) > 5 else "")
+            first = map(str, list(self._unknown)[:5])
+            names = ", ".join(first) + (", …" if len(self._unknown) > 5 else "")
             yield (
                 f"no speed is known of {names}: curves of other models were drawn by lot; "
                 "give measured ones with --speeds"

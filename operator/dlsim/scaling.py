@@ -36,10 +36,17 @@ class Scaling(NamedTuple):
     type: JobType
     options: tuple[int, ...]
     iterations: float
+    curve: str = ""
+    """Whose measured speeds it follows, if any."""
+    is_drawn: bool = False
+    """Whether that was drawn by lot."""
 
 
 class Scaler(Protocol):
     """A rule by which the jobs of a trace scale."""
+
+    rule: str
+    """On which numbers of GPUs its elastic jobs may run, for people."""
 
     def scale(self, request: Request) -> Scaling:
         """Say how this job scales."""
@@ -65,6 +72,7 @@ class AsRequested:
     """
 
     TYPE = JobType("as-requested")
+    rule = ""
 
     def __init__(
         self, ground: Ground, measure: Callable[[Request], float] = lambda request: request.duration
@@ -102,6 +110,8 @@ class Drawn:
     trace tells the iterations too, the speed there is the one that they and the duration give.
     """
 
+    rule = "each job the powers of two up to where its curve stops rising, and its request"
+
     def __init__(self, pool: Pool, ground: Ground, *, seed: int, rigid: bool) -> None:
         self._pool = pool
         self._ground = ground
@@ -123,7 +133,8 @@ class Drawn:
         kind = self._type_of(curve, request)
         options = self._options(curve, request)
         self._drawn.setdefault(kind, (curve, request, options))
-        return Scaling(kind, options, request.iterations or request.duration)
+        work = request.iterations or request.duration
+        return Scaling(kind, options, work, curve=str(curve.type), is_drawn=True)
 
     def _type_of(self, curve: Curve, request: Request) -> JobType:
         if request.iterations:
@@ -165,6 +176,8 @@ class Drawn:
 class Measured:
     """Jobs of models that were measured: on the numbers of GPUs that ``choose`` makes of that."""
 
+    rule = "each job those on which its model was measured, and its request"
+
     def __init__(
         self,
         find: Callable[[Request, JobType], Profile],
@@ -189,7 +202,7 @@ class Measured:
             curve = self._curves[kind] = Curve(self._find(request, kind))
         options = self._options(curve, request)
         self._counts.setdefault(kind, set()).update(options)
-        return Scaling(kind, options, iterations)
+        return Scaling(kind, options, iterations, curve=str(curve.type))
 
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:

@@ -73,6 +73,10 @@ class TracedJob:
     """Of a job that a live system has already: it is there from the beginning."""
     noise: Noise | None = None
     """What larger batches cost it in convergence; without one, nothing."""
+    curve: str = ""
+    """The type of job whose measured speeds it follows, where that is one."""
+    is_drawn: bool = False
+    """Whether that type was drawn by lot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Workload:
     """What policies may look at."""
     notes: tuple[str, ...] = ()
     """What had to be assumed, in sentences for people."""
+    rule: str = ""
+    """On which numbers of GPUs elastic jobs may run, as :mod:`dlsim.premises` says it."""
 
 
 def read(
@@ -124,6 +130,9 @@ def read(
     return replace(workload, truths=profiles, known=profiles)
 
 
+DOCUMENTS_RULE = "each job those that its spec.gpus allows"
+
+
 def with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
     """Give a profile the costs that were measured with the speeds of its type."""
     measured = own.get(profile.type)
@@ -145,7 +154,7 @@ def _read_requests(
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
     notes = (*scaler.notes(), *_note_guaranteed(trace))
-    return Workload(name, jobs, profiles, profiles, notes)
+    return Workload(name, jobs, profiles, profiles, notes, scaler.rule)
 
 
 def _note_guaranteed(trace: Trace) -> Iterator[str]:
@@ -174,7 +183,7 @@ def _make_job(request: Request, scaling: Scaling) -> TracedJob:
         # Nothing keeps jobs of a trace on the nodes where they began.
         checkpoint=Checkpoint(shared=True),
     )
-    return TracedJob(job, scaling.iterations)
+    return TracedJob(job, scaling.iterations, curve=scaling.curve, is_drawn=scaling.is_drawn)
 
 
 def _read_documents(
@@ -185,7 +194,8 @@ def _read_documents(
     speeds = Described({**load_shipped(), **own}, pool, ground, seed=seed)
     jobs = tuple(_describe(each, speeds, seed=seed, rigid=rigid) for each in documents)
     profiles = speeds.profiles()
-    return Workload(name_of(path), jobs, profiles, profiles, tuple(speeds.notes()))
+    notes = tuple(speeds.notes())
+    return Workload(name_of(path), jobs, profiles, profiles, notes, DOCUMENTS_RULE)
 
 
 def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) -> TracedJob:
@@ -194,4 +204,6 @@ def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) 
         job = replace(job, gpus=replace(job.gpus, options=(job.gpus.requested,)))
     learning = find_learning(document, seed)
     iterations = count_iterations(document, learning)
-    return TracedJob(speeds.add(job), iterations, learning, noise=noise_of(job))
+    job = speeds.add(job)
+    curve, is_drawn = speeds.curve_of(job.type)
+    return TracedJob(job, iterations, learning, noise=noise_of(job), curve=curve, is_drawn=is_drawn)

@@ -285,6 +285,7 @@ def adapt(rules: Rules, workload: Workload, nodes: tuple[Node, ...], *, rigid: b
         truths=_adapt_profiles(rules, workload.truths),
         known=_adapt_profiles(rules, workload.known),
         notes=notes,
+        rule=f"each job those that the rules of the world {rules.name} allow",
     )
 
 

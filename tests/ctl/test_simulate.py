@@ -3,6 +3,9 @@
 import csv
 import gzip
 import json
+import os
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import yaml
 
 from dlcore import policies, profilefile
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl import writing
+from dlctl import bound, writing
 from dlctl.bars import Bar
 from dlwire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
@@ -565,3 +568,72 @@ def test_what_policies_know_of_speeds_can_be_chosen(dljob, folder):
     (believed,) = dljob(*args, *coach).data
     # Mini-epochs cost time, and what is concluded from them by a parabola costs more.
     assert exact["avg_jct_s"] < measured["avg_jct_s"] < believed["avg_jct_s"]
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------
+
+
+def interrupt_at(monkeypatch, name: str) -> None:
+    """Press Ctrl-C while this policy decides."""
+    kind = policies.POLICIES[name]
+
+    def allocate(_self, _view):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "allocate", allocate)
+
+
+def test_what_was_played_before_ctrl_c_is_printed_and_said_to_be_a_part(dljob, folder, monkeypatch):
+    interrupt_at(monkeypatch, "srsf")
+    result = dljob(
+        *("simulate", "five.csv", "--gpus", 8, "-o", "json", "--jobs-out", "jobs.csv"),
+        *chosen("fifo", "srtf", "srsf", "max-min"),
+    )
+    assert result.status == 130
+    assert [score["policy"] for score in result.data] == ["fifo", "srtf"]
+    assert result.stderr == (
+        "interrupted: 2 of 4 policies were played to the end; srsf, max-min are missing\n"
+    )
+    with (folder / "jobs.csv").open(encoding="utf-8") as file:
+        assert {row["policy"] for row in csv.DictReader(file)} == {"fifo", "srtf"}
+
+
+def test_ctrl_c_before_the_first_policy_is_done_prints_no_table(dljob, folder, monkeypatch):
+    interrupt_at(monkeypatch, "srsf")
+    result = dljob("simulate", "five.csv", *chosen("srsf"))
+    assert (result.status, result.stdout) == (130, "")
+    assert result.stderr == (
+        "interrupted: 0 of 1 policies were played to the end; srsf is missing\n"
+    )
+
+
+def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bound, "bound_mean_jct", interrupted)
+    result = dljob("simulate", "five.csv", "--bound", "-o", "json", *chosen("srsf"))
+    assert result.status == 130
+    assert [score["policy"] for score in result.data] == ["srsf"]
+    assert result.stderr == "interrupted: the bound is missing\n"
+
+
+def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
+    script = (
+        "import os, signal\n"
+        "from dlcore.policies.srsf import Srsf\n"
+        "from dlctl.main import main\n"
+        "Srsf.allocate = lambda self, view: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "simulate", "five.csv", *chosen("fifo", "srsf")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 130
+    assert "fifo" in done.stdout
+    assert "srsf is missing" in done.stderr

@@ -14,7 +14,7 @@ from dlctl.cluster.asking import Asker
 from dlctl.cluster.backend import ClusterBackend
 from dlctl.cluster.connecting import connect
 from dlctl.cluster.watching import Watcher
-from dlctl.main import INTERRUPTED
+from dlctl.messages import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document
 from tests.operator.stages import install, wait_until

@@ -1,0 +1,103 @@
+"""What a simulation assumed is part of its result: below the table, in JSON and beside each job."""
+
+import csv
+
+import pytest
+
+from tests.ctl.running import HEADER, run_apart
+
+ITP = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,iterations\n"
+
+
+def assumed(dljob, *options: object) -> str:
+    return "\n".join(dljob("simulate", *options, "-o", "json").data[0]["assumed"])
+
+
+def test_curves_that_were_drawn_are_counted_and_each_job_says_which(dljob, folder):
+    told = assumed(dljob, "five.csv", "--gpus", 8, "--seed", 3, "--jobs-out", "jobs.csv")
+    with (folder / "jobs.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    curves = {row["speeds_of"] for row in rows}
+    assert all(curves)
+    assert {row["drawn_by_lot"] for row in rows} == {"yes"}
+    assert (
+        f"no speeds are known of all 5 jobs: each follows a measured scaling curve, drawn by lot ({len(curves)} different ones, seed 3)"
+        in told
+    )
+
+
+def test_the_numbers_of_gpus_that_jobs_may_have_are_listed(dljob, folder):
+    (folder / "one.csv").write_text(f"{HEADER}a,0,600,3\n", encoding="utf-8")
+    told = assumed(dljob, "one.csv", "--gpus", 4, "--jobs-out", "jobs.csv")
+    (row,) = csv.DictReader((folder / "jobs.csv").read_text(encoding="utf-8").splitlines())
+    counts = row["allowed_gpus"].split()
+    assert {"1", "2", "3"} <= set(counts)
+    assert f"choose among {', '.join(counts)} (each job the powers of two" in told
+
+
+def test_rigid_jobs_are_said_to_be_rigid(dljob, folder):
+    told = assumed(dljob, "five.csv", "--rigid", "--jobs-out", "jobs.csv")
+    assert "all jobs are rigid: each runs on exactly the GPUs that it requests" in told
+    assert "may run on other numbers" not in told
+    with (folder / "jobs.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert row["allowed_gpus"] == row["requested_gpus"]
+            assert (row["speeds_of"], row["drawn_by_lot"]) == ("", "no")
+
+
+def test_models_that_were_measured_are_not_said_to_be_drawn(dljob, folder):
+    (folder / "itp.csv").write_text(f"{ITP}a,0,600,2,resnet50,256,1000\n", encoding="utf-8")
+    told = assumed(dljob, "itp.csv", "--gpus", 8)
+    assert "drawn by lot" not in told
+    assert "each job those on which its model was measured" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "a change in place takes 30 s and a start 114 s"),
+        (("--restart-cost", 7), "a change in place takes 7 s and a start 7 s"),
+        (("--mechanism", "recreate"), "a change by recreating its pods takes 216 s"),
+        ((), "policies know the true length of each job and true speeds"),
+        (("--sizes", "unknown"), "policies know no lengths and true speeds"),
+        (("--size-error", 0.2), "policies know wrong lengths (--size-error) and true speeds"),
+        (("--speed-error", 0.2), "and speeds that are not the true ones"),
+        (("--world", "sia", "--size-error", 0.1), "(--size-error) and true speeds"),
+    ],
+)
+def test_costs_and_knowledge_are_said(dljob, folder, options, sentence):
+    assert sentence in assumed(dljob, "five.csv", *options)
+
+
+def test_failing_nodes_say_what_they_cost(dljob, folder):
+    (folder / "lost.csv").write_text("time_s,node,event\n10,node-0,lost\n", encoding="utf-8")
+    told = assumed(dljob, "five.csv", "--failures", "lost.csv")
+    assert "fall back to their last checkpoint, which is at most 600 s of training old" in told
+
+
+def test_a_table_has_it_below(dljob, folder):
+    table = dljob("simulate", "five.csv", "--gpus", 8).stdout
+    _, _, below = table.partition("\nAssumed:\n")
+    assert below.startswith("- no speeds are known of all 5 jobs")
+    assert below.count("\n- ") == 3
+
+
+def test_csv_holds_figures_alone(dljob, folder):
+    assert "assumed" not in dljob("simulate", "five.csv", "-o", "csv").rows[0]
+
+
+def test_fairness_slowdown_and_queueing_time_are_in_table_and_json(dljob, folder):
+    (score,) = dljob("simulate", "five.csv", "--gpus", 8, "-o", "json").data
+    for field in ("worst_rho", "unfair_share", "worst_local_rho", "unfair_local_share"):
+        assert score[field] >= 0.0
+    assert score["mean_slowdown"] > 0.0
+    assert score["avg_wait_s"] >= 0.0
+    table = dljob("simulate", "five.csv", "--gpus", 8).stdout
+    for title in ("slowdown", "avg wait", "worst rho", "unfair"):
+        assert title in table
+
+
+def test_lines_are_no_wider_than_the_terminal(folder):
+    told = run_apart("simulate", "five.csv", "--gpus", 8, cwd=folder).stdout
+    _, _, below = told.partition("\nAssumed:\n")
+    assert max(map(len, below.splitlines())) <= 140
