@@ -1,10 +1,10 @@
 """``dljob simulate --seeds``: every figure as a mean over seeds, with its spread."""
 
+import os
 from statistics import fmean, stdev
 
 import pytest
 
-from dlctl import seeds
 from dlsim.comparing import running
 from tests.ctl.running import run_apart
 
@@ -15,7 +15,7 @@ BOTH = ("--policy", "srsf", "--policy", "foresight")
 @pytest.fixture
 def one_core(monkeypatch):
     """Where processes of their own would only take longer to start than the simulations take."""
-    monkeypatch.setattr(seeds.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
 def test_each_seed_is_the_simulation_that_seed_alone_would_be(dljob, folder, one_core):
