@@ -68,7 +68,7 @@ class Display:
     type=arguments.read_contestant,
     multiple=True,
     metavar="NAME",
-    help="A policy, with options as for `dljob simulate`; may be given several times.",
+    help="A policy, with options, or FILE.py:Class, as for `dljob simulate`; may be given several times.",
 )
 @click.option("--all-policies", is_flag=True, help="Every policy of `dljob policies`.")
 @takes(CLUSTER, SPEEDS, PART)

@@ -71,7 +71,8 @@ class Options:
     show_default=True,
     metavar="NAME",
     help="Who gets which GPUs; may be given several times. "
-    "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`.",
+    "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`. FILE.py:Class is a "
+    "policy of your own; see docs/policies.md.",
 )
 @takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
 @click.option(

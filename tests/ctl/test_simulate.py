@@ -18,6 +18,7 @@ from dlctl import bound, writing
 from dlctl.bars import Bar
 from dlwire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
+from tests.sim.test_policyfile import OWN
 from tests.sim.worlds import write_short
 
 MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}
@@ -637,3 +638,35 @@ def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
     assert done.returncode == 130
     assert "fifo" in done.stdout
     assert "srsf is missing" in done.stderr
+
+
+# --- a policy of one's own ----------------------------------------------------------------
+
+
+def test_a_policy_of_a_file_is_played_beside_others(dljob, folder):
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    names = ("own.py:ShortestName", "fifo")
+    result = dljob("simulate", "five.csv", "--gpus", 8, "-o", "json", *chosen(*names))
+    assert [score["policy"] for score in result.data] == list(names)
+    kept = ("--jobs", 1, "--resume", "kept.jsonl", "-o", "json")
+    rows = dljob("compare", "five.csv", "--gpus", 8, *chosen(*names), *kept).data
+    assert [row["avg_jct_s"] for row in rows] == [score["avg_jct_s"] for score in result.data]
+    again = dljob("compare", "five.csv", "--gpus", 8, *chosen(*names), *kept)
+    assert again.stderr == "2 of 2 results are there already\n"
+
+
+def test_a_law_that_a_policy_of_a_file_breaks_is_named(dljob, folder):
+    (folder / "own.py").write_text(OWN.replace("self.most)", "5)"), encoding="utf-8")
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("own.py"))
+    assert result.status == 1
+    assert result.stderr == (
+        "dljob: Policy 'shortest-name' broke the law \"allowed-shape\" at t=0 s: "
+        'job 0 cannot run on 5 GPUs. See "Laws" in docs/policies.md.\n'
+    )
+
+
+def test_dljob_up_takes_no_policy_of_a_file(dljob, folder):
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    result = dljob("up", "--gpus", 1, "--state", "state", "--policy", "own.py:ShortestName")
+    assert result.status == 2
+    assert "only dljob simulate and compare play the policies of files" in result.stderr

@@ -85,9 +85,14 @@ def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
     policy = POLICIES.get(name)
     if policy is None:
         raise ValueError(f"no policy is named {name!r}; {_suggest(name, NAMES)}")
+    return build(policy, name, options or {})
+
+
+def build(policy: Callable[..., Policy], name: str, options: Mapping[str, str]) -> Policy:
+    """Build a policy of its class, with options as a user writes them; ``name`` is for errors."""
     rules = rules_of(policy)
     values: dict[str, Any] = {}
-    for key, text in (options or {}).items():
+    for key, text in options.items():
         if key not in rules:
             known = _suggest(key, tuple(rules)) if rules else "it has none"
             raise ValueError(f"{name} has no option {key!r}; {known}")
@@ -101,16 +106,27 @@ def read(text: str) -> Policy:
 
     Options are separated by colons, because values may hold commas.
     """
-    name, *rest = text.split(":")
+    name, colon, rest = text.partition(":")
+    if name.endswith(".py"):
+        raise ValueError(
+            f"{name!r} is a file, and only dljob simulate and compare play the policies of files; "
+            "a controller would run its code with its own rights. Add the policy to the package, "
+            "see CONTRIBUTING.md"
+        )
+    return make(name, read_options(name, rest) if colon else {})
+
+
+def read_options(name: str, text: str) -> dict[str, str]:
+    """Read ``OPTION=VALUE[:OPTION=VALUE]…``, which follows the name of a policy."""
     options: dict[str, str] = {}
-    for part in rest:
+    for part in text.split(":"):
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise ValueError(f"{part!r} is no option of a policy; write {name}:OPTION=VALUE")
         if key in options:
             raise ValueError(f"{key} is given twice for {name}; keep one of them")
         options[key] = value
-    return make(name, options)
+    return options
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -26,16 +26,16 @@ _FOLDERS = {
 }
 
 
-def read_sources(policy: str, *, left_out: Collection[str]) -> list[tuple[str, bytes]]:
+def read_sources(*modules: str, left_out: Collection[str]) -> list[tuple[str, bytes]]:
     """
-    Read the files that the simulator and the module of a policy consist of, by their names.
+    Read the files that the simulator and the modules of a policy consist of, by their names.
 
-    ``left_out`` are parts of the simulator that do not count.
+    Modules of others do not count. ``left_out`` are parts of the simulator that do not count.
     """
     simulator = map(_name_of, sorted(_FOLDERS["dlsim"].rglob("*.py")))
     return [
         (module, path.read_bytes())
-        for module in sorted(_follow([*simulator, policy], left_out))
+        for module in sorted(_follow([*simulator, *modules], left_out))
         if (path := _find_file(module)) is not None
     ]
 
@@ -81,6 +81,8 @@ def _iter_names(tree: ast.Module) -> Iterator[str]:
 def _find_file(module: str) -> Path | None:
     """The file of a module; ``None`` if the name is that of something inside a module."""
     package, *inside = module.split(".")
+    if package not in _FOLDERS:
+        return None
     path = _FOLDERS[package].joinpath(*inside)
     files = (path / "__init__.py", path.with_suffix(".py") if inside else path)
     return next((file for file in files if file.is_file()), None)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore import policies
-from dlsim import documents, yamlfiles
+from dlsim import documents, policyfile, yamlfiles
 from dlsim.bounds import REFERENCE, bound_mean_jct
 from dlsim.clusters import Machines
 from dlsim.comparing.sources import read_sources
@@ -33,7 +33,10 @@ from dlsim.workloads import Workload, name_of
 Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.scoring.Score`."""
 
-_NOT_IN_RESULTS = ("plots", "reproducing", "comparing", "bounding", "bounds")
+_NOT_IN_RESULTS = (
+    *("plots", "premises", "policyfile"),
+    *("reproducing", "comparing", "bounding", "bounds"),
+)
 """Parts of the simulator that no policy's result depends on."""
 
 _IN_BOUNDS = ("bounding", "bounds")
@@ -71,8 +74,11 @@ class Task:
 
     def _digest_program(self) -> str:
         # A bound plays its reference once, to have prices to begin with.
-        name = (self.policy or REFERENCE).partition(":")[0]
-        return digest_program(name, bounds=self.policy is None)
+        policy = self.policy or REFERENCE
+        own = policyfile.parse(policy)
+        if own is not None:
+            return digest_own(own.path)
+        return digest_program(policy.partition(":")[0], bounds=self.policy is None)
 
     def labels(self) -> Values:
         """Tell in which scenario it was, as rows of results have it."""
@@ -104,7 +110,7 @@ class Task:
         if self.policy is None:
             bound = bound_mean_jct(workload, setting)
             return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}
-        contestant = Contestant(self.policy, policies.read(self.policy))
+        contestant = Contestant(self.policy, policyfile.read(self.policy))
         (outcome,) = simulate(workload, setting, [contestant])
         if not outcome.record.jobs:
             raise BadInput(
@@ -175,6 +181,14 @@ def digest_program(policy: str, *, bounds: bool = False) -> str:
     left_out = set(_NOT_IN_RESULTS) - set(_IN_BOUNDS if bounds else ())
     kind: Any = policies.POLICIES[policy]
     return _digest([*read_sources(kind.__module__, left_out=left_out), *_read_speeds()])
+
+
+def digest_own(path: Path) -> str:
+    """Digest the file of a user's own policy, with all that it imports, and the simulator."""
+    files = policyfile.files_of(path)
+    imported = {name for file in files for name in policyfile.imports_of(file)}
+    sources = read_sources(*sorted(imported), left_out=_NOT_IN_RESULTS)
+    return _digest([*((file.name, file.read_bytes()) for file in files), *sources, *_read_speeds()])
 
 
 def _read_speeds() -> Iterable[tuple[str, bytes]]:

@@ -1,0 +1,273 @@
+"""
+A policy of a user's own, from a file: ``--policy FILE.py:Class[:OPTION=VALUE]…``.
+
+``dljob simulate`` and ``compare`` call :func:`read` for every ``--policy``; a name goes to
+:mod:`dlcore.policies`. The class follows the same protocol (:mod:`dlcore.contract`) and is held to the
+same laws. What is wrong with the file, the class or an answer of it is a
+:class:`~dlsim.errors.BadInput` that names the file, the line and the remedy, because it is its
+author who reads it. A controller takes no such file: see ``docs/policies.md``.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+
+from dlcore import policies
+from dlcore.checking import Law
+from dlcore.contract import Decision, Policy, Share, View
+from dlcore.options import rules_of
+from dlsim.errors import BadInput
+
+CONTRACT = "docs/policies.md, section A policy of your own"
+
+ATTRIBUTES: Mapping[str, tuple[type, str]] = {
+    "name": (str, 'name: ClassVar[str] = "mine"'),
+    "paper": (str, 'paper: ClassVar[str] = "none"'),
+    "needs": (str, 'needs: ClassVar[str] = "nothing"'),
+    "breaks": (frozenset, "breaks: ClassVar[frozenset[Law]] = frozenset()"),
+}
+"""What a class must say of itself: the kind of value, and how it is written."""
+
+
+class Named(NamedTuple):
+    """What a user wrote, in its parts."""
+
+    path: Path
+    kind: str
+    """The name of the class; empty: the only policy in the file."""
+    options: str
+    """Colon and all; empty: the defaults."""
+
+
+def read(text: str) -> Policy:
+    """
+    Build the policy that ``NAME[:OPTION=VALUE]…`` or ``FILE.py:Class[:OPTION=VALUE]…`` means.
+
+    Raises :class:`ValueError` that says what is wrong and what to write.
+    """
+    named = parse(text)
+    if named is None:
+        return policies.read(text)
+    kind = _find_class(named)
+    _check_class(named.path, kind)
+    label = f"{named.path}:{kind.__name__}"
+    try:
+        options = policies.read_options(label, named.options) if named.options else {}
+        policy = policies.build(kind, label, options)
+    except ValueError:
+        # An option: the user knows where it stands.
+        raise
+    except Exception as error:
+        raise _blame(
+            named.path, error, f"{kind.__name__} raises {_tell(error)} when it is made"
+        ) from error
+    return cast(Policy, Guarded(policy, named.path))
+
+
+def parse(text: str) -> Named | None:
+    """Take apart what names a file; ``None`` where it is the name of a policy that is shipped."""
+    path, suffix, rest = text.partition(".py")
+    if not suffix or (rest and not rest.startswith(":")):
+        return None
+    kind, _, options = rest[1:].partition(":")
+    if "=" in kind:
+        kind, options = "", rest[1:]
+    return Named(Path(path + suffix), kind, options)
+
+
+# --- the file -----------------------------------------------------------------------------
+
+
+@cache
+def _load(path: Path, _digest: str) -> ModuleType:
+    """Load a file as a module of its own, with its folder on the path, as Python does for a script."""
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    name = f"dljob_policy_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by its name.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _find_class(named: Named) -> type:
+    path = named.path
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        message = f"cannot be read ({error.strerror or error})"
+        raise BadInput(path, message, remedy="write --policy FILE.py:Class") from error
+    try:
+        module = _load(path.resolve(), digest)
+    except SyntaxError as error:
+        message = f"is not Python ({error.msg})"
+        raise BadInput(path, message, line=error.lineno, remedy="mend that line") from error
+    except Exception as error:
+        raise _blame(path, error, f"raises {_tell(error)} when it is loaded") from error
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    candidates = [name for name, kind in own.items() if callable(getattr(kind, "allocate", None))]
+    there = f"its policies are {', '.join(candidates)}" if candidates else "it has no policy"
+    if not named.kind and len(candidates) == 1:
+        return own[candidates[0]]
+    if not named.kind:
+        raise BadInput(path, f"names no class; {there}", remedy=f"write {path}:Class")
+    if named.kind not in own:
+        remedy = f"write {path}:Class, with a class that has allocate(self, view)"
+        raise BadInput(path, f"has no class {named.kind!r}; {there}", remedy=remedy)
+    return own[named.kind]
+
+
+def _check_class(path: Path, kind: type) -> None:
+    """Hold a class to the protocol, and name everything that is missing at once."""
+    line = inspect.getsourcelines(kind)[1]
+
+    def refuse(message: str, remedy: str) -> BadInput:
+        return BadInput(path, f"{kind.__name__} {message}", line=line, remedy=remedy)
+
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise refuse(
+            "is not a frozen dataclass, so its options could change between decisions",
+            "write @dataclass(frozen=True) above it",
+        )
+    missing = [
+        how
+        for name, (of, how) in ATTRIBUTES.items()
+        if not isinstance(getattr(kind, name, None), of)
+    ]
+    if missing:
+        raise refuse("does not say everything about itself", f"add {'; '.join(missing)}")
+    laws: frozenset[object] = getattr(kind, "breaks", frozenset())
+    if not all(isinstance(law, Law) for law in laws):
+        raise refuse("breaks something that is no law", "take members of dlcore.checking.Law")
+    allocate = getattr(kind, "allocate", None)
+    if not callable(allocate) or not _takes_view(allocate):
+        raise refuse(
+            "has no method allocate(self, view)",
+            f"write def allocate(self, view: View) -> Decision; see {CONTRACT}",
+        )
+    try:
+        rules_of(kind)
+    except TypeError as error:
+        raise refuse(
+            f"has an option of which nothing says what it may be ({error})",
+            "write for example: size: float = declare(1.0, at_least=0.0), from dlcore.options",
+        ) from error
+
+
+def _takes_view(allocate: Any) -> bool:
+    try:
+        inspect.signature(allocate).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
+def files_of(path: Path) -> list[Path]:
+    """List the file and the modules beside it that it imports, one after the other."""
+    found: dict[Path, None] = {}
+    unread = [path]
+    while unread:
+        file = unread.pop()
+        if file in found:
+            continue
+        found[file] = None
+        unread += _find_neighbours(file, path.parent)
+    return list(found)
+
+
+def _find_neighbours(file: Path, folder: Path) -> Iterator[Path]:
+    for name in imports_of(file):
+        base = folder.joinpath(*name.split("."))
+        for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+            if candidate.is_file():
+                yield candidate
+
+
+def imports_of(file: Path) -> list[str]:
+    """List what a file imports, by its full name; of ``from a import b`` that is a and a.b."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_bytes(), filename=str(file))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+# --- its answers --------------------------------------------------------------------------
+
+
+class Guarded:
+    """A policy of a user's own, whose mistakes are reported with the line of the file."""
+
+    def __init__(self, policy: Policy, path: Path) -> None:
+        # Nothing that it returns can be relied upon.
+        self._policy: Any = policy
+        self._path = path
+        # The protocol has these on the class; here each instance stands for a class of its own.
+        self.name = policy.name
+        self.paper = policy.paper
+        self.needs = policy.needs
+        self.breaks = policy.breaks
+
+    def allocate(self, view: View) -> Decision:
+        """Ask the policy, and hold its answer to the protocol."""
+        when = f"at t={view.now:.12g} s"
+        try:
+            decision = self._policy.allocate(view)
+        except Exception as error:
+            message = f"policy {self.name!r} raises {_tell(error)} {when}"
+            raise _blame(self._path, error, message) from error
+        if not isinstance(decision, Decision):
+            raise self._refuse(f"returns {_kind(decision)} {when}", "return Decision(shares)")
+        shares: Mapping[Any, object] = decision.shares
+        wrong = [job for job, share in shares.items() if not isinstance(share, Share)]
+        if wrong:
+            job, share = wrong[0], shares[wrong[0]]
+            raise self._refuse(
+                f"gives job {job} {_kind(share)} {when}", "give each job a Share, as in Share(2)"
+            )
+        return decision
+
+    def _refuse(self, message: str, remedy: str) -> BadInput:
+        line = inspect.getsourcelines(type(self._policy).allocate)[1]
+        return BadInput(
+            self._path,
+            f"policy {self.name!r} {message}",
+            line=line,
+            remedy=f"{remedy}; see {CONTRACT}",
+        )
+
+
+def _blame(path: Path, error: BaseException, message: str) -> BadInput:
+    """Make the error of something that the file raised, with the last line of it that ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if Path(frame.filename) == path.resolve()]
+    return BadInput(path, message, line=own[-1] if own else None, remedy="mend the policy")
+
+
+def _tell(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,204 @@
+"""A policy of a user's own from a file: it is played like any other, and its mistakes are found."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dlcore import policies
+from dlcore.model import JobId
+from dlsim import policyfile
+from dlsim.comparing import tasks
+from dlsim.errors import BadInput
+from tests.builders import make_cluster, make_snapshot, make_state, make_view
+
+OWN = '''\
+"""Shortest name first: an example, not a recommendation."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
+from dlcore.options import declare
+
+
+@dataclass(frozen=True)
+class ShortestName:
+    """The jobs with the shortest names run, each with the least it can run on."""
+
+    name: ClassVar[str] = "shortest-name"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    most: int = declare(1, at_least=1, at_most=64)
+
+    def allocate(self, view: View) -> Decision:
+        return Decision({state.job.id: Share(self.most) for state in view.pending})
+'''
+VIEW = make_view(make_snapshot(make_cluster(n1=4), make_state("a"), now=60.0))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str, *changes: tuple[str, str]) -> str:
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "own.py").write_text(text, encoding="utf-8")
+        return str(tmp_path / "own.py")
+
+    return write
+
+
+def test_a_policy_of_a_file_decides_with_its_options(write):
+    path = write(OWN)
+    shares = policyfile.read(f"{path}:ShortestName:most=3").allocate(VIEW).shares
+    assert [(job, share.gpus) for job, share in shares.items()] == [("a", 3)]
+
+
+def test_the_only_policy_of_a_file_need_not_be_named(write):
+    path = write(OWN)
+    assert policyfile.read(path).name == "shortest-name"
+    assert policyfile.read(f"{path}:most=2").allocate(VIEW).shares[JobId("a")].gpus == 2
+
+
+def test_a_name_is_that_of_a_shipped_policy():
+    assert policyfile.read("tiresias:exact=true") == policies.read("tiresias:exact=true")
+    assert policyfile.parse("fifo") is None
+
+
+def test_a_file_that_was_changed_is_read_again(write):
+    assert policyfile.read(write(OWN)).paper == "none"
+    changed = write(OWN, ('paper: ClassVar[str] = "none"', 'paper: ClassVar[str] = "OSDI"'))
+    assert policyfile.read(changed).paper == "OSDI"
+
+
+def test_a_module_beside_it_is_found(write, tmp_path):
+    (tmp_path / "beside_own.py").write_text("MOST = 2\n", encoding="utf-8")
+    path = write(
+        OWN,
+        ("import ClassVar\n", "import ClassVar\n\nfrom beside_own import MOST\n"),
+        ("self.most", "MOST"),
+    )
+    assert policyfile.read(path).allocate(VIEW).shares[JobId("a")].gpus == 2
+
+
+WRONG = {
+    "a class that is not there": (
+        (),
+        ":Nope",
+        "has no class 'Nope'; its policies are ShortestName",
+    ),
+    "no Python": ((("def allocate", "deff allocate"),), "", "own.py:22: is not Python"),
+    "an import that fails": (
+        (("from typing", "import nothing_there\nfrom typing"),),
+        "",
+        "own.py:4: raises ModuleNotFoundError: No module named 'nothing_there' when it is loaded",
+    ),
+    "not frozen": (
+        (("(frozen=True)", ""),),
+        "",
+        "own.py:11: ShortestName is not a frozen dataclass",
+    ),
+    "attributes that are missing": (
+        (("    paper: ClassVar[str]", "    ppr: ClassVar[str]"), ("    needs: ", "    nds: ")),
+        "",
+        'does not say everything about itself; add paper: ClassVar[str] = "none"; needs: ',
+    ),
+    "a law that is none": (
+        (("= frozenset()", '= frozenset({"gravity"})'),),
+        "",
+        "breaks something that is no law",
+    ),
+    "no method": (
+        (("def allocate", "def decide"),),
+        ":ShortestName",
+        "has no method allocate(self, view)",
+    ),
+    "a method without a view": (
+        (("(self, view: View)", "(self)"),),
+        "",
+        "has no method allocate(self, view)",
+    ),
+    "an option without a range": (
+        (("declare(1, at_least=1, at_most=64)", "1"),),
+        "",
+        "has an option of which nothing says what it may be",
+    ),
+    "an option that is not there": ((), ":ShortestName:x=1", "has no option 'x'; known are most"),
+    "an option out of range": (
+        (),
+        ":ShortestName:most=99",
+        "ShortestName: most cannot be '99'; write a whole number from 1 to 64",
+    ),
+    "an option without a value": ((), ":ShortestName:most", "is no option of a policy; write "),
+    "no policy at all": ((("def allocate", "def decide"),), "", "names no class; it has no policy"),
+}
+
+
+@pytest.mark.parametrize(("changes", "behind", "told"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused_with_what_to_write(write, changes, behind, told):
+    path = write(OWN, *changes)
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - what is told is asserted
+        policyfile.read(path + behind)
+    assert told in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"nope\.py: cannot be read \(No such file or directory\)"):
+        policyfile.read(f"{tmp_path}/nope.py:Own")
+
+
+ANSWERS = {
+    "no decision": (
+        "return Decision(",
+        "return dict(",
+        "own.py:22: policy 'shortest-name' returns a dict at t=60 s",
+    ),
+    "nothing": ("return Decision(", "Decision(", "returns None at t=60 s"),
+    "no share": ("Share(self.most)", "2", "gives job a an int at t=60 s; give each job a Share"),
+    "an error": (
+        "Share(self.most)",
+        "Share(1 // 0)",
+        "own.py:23: policy 'shortest-name' raises ZeroDivisionError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "told"), ANSWERS.values(), ids=ANSWERS)
+def test_a_wrong_answer_is_told_with_line_and_time(write, old, new, told):
+    policy = policyfile.read(write(OWN, (old, new)))
+    with pytest.raises(BadInput) as error:
+        policy.allocate(VIEW)
+    assert told in str(error.value)
+
+
+def test_a_controller_takes_no_policy_of_a_file():
+    with pytest.raises(
+        ValueError, match="only dljob simulate and compare play the policies of files"
+    ):
+        policies.read("own.py:Own")
+
+
+def test_results_are_known_by_all_that_the_file_imports(write, tmp_path):
+    (tmp_path / "beside_own.py").write_text("MOST = 2\n", encoding="utf-8")
+    text = OWN.replace("import ClassVar\n", "import ClassVar\n\nfrom beside_own import MOST\n")
+    path = tmp_path / "own.py"
+    write(text)
+    first = tasks.digest_own(path)
+    assert tasks.digest_own(path) == first
+    (tmp_path / "beside_own.py").write_text("MOST = 3\n", encoding="utf-8")
+    second = tasks.digest_own(path)
+    write(text.replace("ordering", ""), ("most: int", "least: int"))
+    assert len({first, second, tasks.digest_own(path)}) == 3
+
+
+def test_the_policy_of_the_page_is_played(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    decision = policyfile.read(f"{tmp_path}/mine.py:LeastService:every=300").allocate(VIEW)
+    assert decision.shares[JobId("a")].gpus == 1
+    assert decision.wake_at == 360.0
