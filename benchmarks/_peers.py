@@ -49,6 +49,9 @@ class Training:
         )
         self._report(Started(attempt))
 
+    def prepare(self, processes: int) -> None:
+        """It has no spares."""
+
     def checkpoint(self) -> None:
         self._report(CheckpointDone(self._attempt))
 

@@ -33,7 +33,7 @@ from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrd
 from dlcontrol.records import Booking, Status
 from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene
 from dlcontrol.trailing import Trailing, Turns
-from dlcore.model import JobId, Node, NodeName, Placement
+from dlcore.model import Job, JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
 
 log = logging.getLogger(__name__)
@@ -307,6 +307,7 @@ class Hands:
                 seat.state.incarnation,
                 checkpoint=command.checkpoint,
                 leave=command.leave,
+                coming=0 if command.leave else _count_coming(scene, command.key),
                 reason=status.message[:LONGEST_REASON],
             ),
         )
@@ -334,10 +335,7 @@ class Hands:
 
     def _make_runs(self, scene: Scene, entry: Entry, placement: Placement) -> dict[NodeName, Run]:
         job = entry.job
-        counts = {
-            part.node: len(part.gpus) if job.processes == "perGpu" else 1
-            for part in placement.slices
-        }
+        counts = _count_processes(job, placement)
         peers = tuple(
             Peer(self._platform.host_of(PodKey(job.id, node)), count)
             for node, count in counts.items()
@@ -375,6 +373,20 @@ def _after(status: Status, command: Book | Unbook | Begin, now: float) -> Status
             return status.without_pods(command.nodes)
         case Begin():
             return status.with_used(command.nodes)
+
+
+def _count_processes(job: Job, placement: Placement) -> dict[NodeName, int]:
+    """How many processes run on each node."""
+    return {
+        part.node: len(part.gpus) if job.processes == "perGpu" else 1 for part in placement.slices
+    }
+
+
+def _count_coming(scene: Scene, key: PodKey) -> int:
+    """How many processes shall run there next, so that spares are made while the job saves itself."""
+    entry = scene.entries[key.job]
+    placement = entry.status.placement
+    return 0 if placement is None else _count_processes(entry.job, placement).get(key.node, 0)
 
 
 def _booking(entry: Entry, node: NodeName) -> Booking:

@@ -24,6 +24,7 @@ from dlsidecar.events import (
     Event,
     Kill,
     Leave,
+    Prepare,
     StartFailed,
     StartProcesses,
     Terminate,
@@ -146,6 +147,8 @@ class Agent:
         if isinstance(action, StartProcesses):
             self._disarm()
             self._supervisor.start(action.run, action.attempt)
+        elif isinstance(action, Prepare):
+            self._supervisor.prepare(action.processes)
         elif isinstance(action, Checkpoint):
             self._supervisor.checkpoint()
         elif isinstance(action, Terminate):

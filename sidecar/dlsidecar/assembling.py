@@ -14,6 +14,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from dlsidecar import gpus, kernel, processes
+from dlsidecar.budgets import Budget
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
@@ -90,6 +91,7 @@ class Crew:
             on_problem=complain,
             on_relief=self._observer.solve,
         )
+        self._nursery.budget = Budget(training.spare_memory_bytes)
         self._nursery.on_change = changed
         self.supervisor = self._build_supervisor(settings, report, environment, mark)
         self.supervisor.passed = passed
@@ -187,6 +189,7 @@ class Crew:
             wanted=self._nursery.wanted,
             ready=self._nursery.ready,
             memory_bytes=self._nursery.memory_bytes(),
+            limit_bytes=self._nursery.limit_bytes,
         )
 
     # --- between the parts ------------------------------------------------------------------

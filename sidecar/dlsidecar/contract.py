@@ -44,6 +44,10 @@ class Supervisor(Protocol):
         """
         ...
 
+    def prepare(self, processes: int) -> None:
+        """Expect a start of so many processes, after the end of those that live."""
+        ...
+
     def checkpoint(self) -> None:
         """Ask the job to save itself; report ``CheckpointDone`` or ``CheckpointFailed``."""
         ...

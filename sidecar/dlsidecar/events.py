@@ -144,6 +144,13 @@ class StartProcesses:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """So many processes are to be started when those that live are gone; make spares meanwhile."""
+
+    processes: int
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Ask the job to save itself, and watch for its confirmation."""
 
@@ -173,4 +180,4 @@ class Leave:
     exit_status: int
 
 
-Action = Union[StartProcesses, Checkpoint, Terminate, Kill, ArmTimer, Leave]
+Action = Union[StartProcesses, Prepare, Checkpoint, Terminate, Kill, ArmTimer, Leave]

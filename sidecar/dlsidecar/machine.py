@@ -56,6 +56,7 @@ from dlsidecar.events import (
     Kill,
     Leave,
     Lingering,
+    Prepare,
     RankEnded,
     Started,
     StartFailed,
@@ -223,7 +224,12 @@ def _told(machine: Machine, target: Target) -> Reaction:
         # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
-    return _step(machine, _word_for_change(machine))
+    reaction = _step(machine, _word_for_change(machine))
+    coming = target.processes if isinstance(target, Run) else target.coming
+    if machine.released or not coming or machine.is_leaving:
+        return reaction
+    # Last, because what lives now is to be saved first.
+    return reaction._replace(actions=(*reaction.actions, Prepare(coming)))
 
 
 def _why_refused(machine: Machine, target: Target) -> Refused | None:
@@ -256,8 +262,11 @@ def _is_hurried(target: Target, known: Target) -> bool:
 
 
 def _says_the_same(one: Target, other: Target) -> bool:
-    """Whether nothing differs but who says it, and in which words it is explained."""
-    return one == replace(other, epoch=one.epoch, reason=one.reason)
+    """Whether nothing differs but who says it, why, and what is expected to come after it."""
+    other = replace(other, epoch=one.epoch, reason=one.reason)
+    if isinstance(one, Stop) and isinstance(other, Stop):
+        other = replace(other, coming=one.coming)
+    return one == other
 
 
 def _stamped(machine: Machine, target: Target) -> Machine:

@@ -44,6 +44,7 @@ def _progress(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
     yield "idle_seconds", "Since the latest iteration.", [("", progress.idle_seconds)]
     yield "spares_ready", "Interpreters that wait.", [("", warmth.ready)]
     yield "spares_memory_bytes", "What they occupy.", [("", warmth.memory_bytes)]
+    yield "spares_memory_limit_bytes", "What they may occupy.", [("", warmth.limit_bytes)]
 
 
 def _gpus(state: State) -> Iterator[tuple[str, str, list[Sample]]]:

@@ -111,6 +111,13 @@ def _add_training(group: Any) -> None:
         help="keep so many of them at most before the first run, as many as there can be processes"
         " here (one for each GPU that is seen)",
     )
+    add(
+        "--spare-memory",
+        type=_mebibytes,
+        default=0,
+        metavar="MIB",
+        help="how much memory they may take together, in MiB (half of what is free)",
+    )
     _add_watching(group)
 
 
@@ -335,6 +342,7 @@ def _training(options: argparse.Namespace) -> Training:
         kill_seconds=max(options.kill_seconds, 0.1),
         preload=options.preload,
         most_spares=options.most_spares,
+        spare_memory_bytes=options.spare_memory,
         progress_log=options.progress_log,
         progress_file=options.progress_file,
         stall_seconds=options.stall_seconds,
@@ -420,6 +428,12 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 4):
         raise argparse.ArgumentTypeError(f"{text} is no number from 0 to 9999")
     return int(text)
+
+
+def _mebibytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1 << 30):
+        raise argparse.ArgumentTypeError(f"{text} is no amount in MiB, from 1 on")
+    return int(text) << 20
 
 
 def _listed(text: str) -> tuple[str, ...]:

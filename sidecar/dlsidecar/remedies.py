@@ -41,6 +41,7 @@ REMEDIES = {
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
     "RendezvousCannotOpen": "see what listens at that port, and that the job is reached over IPv4; the"
     " next generation takes another port",
+    "SparesLimited": "raise resources.limits.memory, or leave it: what starts cold takes longer",
     "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
     "TrainingStalled": "look at the training's log",
     "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",

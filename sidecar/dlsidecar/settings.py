@@ -108,6 +108,8 @@ class Training:
     most_spares: int = 0
     """How many of them are kept at most before the first run, which says how many it takes: as many
     as the job can ever have processes here. 0 if that is not known."""
+    spare_memory_bytes: int = 0
+    """How much memory they may take together; 0 for half of what is free."""
     progress_log: str = ""
     """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
     progress_file: str = ""

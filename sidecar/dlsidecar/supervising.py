@@ -315,6 +315,9 @@ class Processes:
 
     # --- stopping ---------------------------------------------------------------------------
 
+    def prepare(self, processes: int) -> None:
+        self._nursery.prepare(processes)
+
     def checkpoint(self) -> None:
         if not self._must_report_gone:
             # That nobody is left has just been told, and is the last word of an attempt.

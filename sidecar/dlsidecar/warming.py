@@ -4,6 +4,11 @@ Keeping interpreters ready, so that a new start need not wait for its imports.
 They are started like any process and not forked from one another, because the threads of numpy
 and CUDA do not survive a fork. One that has touched a GPU is thrown away: it has made up its mind
 which ones it sees. Whatever goes wrong, the training is started cold, and the reason is told.
+
+How many are kept: as many as processes run, because most changes keep that number or lower it. As
+soon as it is known that more are to be started, the others are made, while the training saves itself.
+One that is not ready when its start comes is taken all the same: it has begun what a cold one would
+only begin now.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
 
+from dlsidecar.budgets import Budget
+from dlsidecar.interpreters import Spare
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, read_helper, start
 
@@ -58,40 +65,6 @@ def take_apart(command: Sequence[str]) -> Script | None:
     return Script(tuple(interpreter), "", tuple(rest))
 
 
-def read_link(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115
-    except OSError:
-        return ""
-
-
-class Spare:
-    """One interpreter that waits, seen from outside."""
-
-    def __init__(self, pid: int, orders: int, answers: int) -> None:
-        self.pid = pid
-        self.orders = orders
-        self.answers = answers
-        self.is_ready = False
-        self.unread = b""
-        self.on_running: Callable[[str], None] | None = None
-
-    def touched_gpu(self) -> bool:
-        """Whether it holds a GPU's device file open, as everybody does who has started CUDA."""
-        try:
-            links = [one.path for one in os.scandir(f"/proc/{self.pid}/fd")]
-            return any(read_link(one).startswith("/dev/nvidia") for one in links)
-        except OSError:
-            return False
-
-    def memory_bytes(self) -> int:
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
 class Nursery:
     """
     The spares of one job.
@@ -104,6 +77,8 @@ class Nursery:
     refill_seconds = 1.0
     """After a start the training comes first; then the next spares are made."""
     answer_seconds = 5.0
+    waking_seconds = 60.0
+    """So long a start waits for a spare that still imports."""
 
     def __init__(
         self,
@@ -133,7 +108,13 @@ class Nursery:
         """Those that have their order and have not yet answered."""
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._steady = 0
+        """So many are kept all the time."""
+        self._coming = 0
+        """So many are needed by the start that is expected; 0 if none is."""
+        self.budget = Budget()
         self.wanted = 0
+        """How many there are to be now, as far as memory allows."""
         self.on_change: Callable[[], None] = lambda: None
         if preload and self._script is None:
             on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
@@ -152,14 +133,37 @@ class Nursery:
 
     # --- making them ------------------------------------------------------------------------
 
+    @property
+    def limit_bytes(self) -> int:
+        """How much memory they may take, as it was when that was last looked at."""
+        return self.budget.limit_bytes
+
+    def prepare(self, count: int) -> None:
+        """Make what a start of so many needs, without waiting any longer."""
+        self._coming = count
+        self._settle()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fill()
+
     def want(self, count: int) -> None:
         """Keep so many, from now on."""
-        self.wanted = count if self._script else 0
+        self._steady, self._coming = count, 0
+        self._settle()
         for spare in self._spares[self.wanted :]:
             self._discard(spare)
         # Those that were just handed out are not replaced before their start had its time.
         if self._timer is None:
             self._fill()
+
+    def _settle(self) -> None:
+        """Say how many there are to be, as memory is now."""
+        asked = max(self._steady, self._coming) if self._script else 0
+        self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
+        if why:
+            self._on_problem("SparesLimited", why)
+        else:
+            self._on_relief("SparesLimited")
 
     def _fill(self) -> None:
         self._timer = None
@@ -223,16 +227,36 @@ class Nursery:
             self._close(spare)
             spare.on_running("")
         elif said.get("ready"):
-            if spare.touched_gpu():
-                self._fail("what is preloaded uses a GPU while it is imported")
-                self._discard(spare)
-            else:
-                spare.is_ready = True
-                self._on_relief("NoWarmStart")
-            self.on_change()
+            self._hear_ready(spare)
         elif said.get("faults"):
             self._fail(f"cannot import {said['faults']}")
+            self._drop(spare, f"it cannot import {said['faults']}")
+
+    def _hear_ready(self, spare: Spare) -> None:
+        if spare.touched_gpu():
+            self._fail("what is preloaded uses a GPU while it is imported")
+            self._drop(spare, "it has touched a GPU")
+        else:
+            spare.is_ready = True
+            self._on_relief("NoWarmStart")
+            self.budget.learn(spare.share_bytes())
+            if spare.order:
+                self._send_order(spare, spare.order)
+            else:
+                self._shed()
+        self.on_change()
+
+    def _shed(self) -> None:
+        """Give up what turns out to be too large, now that it is known how much one takes."""
+        self._settle()
+        for spare in self._spares[self.wanted :]:
             self._discard(spare)
+
+    def _drop(self, spare: Spare, reason: str) -> None:
+        if spare in self._spares:
+            self._discard(spare)
+        else:
+            self._refuse(spare, reason)
 
     def _fail(self, reason: str) -> None:
         self._failures += 1
@@ -268,7 +292,8 @@ class Nursery:
         ``on_running`` hears the empty string when it has, or why it has not. The caller watches
         for its end from here on.
         """
-        spare = next((one for one in self._spares if one.is_ready), None)
+        ready = (one for one in self._spares if one.is_ready)
+        spare = next(ready, None) or next(iter(self._spares), None)
         if spare is None or self._script is None:
             return None
         if spare.touched_gpu():
@@ -288,8 +313,16 @@ class Nursery:
         self._reaper.forget(spare.pid)
         self._fill_later()
         self._failures = 0
-        self._send_order(spare, json.dumps(order).encode() + b"\n")
+        spare.order = json.dumps(order).encode() + b"\n"
+        if spare.is_ready:
+            self._send_order(spare, spare.order)
+        else:
+            self._loop.call_later(self.waking_seconds, self._give_up, spare)
         return spare.pid
+
+    def _give_up(self, spare: Spare) -> None:
+        if not spare.is_ready:
+            self._refuse(spare, f"it is not ready after {self.waking_seconds:g} s")
 
     def _send_order(self, spare: Spare, order: bytes) -> None:
         try:

@@ -184,6 +184,9 @@ class Stop:
     leave: bool = field(default=False, metadata=wire(Flag()))
     """Whether the SideCar shall end as well, with 0 unless the training failed by itself; as the
     first process of the container it ends that with it."""
+    coming: int = field(default=0, metadata=wire(Whole(0, MOST_GPUS)))
+    """How many processes are to run here after this stop, as far as that is decided; 0 if it is not.
+    So many spare interpreters are made while the job saves itself."""
     reason: str = field(default="", metadata=wire(Text()))
 
     @property
@@ -326,6 +329,8 @@ class Warmth:
     wanted: int = field(default=0, metadata=wire(Whole()))
     ready: int = field(default=0, metadata=wire(Whole()))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))
+    limit_bytes: int = field(default=0, metadata=wire(Whole()))
+    """How much memory they may take together; 0 while that is not known."""
 
 
 class Saving(str, Enum):
@@ -401,7 +406,7 @@ class State:
             version=0,
             progress=Progress(begun=self.progress.begun, stalled=self.progress.stalled),
             gpus=tuple(replace(gpu, utilization=0.0, memory_used=0) for gpu in self.gpus),
-            warmth=replace(self.warmth, memory_bytes=0),
+            warmth=replace(self.warmth, memory_bytes=0, limit_bytes=0),
             problems=tuple(Problem(problem.name, "") for problem in self.problems),
         )
 

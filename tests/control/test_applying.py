@@ -134,7 +134,7 @@ def test_who_was_told_nothing_is_told_to_stay_as_it_is(hands, place):
 def test_a_stop_is_the_end_of_the_generation_before(hands, place):
     scene = both(running(run(3, 0, peers=2)), ready(), message="it makes room")
     assert do(hands, place, scene, Halt(A0, checkpoint=True, leave=False)) == [
-        (A0, Stop(EPOCH, 4, "x", checkpoint=True, leave=False, reason="it makes room"))
+        (A0, Stop(EPOCH, 4, "x", checkpoint=True, leave=False, coming=1, reason="it makes room"))
     ]
 
 

@@ -13,12 +13,16 @@ class FakeSupervisor:
 
     def __init__(self) -> None:
         self.demanded: list[str] = []
+        self.prepared: list[int] = []
         self.attempt = 0
         self.run: Run | None = None
 
     def start(self, run: Run, attempt: int) -> None:
         self.run, self.attempt = run, attempt
         self.demanded.append(f"start {run.generation}")
+
+    def prepare(self, processes: int) -> None:
+        self.prepared.append(processes)
 
     def checkpoint(self) -> None:
         self.demanded.append("checkpoint")

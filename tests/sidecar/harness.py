@@ -88,6 +88,8 @@ class Harness:
         if call == "start":
             run = build_run(message["gpus"], message["processes"], message["port"])
             supervisor.start(run, message["attempt"])
+        elif call == "prepare":
+            supervisor.prepare(message["processes"])
         elif call == "facts":
             self.write("Facts", **self.facts())
         elif call == "leave":

@@ -22,6 +22,7 @@ from dlsidecar.events import (
     Kill,
     Leave,
     Lingering,
+    Prepare,
     RankEnded,
     Started,
     StartFailed,
@@ -84,6 +85,26 @@ def test_gpus_are_held_from_the_start_until_the_proof():
 def test_a_stop_before_any_run_is_carried_out_at_once():
     machine = after(Told(stop(1)))
     assert (machine.phase, machine.released) == (Phase.STOPPED, True)
+
+
+def test_spares_for_the_coming_width_are_asked_for_as_soon_as_it_is_known():
+    def prepared(*events):
+        *before, last = events
+        actions = react(after(*before), last).actions
+        return [action.processes for action in actions if isinstance(action, Prepare)]
+
+    assert prepared(*BEGUN, Told(run(2, gpus=4, processes=4))) == [4]
+    assert prepared(*BEGUN, Told(replace(stop(2), coming=3))) == [3]
+    assert prepared(*BEGUN, Told(stop(2))) == []
+    assert prepared(*BEGUN, Told(stop(2)), Told(run(3, gpus=4, processes=4))) == [4]
+    # Where nothing lives, the start itself comes at once.
+    assert prepared(Told(run(1))) == prepared(*CRASHED, Gone(1), Told(run(2))) == []
+
+
+def test_what_is_expected_to_come_after_a_stop_is_no_part_of_what_it_means():
+    told = after(*BEGUN, Told(replace(stop(2), coming=3)))
+    reaction = react(told, Told(replace(stop(2), coming=4)))
+    assert (reaction.refused, reaction.actions, reaction.machine) == (None, (), told)
 
 
 # --- the way down -------------------------------------------------------------------------
@@ -273,7 +294,7 @@ def test_a_stamp_does_not_make_a_crash_into_a_restart():
 
 
 def test_another_epoch_with_another_meaning_is_a_change():
-    assert done(*BEGUN, Told(run(1, epoch=2, gpus=1))) == [Checkpoint, ArmTimer]
+    assert done(*BEGUN, Told(run(1, epoch=2, gpus=1))) == [Checkpoint, ArmTimer, Prepare]
 
 
 def test_a_command_for_another_start_of_the_container_is_refused():

@@ -14,7 +14,7 @@ import pytest
 
 from dlsidecar.processes import Reaper
 from dlsidecar.warming import Nursery, Script, take_apart
-from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -101,6 +101,85 @@ def test_no_more_spares_wait_than_the_job_can_have_processes(drive, token, monke
     command = [sys.executable, trainer(), token]
     driver = drive_warm(drive, command, count=2, split="perGpu", most_spares=2)
     assert driver.facts()["warmth"]["wanted"] == 2
+
+
+# Takes a while, as PyTorch does, and says in a file that it was begun.
+SLOW = """
+import os, sys, time
+from pathlib import Path
+folder = Path(__file__).parent
+(folder / f"begun-{os.getpid()}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive, token):
+    driver = drive_warm(drive, [sys.executable, trainer(), token], split="perGpu")
+    driver.start()
+    driver.wait_for_log("ready")
+    driver.call("prepare", processes=4)
+    facts = driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 4, "three more")
+    assert facts["processes"][0]["exit_code"] is None
+    assert facts["warmth"]["limit_bytes"] > 0
+    driver.stop_all()
+    driver.start(2, gpus=4, processes=4)
+    driver.wait_for("Started", attempt=2)
+    assert [one["warm"] for one in driver.facts()["processes"]] == [True] * 4
+    driver.stop_all(2)
+    driver.start(3)
+    driver.wait_for("Started", attempt=3)
+    # As many as run are kept, and no more.
+    assert (
+        driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "one")["warmth"]["wanted"]
+        == 1
+    )
+    driver.stop_all(3)
+
+
+def test_one_that_still_imports_is_taken_when_its_start_comes(drive, token, script):
+    (script.parent / "slow.py").write_text(SLOW)
+    command = [sys.executable, str(script), "7", token]
+    driver = drive(command=command, preload=["slow"], extra_path=str(script.parent))
+    wait_until(lambda: list(script.parent.glob("begun-*")), what="the import")
+    driver.start()
+    (script.parent / "go").touch()
+    driver.wait_for("Started")
+    assert driver.wait_for("RankEnded")["exit_code"] == 7
+    assert driver.facts()["processes"][0]["warm"]
+    driver.wait_for("Gone")
+
+
+def test_one_that_breaks_while_its_start_waits_for_it_is_replaced_by_a_cold_one(
+    drive, token, script
+):
+    (script.parent / "slow.py").write_text(SLOW + "raise OSError('no such data')\n")
+    command = [sys.executable, str(script), "7", token]
+    driver = drive(command=command, preload=["slow"], extra_path=str(script.parent))
+    wait_until(lambda: list(script.parent.glob("begun-*")), what="the import")
+    driver.start()
+    (script.parent / "go").touch()
+    driver.wait_for("Started")
+    assert driver.wait_for("RankEnded")["exit_code"] == 7
+    facts = driver.facts()
+    assert not facts["processes"][0]["warm"]
+    assert "no such data" in facts["problems"][0]["message"]
+    driver.wait_for("Gone")
+
+
+def test_memory_for_too_few_is_told(drive, token):
+    command = [sys.executable, trainer(), token]
+    driver = drive(
+        command=command, preload=["colorsys"], split="perGpu", spare_memory_bytes=300 << 20
+    )
+    driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "a spare")
+    driver.start(gpus=3, processes=3)
+    driver.wait_for("Started")
+    # Until one was measured, it is taken to be large.
+    assert driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 3, "all")
+    driver.stop_all()
+    tight = drive(command=command, preload=["colorsys"], spare_memory_bytes=1 << 20)
+    assert "0 fit into 1 MiB" in tight.wait_for_problem("SparesLimited")["message"]
 
 
 def test_what_cannot_be_imported_is_named_and_the_start_is_cold(drive, token, script):

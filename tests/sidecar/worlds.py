@@ -27,6 +27,7 @@ from dlsidecar.events import (
     GraceOver,
     Interrupted,
     Leave,
+    Prepare,
     RankEnded,
     Started,
     StartFailed,
@@ -165,6 +166,8 @@ class World:
     def carry_out(self, action: Action) -> None:
         if isinstance(action, StartProcesses):
             self.begin(action)
+        elif isinstance(action, Prepare):
+            assert action.processes > 0
         elif isinstance(action, Checkpoint):
             assert self.machine.limits.saves
             assert not self.machine.follows
