@@ -110,7 +110,8 @@ GPUS: Final = Record(
 TRAINING: Final = Record(
     description=(
         "How long the job trains: a number of epochs or iterations, or until a target is reached,"
-        " whose time is predicted from the curve so far. With both, whatever comes first."
+        " whose time is predicted from the curve so far. With both, whatever comes first. Or"
+        " until its program ends, where its length is not known."
     ),
     required=True,
     remedy="say how long the job trains, such as training: {iterations: 10000}",
@@ -131,6 +132,13 @@ TRAINING: Final = Record(
             description="The number of training steps in one pass over the dataset.",
             minimum=1,
             maximum=10**9,
+        ),
+        "untilExit": Flag(
+            description=(
+                "Whether the length of the training is not known, and it is done when its program"
+                " ends well. Policies suppose a length then; a known one is better."
+            ),
+            default=False,
         ),
         "batchSize": Number(
             description=(

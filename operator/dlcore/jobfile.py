@@ -9,7 +9,7 @@ refused with everything that is wrong with it, not with the first thing.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlcore.jobrules import options_of
 from dlcore.jobschema import (
@@ -39,6 +39,14 @@ from dlcore.problems import Problem, WrongDocument, join, kind_of, plain, shown,
 from dlcore.profiles import JobType
 
 Fields = Mapping[str, Any]
+
+
+class Difference(NamedTuple):
+    """A field that has another value; ``None``: it is not there."""
+
+    path: str
+    old: Any
+    new: Any
 
 
 class JobFileError(WrongDocument):
@@ -103,14 +111,19 @@ def change_problems(old: Job, new: Job) -> list[Problem]:
     before, after = render(old)["spec"], render(new)["spec"]
     return [
         Problem(
-            path,
-            value,
+            each.path,
+            each.new,
             f"it cannot change while the job runs, because {because}",
             "change it back, or cancel the job and submit it anew",
         )
         for name, because in FIXED_FIELDS.items()
-        for path, value in _differences(before.get(name), after.get(name), f"spec.{name}")
+        for each in _differences(before.get(name), after.get(name), f"spec.{name}")
     ]
+
+
+def spec_differences(old: Job, new: Job) -> list[Difference]:
+    """Say in which fields of the spec two jobs differ, whether their defaults are written or not."""
+    return list(_differences(_rendered_spec(old), _rendered_spec(new), "spec"))
 
 
 # --- from a checked document to a job -----------------------------------------------------
@@ -182,6 +195,7 @@ def _training(training: Fields) -> Training:
         iterations_per_epoch=training.get("iterationsPerEpoch"),
         batch_size=training.get("batchSize", 0),
         target=_target(training.get("target")),
+        until_exit=training["untilExit"],
     )
 
 
@@ -320,6 +334,7 @@ def _rendered_training(training: Training) -> Fields:
         iterations=training.iterations if training.epochs is None else None,
         epochs=training.epochs,
         iterationsPerEpoch=training.iterations_per_epoch,
+        untilExit=training.until_exit or None,
         batchSize=training.batch_size or None,
         target=target
         and _given(
@@ -362,8 +377,8 @@ def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
 # --- from one job to another --------------------------------------------------------------
 
 
-def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what differs, as deep inside as it can be told, with its new value."""
+def _differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
+    """Yield what differs, as deep inside as it can be told."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in {**old, **new}:
             yield from _differences(old.get(name), new.get(name), join(path, name))
@@ -371,4 +386,4 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _differences(before, after, f"{path}[{index}]")
     elif old != new:
-        yield path, new
+        yield Difference(path, old, new)

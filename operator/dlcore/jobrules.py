@@ -133,14 +133,31 @@ GPU_RULES: Final = (
 
 # --- how long, and how one sees it --------------------------------------------------------
 
+_LIMITED: Final = "has(self.iterations) || has(self.epochs) || has(self.target)"
+
+
+def _is_limited(training: Fields) -> bool:
+    """Whether anything ends the training before its program does."""
+    return bool(_count_given(training, ("iterations", "epochs", "target")))
+
+
 TRAINING_RULES: Final = (
     Rule(
         name="length-is-given",
-        reads=("iterations", "epochs", "target"),
+        reads=("iterations", "epochs", "target", "untilExit"),
         message="does not say how long the job trains",
         remedy="give epochs with iterationsPerEpoch, or iterations, or a target",
-        holds=lambda training: bool(_count_given(training, ("iterations", "epochs", "target"))),
-        cel="has(self.iterations) || has(self.epochs) || has(self.target)",
+        holds=lambda training: _is_limited(training) or bool(training.get("untilExit")),
+        cel=f"{_LIMITED} || has(self.untilExit) && self.untilExit",
+    ),
+    Rule(
+        name="length-is-open-or-given",
+        reads=("iterations", "epochs", "target", "untilExit"),
+        at="untilExit",
+        message="says that the length is not known, and something else gives one",
+        remedy="leave untilExit out",
+        holds=lambda training: not (_is_limited(training) and training.get("untilExit")),
+        cel=f"!(has(self.untilExit) && self.untilExit && ({_LIMITED}))",
     ),
     Rule(
         name="length-is-given-once",

@@ -201,12 +201,14 @@ class Training:
     """How long a job trains: a number of iterations, or a target that is predicted by fitting."""
 
     iterations: int | None = None
-    """``None`` when only the target says."""
+    """``None`` when only the target says, or the length is not known."""
     epochs: int | None = None
     iterations_per_epoch: int | None = None
     batch_size: int = 0
     """Global, and the same over reshapes unless :class:`BatchRange` allows otherwise; 0: not said."""
     target: Target | None = None
+    until_exit: bool = False
+    """Whether its length is not known, and it is done when its program ends well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

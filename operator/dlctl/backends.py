@@ -115,7 +115,7 @@ class Backend(Protocol):
     def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
         """Submit jobs, all or none."""
 
-    def replace_job(self, document: Mapping[str, Any]) -> Json:
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
         """Give a job another spec; :class:`Conflict` if it is not the one that was read."""
 
     def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:

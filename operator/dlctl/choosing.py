@@ -237,4 +237,26 @@ def name_argument(*, several: bool = False, required: bool = True) -> Callable[[
         required=required,
         metavar=("NAME…" if required else "[NAME…]") if several else "NAME",
         shell_complete=complete_jobs,
+        callback=_read_names,
     )
+
+
+RESOURCES = ("dljob.dljob.io/", "dljobs.dljob.io/")
+"""What ``get -o name`` and kubectl print before a name. No namespace has dots."""
+
+
+def _read_names(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    typed: str | tuple[str, ...],
+) -> str | tuple[str, ...]:
+    """Take names as ``get -o name`` prints them, too."""
+    return read_name(typed) if isinstance(typed, str) else tuple(map(read_name, typed))
+
+
+def read_name(typed: str) -> str:
+    """Read the name of a job, as a user types it or ``get -o name`` prints it."""
+    for resource in RESOURCES:
+        if typed.startswith(resource):
+            return typed.removeprefix(resource)
+    return typed

@@ -166,6 +166,8 @@ def _wanted_training(training: Fields) -> str:
         parts.append(f"{training['epochs']} epochs of {training['iterationsPerEpoch']:,}")
     elif "iterations" in training:
         parts.append(f"{training['iterations']:,} iterations")
+    if training.get("untilExit"):
+        parts.append("until its program ends")
     target = training.get("target")
     if target:
         parts.append(f"until {target['metric']} is {target['value']}")

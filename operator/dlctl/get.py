@@ -9,15 +9,18 @@ from contextlib import suppress
 import click
 
 from dlcontrol import figures
+from dlcore.problems import listed
 from dlctl import texts
 from dlctl.backends import Backend, JobList, Json, NotThere
 from dlctl.choosing import name_argument, output_option, with_wide_backend
 from dlctl.forms import to_json, to_json_line, to_yaml
-from dlctl.jobviews import JobView, full_name
+from dlctl.jobviews import CANCELLING, PHASES, JobView, full_name
 from dlctl.messages import complain, say
 
-HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE")
-WIDE = ("PRIORITY", "ALLOCATION", "REASON")
+HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "DURATION", "AGE")
+WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
+GROWING = frozenset({"DURATION", "AGE"})
+"""Columns that change all the time, and are no news."""
 
 ROOM = 4
 """When watching, columns are wider by so much, because what comes may be longer."""
@@ -34,31 +37,57 @@ ROOM = 4
     metavar="LABELS",
     help="Only jobs with these labels: team=vision,tier!=batch,gpu in (a100,h100),!draft.",
 )
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    type=click.Choice((*PHASES, CANCELLING), case_sensitive=False),
+    help="Only jobs in this phase; may be given several times.",
+)
 @with_wide_backend
 def command(
-    backend: Backend, *, names: tuple[str, ...], output: str | None, watch: bool, selector: str
+    backend: Backend,
+    *,
+    names: tuple[str, ...],
+    output: str | None,
+    watch: bool,
+    selector: str,
+    phases: tuple[str, ...],
 ) -> int:
     """
     List jobs: all of them, or those that are named.
 
     The columns are the phase of a job, how many GPUs it has, how much of its training is done, how
-    fast it trains, when it is expected to be done, how often its GPUs were changed, and how long
-    ago it was submitted.
+    fast it trains, in what time it is expected to be done, how often its GPUs were changed, for how
+    long it has been at work since its first GPUs, and how long ago it was submitted. The wide list
+    also tells when it finished.
     """
     if names and selector:
         raise click.UsageError("names and --selector exclude each other; give one of them")
     listed = backend.list_jobs(selector)
     found, missing = _choose(backend, listed.items, names)
+    found = [item for item in found if _is_in(item, phases)]
     for name in missing:
         complain(f"{name}: there is no such job; dljob get lists those that are")
     if watch:
-        _Watch(output, found, backend.home).go_on(backend, selector, names, listed.version)
+        _Watch(output, found, backend.home, phases).go_on(backend, selector, names, listed.version)
     elif output in (None, "wide") and not found:
         if not missing:
-            say("There are no jobs." if not selector else "No job has these labels.")
+            say(_nothing(selector, phases))
     else:
         click.echo(_show(found, output, backend.home, single=len(names) == 1), nl=False)
     return 1 if missing else 0
+
+
+def _nothing(selector: str, phases: Sequence[str]) -> str:
+    if phases:
+        labelled = " with these labels" if selector else ""
+        return f"No job{labelled} is {listed(phases, 'or')}."
+    return "No job has these labels." if selector else "There are no jobs."
+
+
+def _is_in(item: Json, phases: Sequence[str]) -> bool:
+    return not phases or JobView.of(item).phase in phases
 
 
 def _choose(
@@ -111,13 +140,25 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         texts.speed(job.speed),
         eta_of(job, "-" if wide else ""),
         str(job.reshapes),
+        duration_of(job),
         texts.age(job.submitted_at),
     )
     if not wide:
         return row
     kind = f" ({job.gpu_type})" if job.gpu_type else ""
     where = " ".join(map(str, job.slices)) + kind if job.slices else texts.NOTHING
-    return (*row, str(job.priority), where, job.message or texts.NOTHING)
+    return (
+        *row,
+        texts.instant(job.finished_at),
+        str(job.priority),
+        where,
+        job.message or texts.NOTHING,
+    )
+
+
+def duration_of(job: JobView) -> str:
+    """Write for how long a job has been at work since its first GPUs, or was until its end."""
+    return texts.age(job.started_at, job.finished_at)
 
 
 def eta_of(job: JobView, between: str = "") -> str:
@@ -141,11 +182,14 @@ def progress_of(job: JobView) -> str:
 class _Watch:
     """Prints a row whenever a job has changed in something that is printed."""
 
-    def __init__(self, output: str | None, items: list[Json], home: str) -> None:
+    def __init__(
+        self, output: str | None, items: list[Json], home: str, phases: Sequence[str]
+    ) -> None:
         self._output = output
+        self._phases = phases
         self._home = home
         self._wide = output == "wide"
-        header = _header(wide=self._wide)
+        self._header = header = _header(wide=self._wide)
         rows = [row_of(JobView.of(item, home), wide=self._wide) for item in items]
         self._widths = [width + ROOM for width in texts.measure([header, *rows])]
         self._printed: dict[str, tuple[str, ...]] = {}
@@ -171,11 +215,16 @@ class _Watch:
         name = full_name(item, self._home)
         job = JobView.of(item, self._home)
         row = row_of(job, wide=self._wide)
-        # Its age changes all the time, and is no news.
-        news = (*row[:7], *row[8:])
+        if job.phase not in (self._phases or (job.phase,)) and name not in self._printed:
+            return
+        cells = zip(self._header, row, strict=True)
+        news = tuple(cell for column, cell in cells if column not in GROWING)
         if self._printed.get(name) == news and self._output in (None, "wide"):
             return
         self._printed[name] = news
+        if self._phases and job.phase not in self._phases:
+            # Its last row says where it went; it is heard of again when it comes back.
+            del self._printed[name]
         self._print(self._write(item, row))
 
     def _write(self, item: Json, row: tuple[str, ...]) -> str:

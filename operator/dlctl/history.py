@@ -2,8 +2,6 @@
 ``dljob history``: each change of a job's GPUs with its cause and cost, and what else happened to it.
 """
 
-import time
-
 import click
 
 from dlctl import texts
@@ -49,7 +47,7 @@ def command(backend: Backend, *, name: str, limit: int, output: str | None) -> N
 def _row(entry: Json, *, wide: bool) -> tuple[str, ...]:
     cost = entry.get("costSeconds")
     return (
-        time.strftime("%m-%d %H:%M:%S", time.localtime(read_time(entry["at"]))),
+        texts.instant(read_time(entry["at"])),
         entry["kind"],
         _where_to(entry, wide=wide),
         f"{cost:.1f}s" if cost is not None else texts.NOTHING,

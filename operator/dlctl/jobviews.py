@@ -10,8 +10,21 @@ from typing import Any, NamedTuple
 from dlcontrol.figures import in_ranges
 from dlctl.backends import Json
 
-__all__ = ["CANCELLING", "FINAL", "JobView", "Slice", "full_name", "in_ranges", "read_time"]
+__all__ = [
+    "CANCELLING",
+    "FINAL",
+    "PHASES",
+    "JobView",
+    "Slice",
+    "full_name",
+    "in_ranges",
+    "read_time",
+]
 
+PHASES = (
+    *("Submitted", "Queued", "Initialized", "Running", "Adjusting", "Suspended"),
+    *("Completed", "Failed"),
+)
 CANCELLING = "Cancelling"
 FINAL = frozenset({"Completed", "Failed"})
 
@@ -56,6 +69,11 @@ class JobView:
     @property
     def is_final(self) -> bool:
         return self.phase in FINAL
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its user wants it to have no GPUs."""
+        return bool(self.spec.get("suspend", False))
 
     @property
     def status(self) -> Mapping[str, Any]:

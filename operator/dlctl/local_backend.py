@@ -75,8 +75,10 @@ class LocalBackend:
         answer = self._client.ask("POST", ("jobs",), query=query, body=_list(documents))
         return Created(answer["items"], answer["notices"])
 
-    def replace_job(self, document: Mapping[str, Any]) -> Json:
-        return self._ask("PUT", "jobs", full_name(document), body=document)
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
+        parts = ("jobs", full_name(dict(document)))
+        query = {"dryRun": "true"} if dry_run else None
+        return self._client.ask("PUT", parts, query=query, body=document)
 
     def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
         query = {"keepCheckpoints": "true"} if keep_checkpoints else None

@@ -30,7 +30,7 @@ def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int 
 
     Of a job that was on several nodes each line begins with the node, unless one is named.
     """
-    printer = _Printer(several=not node and len(backend.list_log_nodes(name)) > 1)
+    printer = Printer(several=not node and len(backend.list_log_nodes(name)) > 1)
     for line in backend.read_logs(name, LogQuery(node, lines, follow)):
         printer.print(line)
         if follow:
@@ -41,10 +41,10 @@ def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int 
         say(f"{name} has written nothing{'' if is_over else ' yet; -f waits for it'}")
 
 
-class _Printer:
+class Printer:
     """Prints lines as they were written, with their nodes as soon as there are several."""
 
-    def __init__(self, *, several: bool) -> None:
+    def __init__(self, *, several: bool = False) -> None:
         self.nodes: set[str] = set()
         self._several = several
         self._written = sys.stdout.buffer

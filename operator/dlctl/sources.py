@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlctl.backends import Json
+from dlctl.backends import BackendError, Json
+from dlctl.messages import complain
 
 KIND = "DLJob"
 STDIN = "-"
@@ -77,3 +78,19 @@ def check(sources: Sequence[Source]) -> list[Json]:
     if lines:
         raise WrongJobs(lines)
     return [source.document for source in sources]
+
+
+def refuse(error: BackendError, places: Sequence[str]) -> None:
+    """Raise what a backend says of documents as what is wrong in their files; else as it is."""
+    if not error.complaints:
+        raise error
+    raise WrongJobs(
+        [f"{places[each.document]}: {each.line}" for each in error.complaints]
+    ) from error
+
+
+def tell(wrong: WrongJobs) -> int:
+    """Tell all that is wrong, and return the exit status."""
+    for line in wrong.lines:
+        complain(line)
+    return 1

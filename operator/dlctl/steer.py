@@ -4,43 +4,47 @@
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import click
 
-from dlctl.backends import Away, Backend, BackendError, Conflict, Json, NotThere
-from dlctl.choosing import name_argument, with_backend
-from dlctl.jobviews import JobView
+from dlctl.backends import Away, Backend, BackendError, Json, NotThere
+from dlctl.changing import change_job
+from dlctl.choosing import with_backend
+from dlctl.jobviews import CANCELLING, JobView
 from dlctl.messages import complain
-
-ATTEMPTS = 5
-"""So often a change is tried again that somebody else got in the way of."""
+from dlctl.selecting import Selection, with_selection
 
 LOOK_S = 0.3
 
 
 @click.command("suspend")
-@name_argument(several=True)
+@with_selection()
 @with_backend
-def suspend(backend: Backend, *, names: tuple[str, ...]) -> int:
+def suspend(backend: Backend, *, selection: Selection) -> int:
     """
     Take all GPUs from jobs. They save themselves, and wait until they are resumed.
     """
-    return _for_each(names, lambda name: _set_suspended(backend, name, suspended=True))
+    names = selection.find(
+        backend, "suspend", applies=lambda job: not job.is_final and not job.is_suspended
+    )
+    return for_each(names, lambda name: _set_suspended(backend, name, suspended=True))
 
 
 @click.command("resume")
-@name_argument(several=True)
+@with_selection()
 @with_backend
-def resume(backend: Backend, *, names: tuple[str, ...]) -> int:
+def resume(backend: Backend, *, selection: Selection) -> int:
     """
     Put suspended jobs into the queue again, at the place that they had.
     """
-    return _for_each(names, lambda name: _set_suspended(backend, name, suspended=False))
+    names = selection.find(
+        backend, "resume", applies=lambda job: not job.is_final and job.is_suspended
+    )
+    return for_each(names, lambda name: _set_suspended(backend, name, suspended=False))
 
 
 @click.command("cancel")
-@name_argument(several=True)
+@with_selection()
 @click.option("--wait", is_flag=True, help="Return when nothing is left of them.")
 @click.option(
     "--keep-checkpoints",
@@ -48,21 +52,22 @@ def resume(backend: Backend, *, names: tuple[str, ...]) -> int:
     help="Keep the job's own folder of checkpoints; a job of the same name goes on from there.",
 )
 @with_backend
-def cancel(backend: Backend, *, names: tuple[str, ...], wait: bool, keep_checkpoints: bool) -> int:
+def cancel(backend: Backend, *, selection: Selection, wait: bool, keep_checkpoints: bool) -> int:
     """
     End jobs, without saving them, and forget them and their logs.
 
     On one machine the checkpoints in a job's own folder ($DLJOB_CHECKPOINT_DIR) are removed with it,
     unless you keep them. Elsewhere, and on a cluster, checkpoints stay where they are.
     """
+    names = selection.find(backend, "cancel", applies=lambda job: job.phase != CANCELLING)
     keep = keep_checkpoints
-    status = _for_each(names, lambda name: _cancel(backend, name, keep_checkpoints=keep))
+    status = for_each(names, lambda name: _cancel(backend, name, keep_checkpoints=keep))
     if wait:
         _wait_until_gone(backend, names)
     return status
 
 
-def _for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
+def for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
     """Do what can be done, and tell of the rest."""
     status = 0
     for name in names:
@@ -77,27 +82,14 @@ def _for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
 
 
 def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
-    """Read, change and write it; once more if somebody else has changed it in between."""
-    for _ in range(ATTEMPTS - 1):
-        with suppress(Conflict):
-            return _try_to_set_suspended(backend, name, suspended=suspended)
-    return _try_to_set_suspended(backend, name, suspended=suspended)
+    def alter(document: Json) -> Json:
+        if JobView.of(document).is_suspended is suspended:
+            return document
+        return {**document, "spec": {**document["spec"], "suspend": suspended}}
 
-
-def _try_to_set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
-    document = backend.get_job(name)
-    job = JobView.of(document, backend.home)
-    if job.is_final:
-        remedy = "submit it under another name to train it again"
-        raise BackendError(f"{name} is {job.phase} already; {remedy}")
-    if bool(job.spec.get("suspend", False)) is suspended:
+    if not change_job(backend, name, alter).is_change:
         return "is suspended already" if suspended else "is not suspended"
-    backend.replace_job(_with_suspend(document, suspended=suspended))
     return "suspended" if suspended else "resumed"
-
-
-def _with_suspend(document: Json, *, suspended: bool) -> Json:
-    return {**document, "spec": {**document["spec"], "suspend": suspended}}
 
 
 def _cancel(backend: Backend, name: str, *, keep_checkpoints: bool) -> str:

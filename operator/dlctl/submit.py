@@ -11,8 +11,8 @@ from dlctl.backends import Backend, BackendError, Json
 from dlctl.choosing import output_option, with_backend
 from dlctl.forms import to_json, to_yaml
 from dlctl.jobviews import full_name
-from dlctl.messages import complain, say
-from dlctl.sources import WrongJobs, check, iter_sources
+from dlctl.messages import say
+from dlctl.sources import WrongJobs, check, iter_sources, refuse, tell
 
 
 @click.command("submit")
@@ -34,24 +34,16 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
     sources = [source for name in files for source in iter_sources(name)]
     try:
         documents = check(sources)
-        if dry_run:
-            _preview(backend, documents, output)
-        else:
-            _submit(backend, documents, output)
+        try:
+            if dry_run:
+                preview(backend, documents, output)
+            else:
+                _submit(backend, documents, output)
+        except BackendError as error:
+            refuse(error, [source.place for source in sources])
     except WrongJobs as wrong:
-        return _tell(wrong.lines)
-    except BackendError as error:
-        if not error.complaints:
-            raise
-        places = [source.place for source in sources]
-        return _tell([f"{places[each.document]}: {each.line}" for each in error.complaints])
+        return tell(wrong)
     return 0
-
-
-def _tell(lines: Sequence[str]) -> int:
-    for line in lines:
-        complain(line)
-    return 1
 
 
 # --- doing --------------------------------------------------------------------------------
@@ -71,7 +63,8 @@ def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> 
         click.echo(f"dljob.dljob.io/{name}" if output == "name" else f"{name} submitted")
 
 
-def _preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+def preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    """Print what would be decided now if these jobs were submitted."""
     plan = backend.preview(documents)
     for notice in plan.notices:
         say(f"note: {notice}")

@@ -19,6 +19,7 @@ __all__ = [
     "align",
     "duration",
     "indent",
+    "instant",
     "is_coloured",
     "measure",
     "moment",
@@ -86,6 +87,13 @@ def age(since: float | None, now: float | None = None) -> str:
     if since is None:
         return NOTHING
     return duration((time.time() if now is None else now) - since)
+
+
+def instant(at: float | None) -> str:
+    """Write a time of a column, in the zone of this machine."""
+    if at is None:
+        return NOTHING
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(at))
 
 
 def moment(at: float | None) -> str:

@@ -71,13 +71,18 @@ class LazyGroup(click.Group):
 
 VERBS = {
     "Jobs": {
+        "run": Verb("run", "Run a training command as a job, without a file."),
         "submit": Verb("submit", "Submit jobs, or ask what would become of them."),
+        "apply": Verb("apply", "Submit jobs, and change those that are there already."),
         "get": Verb("get", "List jobs, once or as they change."),
         "describe": Verb("describe", "Tell everything about a job."),
         "why": Verb("why", "Explain what a job does now, or why it waits."),
         "history": Verb("history", "List what was decided about a job, with cause and cost."),
         "logs": Verb("logs", "Print the output of a job's training."),
         "exec": Verb("execute", "Run a command on the GPUs that a job has."),
+        "wait": Verb("wait", "Wait until jobs are in a phase, have a condition, or are gone."),
+        "set": Verb("assign", "Change the GPUs and the priority of jobs."),
+        "edit": Verb("edit", "Change a job in your editor."),
         "suspend": Verb("steer:suspend", "Take all GPUs from jobs until they are resumed."),
         "resume": Verb("steer:resume", "Put suspended jobs into the queue again."),
         "cancel": Verb("steer:cancel", "End jobs and forget them."),

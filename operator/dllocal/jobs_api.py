@@ -190,7 +190,7 @@ class JobsApi:
         return web.json_response(answer, status=201)
 
     async def change(self, request: web.Request) -> web.Response:
-        """Give a job another spec, as far as it may change while it runs."""
+        """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""
         entry = self._find(request)
         document = await read_body(request)
         job = parse(document, 0)
@@ -204,6 +204,8 @@ class JobsApi:
             )
         if entry.cancelled:
             raise Refused(409, f"{entry.job.id} is cancelled; submit it anew when it is gone")
+        if "dryRun" in request.query:
+            return web.json_response(self._document(entry))
         changed = self._registry.change(entry, _as_written(document))
         self._stage.wake()
         return web.json_response(self._document(changed))

@@ -167,11 +167,7 @@ class ApiServer:
 
         If it is ``strict``, fields that the API server does not know are not dropped but refused.
         """
-        query = {"fieldManager": self._manager}
-        if dry_run:
-            query["dryRun"] = "All"
-        if strict:
-            query["fieldValidation"] = "Strict"
+        query = self._query_for_writing(dry_run=dry_run, strict=strict)
         return await self._ask("POST", resource.path(namespace), query=query, body=document)
 
     async def apply(
@@ -218,11 +214,26 @@ class ApiServer:
         )
 
     async def replace(
-        self, resource: Resource, document: Mapping[str, Any], namespace: str = ""
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        dry_run: bool = False,
+        strict: bool = False,
     ) -> Json:
         """Write the whole object, if it is still of the version that the document says."""
         path = resource.path(namespace, document["metadata"]["name"])
-        return await self._ask("PUT", path, query={"fieldManager": self._manager}, body=document)
+        query = self._query_for_writing(dry_run=dry_run, strict=strict)
+        return await self._ask("PUT", path, query=query, body=document)
+
+    def _query_for_writing(self, *, dry_run: bool, strict: bool) -> dict[str, str]:
+        query = {"fieldManager": self._manager}
+        if dry_run:
+            query["dryRun"] = "All"
+        if strict:
+            query["fieldValidation"] = "Strict"
+        return query
 
     async def delete(
         self,

@@ -53,11 +53,12 @@ def test_jobs_are_listed_as_kubectl_does(busy):
     result = busy("get")
     assert (result.status, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0].split() == [
-        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"),
+        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "DURATION", "AGE"),
     ]
     runs, waits = table(result.stdout)
     assert runs.pop("ETA") in ("4m8s", "4m9s", "4m10s")
     assert runs.pop("AGE").endswith("s")
+    assert runs.pop("DURATION").endswith("s")
     assert runs == {
         "NAME": "runs",
         "PHASE": "Running",

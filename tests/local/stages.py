@@ -244,6 +244,13 @@ class Staged:
 
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(30.0)
 
+    def until_submitted(self, name: str) -> None:
+        """Wait until there is a job of this name; there is in the end, or the test fails."""
+        end = time.monotonic() + 60.0
+        while not self.do(lambda stage: JobId(name) in stage.registry.entries):
+            assert time.monotonic() < end, f"{name} is not submitted"
+            time.sleep(0.02)
+
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ending.set)

@@ -102,9 +102,13 @@ class ClusterBackend:
             )
         return Created([_shown(item) for item in made], _notices(documents))
 
-    def replace_job(self, document: Mapping[str, Any]) -> Json:
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
         namespace = document["metadata"]["namespace"]
-        return _shown(self._asker.ask(lambda api: api.replace(DLJOBS, document, namespace)))
+        return _shown(
+            self._asker.ask(
+                lambda api: api.replace(DLJOBS, document, namespace, dry_run=dry_run, strict=True)
+            )
+        )
 
     def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:  # noqa: ARG002 - volumes outlive jobs
         document = self.get_job(name)

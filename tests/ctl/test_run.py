@@ -1,0 +1,170 @@
+"""``dljob run``: a command becomes a job, and its terminal follows it."""
+
+import os
+import sys
+
+import pytest
+import yaml
+
+from dlcore import jobfile
+from dlcore.model import CauseCode, JobId, Phase
+from dlctl.drafting import USUAL_PROGRESS, name_of
+from tests.ctl.running import Live
+from tests.ctl.terminals import Terminal
+from tests.local.ups import going
+
+TRAIN = """
+import sys, time
+for step in range(1, int(sys.argv[1]) + 1):
+    print(f"step {step}", flush=True)
+    time.sleep(0.05)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def test_the_job_is_printed_as_the_file_that_would_be_submitted(played):
+    result = played(
+        *("run", "--dry-run", "-o", "yaml", "--gpus", "1,2,4", "--framework", "pytorch"),
+        *("--checkpoint", "ckpt", "--checkpoint-signal", "SIGUSR1", "--priority", 3),
+        *("--iterations", 500, "--batch-size", 64, "--model", "resnet18", "-e", "LR=0.1"),
+        *("--label", "team=vision", "--deadline", "8h", "--retries", 2),
+        *("--", "python", "-u", "lib/Train_Net.py", "--epochs", "3"),
+    )
+    assert (result.status, result.stderr) == (0, "")
+    document = yaml.safe_load(result.stdout)
+    job = jobfile.parse(document, require_template=True)
+    assert (job.id, job.gpus.options, job.priority) == ("train-net", (1, 2, 4), 3)
+    assert (job.checkpoint.signal, job.checkpoint.confirm) == ("SIGUSR1", "file")
+    # Where it is submitted from, a relative folder begins.
+    assert job.checkpoint.path == str(played.folder / "ckpt")
+    assert job.training.iterations == 500
+    assert (job.limits.backoff_limit, job.limits.active_deadline_seconds) == (2, 28_800)
+    (trainer,) = document["spec"]["template"]["spec"]["containers"]
+    assert trainer["command"] == ["python", "-u", "lib/Train_Net.py", "--epochs", "3"]
+    assert trainer["env"] == [{"name": "LR", "value": "0.1"}]
+    # It is a file like any other.
+    path = played.folder / "printed.yaml"
+    path.write_text(result.stdout, encoding="utf-8")
+    assert played("submit", path).stdout == "train-net submitted\n"
+
+
+def test_without_options_it_is_one_gpu_and_an_unknown_length(played):
+    result = played("run", "--dry-run", "-o", "json", "--", "./train.sh")
+    job = jobfile.parse(result.data, require_template=True)
+    assert (job.id, job.gpus.options, job.training.until_exit) == ("train", (1,), True)
+    preview = played("run", "--dry-run", "--", "./train.sh")
+    assert preview.stdout.startswith("train starts on 1 GPU on n1")
+    assert played("get").stderr == "There are no jobs.\n"
+    assert "until its program ends" in describe(played, result.data)
+
+
+def describe(played, document):
+    played("submit", played.file(document))
+    return played("describe", document["metadata"]["name"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["python", "train.py"], "train"),
+        (["python", "-m", "lib.nets.train"], "train"),
+        (["torchrun", "--nproc", "4", "a/Fine_Tune.py", "x.py"], "fine-tune"),
+        (["/usr/bin/true"], "true"),
+        (["___"], "job"),
+        (["x" * 90 + ".py"], "x" * 40),
+    ],
+)
+def test_a_job_is_named_by_its_script(words, name):
+    assert name_of(words) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("step 12 loss 0.3", "12"),
+        ("[Iter: 12/100]", "12"),
+        ("Iteration=12", "12"),
+        (" 12%|#2        | 12/100 [00:01<00:07]", "12"),
+        ("epoch 3", None),
+        ("| 0.5 | 12 |", None),
+        ("steps", None),
+    ],
+)
+def test_the_usual_lines_tell_the_progress(line, step):
+    import re
+
+    found = re.search(USUAL_PROGRESS, line)
+    assert (found and found["iteration"]) == step
+
+
+def test_what_is_wrong_is_told_by_field(played):
+    result = played("run", "--name", "Not A Name", "--", "true")
+    assert (result.status, result.stderr.startswith("dljob: run: metadata.name:")) == (1, True)
+    assert played("run", "--gpus", "1", "--max-gpus", "2", "--", "true").status == 2
+    assert played("run", "-e", "NOT_SET_ANYWHERE", "--", "true").status == 2
+    assert played("run", "--label", "x", "--", "true").status == 2
+    assert played("run").status == 2
+
+
+def test_names_that_are_taken_are_counted_unless_they_are_given(played):
+    assert played("run", "--detach", "--", "python", "a.py").stdout == "a submitted\n"
+    assert played("run", "--detach", "--", "python", "a.py").stdout == "a-2 submitted\n"
+    result = played("run", "--detach", "-o", "name", "--", "python", "a.py")
+    assert result.stdout == "dljob.dljob.io/a-3\n"
+    result = played("run", "--detach", "--name", "a", "--", "python", "a.py")
+    assert result.status == 1
+    assert 'metadata.name: "a" is a job already' in result.stderr
+
+
+def test_while_it_waits_it_is_told_why_and_then_what_it_writes(played):
+    with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
+        played.up.until_submitted("a")
+        played.do("take", "a", CauseCode.NO_ROOM, message="waits: needs a GPU")
+        played.do("give", "a", {"n1": (0,)})
+        folder = played.up.root / "jobs" / "a"
+        folder.mkdir(parents=True)
+        (folder / "n1.log").write_text("step 1\n", encoding="utf-8")
+        assert live.line() == "step 1\n"
+        played.do("record", "a", phase=Phase.FAILED, exit_code=9, message="rank 0 broke")
+        end = live.rest()
+        assert end.status == 9
+        assert end.stderr.endswith("a is Failed: rank 0 broke\n")
+
+
+def test_a_job_that_is_cancelled_by_another_is_told(played):
+    with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
+        played.up.until_submitted("a")
+        played.up.do(lambda stage: stage.registry.forget(JobId("a")))
+        end = live.rest()
+        assert (end.status, end.stderr.endswith("a was cancelled\n")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_cancelled"), [("c\n", True), ("d\n", False), ("\n", False), ("\x03", False)]
+)
+def test_ctrl_c_asks_and_a_second_one_leaves_the_job_running(played, typed, is_cancelled):
+    words = ("run", "--state", played.up.root, "--", "python", "a.py")
+    with Terminal(*words, cwd=played.folder) as terminal:
+        terminal.until("a submitted")
+        terminal.type("\x03")
+        terminal.until("Leave a running (d, detach) or end it (c, cancel)?")
+        terminal.type(typed)
+        assert terminal.status() == 130
+        told = "a cancelled" if is_cancelled else "a goes on: dljob logs -f a shows what it writes"
+        assert told in terminal.seen
+    job = played("get", "a", "-o", "json").data
+    assert job["status"].get("cancelled", False) is is_cancelled
+
+
+@pytest.mark.processes
+def test_ordinary_scripts_run_and_pass_their_exit_status_on(root):
+    script = root / "train.py"
+    script.write_text(TRAIN, encoding="utf-8")
+    with going(root / "state", "--gpus", 2) as up:
+        good = up("run", "--", sys.executable, script, 3, 0)
+        assert (good.status, good.stdout) == (0, "step 1\nstep 2\nstep 3\n")
+        assert "train is Completed" in good.stderr
+        bad = up("run", "--", sys.executable, script, 1, 7)
+        assert (bad.status, bad.stdout) == (7, "step 1\n")
+        assert "train-2 is Failed" in bad.stderr
+        assert os.fsdecode(script) in up("describe", "train").stdout
