@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dlsim import plots
+from dlsim.looks import FORMATS
 
 
 def describe_machine() -> dict[str, Any]:
@@ -108,9 +109,9 @@ def draw_rows(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format that the end of the path names; the same one as the same bytes."""
-    form = next((each for each in plots.FORMATS if path.suffix == f".{each}"), None)
+    form = next((each for each in FORMATS if path.suffix == f".{each}"), None)
     if form is None:
-        wanted = " or ".join(f".{each}" for each in plots.FORMATS)
+        wanted = " or ".join(f".{each}" for each in FORMATS)
         raise click.UsageError(f"--plot wants a file that ends in {wanted}, not {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(plots.render(figure, form))

@@ -16,6 +16,7 @@ from dlcontrol.settings import read_numbers
 from dlsim import policyfile
 from dlsim.clusters import Machines, fill_nodes, parse_cluster
 from dlsim.comparing.summing import GROUPS
+from dlsim.looks import FORMATS, Format
 from dlsim.simulating import Contestant
 
 Value = TypeVar("Value")
@@ -131,6 +132,16 @@ def read_costs(text: str) -> tuple[float, ...]:
 def read_errors(text: str) -> tuple[float, ...]:
     """Read several errors."""
     return _read_several(text, read_error)
+
+
+@_option_type
+def read_formats(text: str) -> tuple[Format, ...]:
+    """Read in which formats pictures are written."""
+    wanted = text.split(",")
+    for name in wanted:
+        if name not in FORMATS:
+            raise ValueError(f"{name!r} is none of {', '.join(FORMATS)}")
+    return tuple(form for form in FORMATS if form in wanted)
 
 
 @_option_type

@@ -21,13 +21,14 @@ from dlctl import arguments, comparisons, leaderboard, printing, writing
 from dlctl.bars import Bar, progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import INTERRUPTED, say
-from dlctl.scenarios import CLUSTER, OUTPUT, PART, SPEEDS, take_scenario, takes
+from dlctl.scenarios import CLUSTER, OUTPUT, PART, PICTURES, SPEEDS, take_scenario, takes
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, Result, run_tasks
 from dlsim.comparing.suite import PARTS, load_suite, plan_suite
 from dlsim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
+from dlsim.looks import LOOKS, Format, Look
 
 USUAL = "max-min"
 """With what all policies are compared if nothing is said of it: a policy that needs no knowledge."""
@@ -38,7 +39,7 @@ JOURNAL = "compare.jsonl"
 WITH_SUITE = frozenset(
     {
         *("suite", "policies", "all_policies", "parts", "window", "references", "by"),
-        *("processes", "resume", "output", "plot", "write"),
+        *("processes", "resume", "output", "plot", "formats", "look", "write"),
     }
 )
 """The options that leave the suite what it is; a smaller window is for trying it."""
@@ -55,6 +56,8 @@ class Display:
     references: tuple[str, ...]
     output: str
     plot: Path | None
+    formats: tuple[Format, ...]
+    look: Look
     page: Callable[[Sequence[Values]], str] | None = None
     """What writes the page of the suite."""
     write: Path | None = None
@@ -172,9 +175,10 @@ class Display:
     is_flag=False,
     flag_value="plots",
     metavar="[DIR]",
-    help="Also draw the comparison, as PNG and SVG into DIR, or into plots/. The word behind it is "
+    help="Also draw the comparison, as PNG and SVG, into DIR or plots/. The word behind it is "
     "taken for DIR, so without DIR put it last.",
 )
+@takes(PICTURES)
 def command(**given: Any) -> int:
     """
     Play every TRACE under every policy, and sum up how they compare.
@@ -226,6 +230,8 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
         references=find_references(given, names, names[0] if given["policies"] else USUAL),
         output=given["output"],
         plot=given["plot"],
+        formats=given.pop("formats"),
+        look=LOOKS[given.pop("look")],
     )
     # Each axis takes the place of the option of one scenario.
     one = {name: value for name, value in given.items() if name != "sizes"}
@@ -250,6 +256,8 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
         references=find_references(given, names, suite.reference),
         output=given["output"],
         plot=given["plot"],
+        formats=given.pop("formats"),
+        look=LOOKS[given.pop("look")],
         page=lambda rows: leaderboard.write_page(suite, rows, made),
         write=given["write"],
     )
@@ -368,8 +376,9 @@ def show(rows: Sequence[Values], display: Display) -> None:
             comparisons.TITLES[figure]: ratios_of(rows, figure, display.references)
             for figure in FIGURES
         }
-        figure = plots.draw_ratios(panels, reference=" / ".join(display.references))
-        write_pictures(display.plot, {"comparison": figure})
+        reference = " / ".join(display.references)
+        figure = plots.draw_ratios(panels, reference=reference, look=display.look)
+        write_pictures(display.plot, {"comparison": figure}, display.formats)
     if display.output == "json":
         text = to_json(rows)
     elif display.output == "csv":

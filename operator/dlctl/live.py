@@ -69,7 +69,7 @@ LONGEST_SILENCE_S = 60.0
 ALLOWED = frozenset(
     {
         *("policies", "profiles", "mechanism", "restart_cost", "period", "seed"),
-        *("speed_error", "size_error", "sizes", "output", "jobs_out", "plot"),
+        *("speed_error", "size_error", "sizes", "output", "jobs_out", "plot", "formats", "look"),
     }
 )
 """The options of ``dljob simulate`` that mean something of a live system."""

@@ -1,10 +1,10 @@
 """
-Pictures into a folder: each as PNG, to look at, and as SVG, to put into a paper.
+Pictures into a folder: as PNG, to look at, as SVG and as PDF, to put into a page or a paper.
 
 Imported only by those who draw, because matplotlib takes its time to load.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -12,12 +12,15 @@ from matplotlib.figure import Figure
 from dlctl import writing
 from dlctl.messages import say
 from dlsim import plots
+from dlsim.looks import USUAL, Format
 
 
-def write_pictures(folder: Path, figures: Mapping[str, Figure]) -> None:
+def write_pictures(
+    folder: Path, figures: Mapping[str, Figure], forms: Sequence[Format] = USUAL
+) -> None:
     """Write all of them, each whole or not at all."""
     for name, figure in figures.items():
-        for form in plots.FORMATS:
+        for form in forms:
             writing.write_bytes(folder / f"{name}.{form}", plots.render(figure, form))
-    count = len(figures) * len(plots.FORMATS)
+    count = len(figures) * len(forms)
     say(f"{count} pictures are in {folder}/" if count else "there is nothing to draw")

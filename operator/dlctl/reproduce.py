@@ -12,7 +12,9 @@ from dlctl import printing, writing
 from dlctl.bars import progress_bar
 from dlctl.forms import to_json
 from dlctl.messages import say
+from dlctl.scenarios import PLOT_FORMAT, takes
 from dlctl.streams import divert_libraries
+from dlsim.looks import Format
 from dlsim.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
 from dlsim.reproducing.findings import Row
 
@@ -40,9 +42,10 @@ from dlsim.reproducing.findings import Row
     is_flag=False,
     flag_value="plots",
     metavar="[DIR]",
-    help="Also draw them, as PNG and SVG into DIR, or into plots/. The word behind it is taken for "
+    help="Also draw them, as PNG and SVG, into DIR or plots/. The word behind it is taken for "
     "DIR, so without DIR put it last.",
 )
+@takes(PLOT_FORMAT)
 @click.option(
     "--traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -50,7 +53,13 @@ from dlsim.reproducing.findings import Row
     help="Play the traces in DIR instead of the shipped ones; for afs: philly_CLUSTER.csv.",
 )
 def command(
-    name: str, *, is_whole: bool, output: str, plot: Path | None, traces: Path | None
+    name: str,
+    *,
+    is_whole: bool,
+    output: str,
+    plot: Path | None,
+    formats: tuple[Format, ...],
+    traces: Path | None,
 ) -> None:
     """
     Play the evaluation of a paper again and print its own figures beside ours.
@@ -73,7 +82,7 @@ def command(
         # Not at the top, because it takes longer to load than most commands take to run.
         from dlctl.pictures import write_pictures  # noqa: PLC0415
 
-        write_pictures(plot, reproduction.draw())
+        write_pictures(plot, reproduction.draw(), formats)
     for note in reproduction.notes:
         say(note)
     click.echo(show_rows(reproduction.rows, output), nl=False)

@@ -18,6 +18,7 @@ from dlcore.model import Mechanism
 from dlctl import arguments, printing
 from dlsim.clusters import fill_nodes
 from dlsim.costs import DEFAULT_COSTS
+from dlsim.looks import FORMATS, LOOKS, USUAL
 from dlsim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, Scenario
 from dlsim.worlds import WORLDS
 
@@ -245,6 +246,32 @@ TROUBLE: Options = (
     ),
 )
 """Failing nodes, and limits of namespaces."""
+
+PLOT_FORMAT: Options = (
+    click.option(
+        "--plot-format",
+        "formats",
+        type=arguments.read_formats,
+        default=",".join(USUAL),
+        show_default=True,
+        metavar="FORMAT[,…]",
+        help=f"How pictures are written: {', '.join(FORMATS)}.",
+    ),
+)
+"""In which formats pictures are written."""
+
+PICTURES: Options = (
+    *PLOT_FORMAT,
+    click.option(
+        "--plot-width",
+        "look",
+        type=click.Choice(list(LOOKS)),
+        default="page",
+        show_default=True,
+        help="How wide pictures are: as a page (7 inches), or as one column of a paper in two columns (3.4).",
+    ),
+)
+"""How pictures look."""
 
 OUTPUT: Options = (
     click.option(

@@ -27,6 +27,7 @@ from dlctl.scenarios import (
     KNOWLEDGE,
     OUTPUT,
     PART,
+    PICTURES,
     SPEEDS,
     TROUBLE,
     take_scenario,
@@ -34,6 +35,7 @@ from dlctl.scenarios import (
 )
 from dlctl.streams import divert_libraries
 from dlsim.errors import BadInput
+from dlsim.looks import LOOKS, Format
 from dlsim.premises import list_premises
 from dlsim.records import Record, Series
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
@@ -58,6 +60,8 @@ class Options:
     output: str
     jobs_out: Path | None
     plot: Path | None
+    formats: tuple[Format, ...]
+    look: str
 
 
 @click.command("simulate")
@@ -100,9 +104,10 @@ class Options:
     is_flag=False,
     flag_value="plots",
     metavar="[DIR]",
-    help="Also draw the runs, as PNG and SVG into DIR, or into plots/. The word behind it is "
+    help="Also draw the runs, as PNG and SVG, into DIR or plots/. The word behind it is "
     "taken for DIR, so without DIR put it last.",
 )
+@takes(PICTURES)
 @click.option(
     "--live",
     is_flag=True,
@@ -201,6 +206,8 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
         output=given["output"],
         jobs_out=given["jobs_out"],
         plot=given["plot"],
+        formats=given["formats"],
+        look=given["look"],
     )
     workload = live.mislead(present.workload, given)
     played = conclude(options, workload, live.adjust(present.setting, given, typed))
@@ -237,7 +244,7 @@ def conclude(options: Options, workload: Workload, setting: Setting) -> Played:
     if options.jobs_out is not None:
         write_jobs(options.jobs_out, outcomes, workload)
     if options.plot is not None:
-        draw(options.plot, outcomes)
+        draw(options.plot, outcomes, options)
     return played
 
 
@@ -322,7 +329,7 @@ def write_jobs(path: Path, outcomes: Sequence[Outcome], workload: Workload) -> N
     writing.write_text(path, printing.to_csv(rows))
 
 
-def draw(folder: Path, outcomes: Sequence[Outcome]) -> None:
+def draw(folder: Path, outcomes: Sequence[Outcome], options: Options) -> None:
     """Draw the runs, each picture named for the trace and what it shows."""
     # Not at the top, because it takes longer to load than a small trace to play.
     from dlctl.pictures import write_pictures  # noqa: PLC0415
@@ -330,5 +337,6 @@ def draw(folder: Path, outcomes: Sequence[Outcome]) -> None:
 
     runs = [plots.Run(outcome.score.policy, outcome.record) for outcome in outcomes]
     trace = outcomes[0].score.trace
-    figures = {f"{trace}-{name}": figure for name, figure in plots.draw_runs(runs).items()}
-    write_pictures(folder, figures)
+    drawn = plots.draw_runs(runs, look=LOOKS[options.look])
+    figures = {f"{trace}-{name}": figure for name, figure in drawn.items()}
+    write_pictures(folder, figures, options.formats)

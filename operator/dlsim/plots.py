@@ -12,9 +12,10 @@ stretches, with a band from the least to the most in each.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
@@ -24,13 +25,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from dlsim.looks import PAGE, Format, Look
 from dlsim.records import Happening, Record
 
 Numbers = NDArray[np.float64]
-Format = Literal["png", "svg"]
-FORMATS: tuple[Format, ...] = ("png", "svg")
-
-WIDTH = 7.0
+WIDTH = PAGE.width
 """Inches: the width of a page between its margins."""
 
 STRETCHES = 600
@@ -57,6 +56,8 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.3,
     "savefig.dpi": 200,
+    # Publishers want fonts of this type, which stay text that can be searched.
+    "pdf.fonttype": 42,
     # Names inside an SVG are otherwise drawn at random.
     "svg.hashsalt": "dljob",
     "xtick.major.width": 0.6,
@@ -119,21 +120,28 @@ UNITS = (Unit("days", 86400.0), Unit("hours", 3600.0), Unit("minutes", 60.0))
 SECONDS = Unit("seconds", 1.0)
 
 
-def draw_runs(runs: Sequence[Run]) -> Mapping[str, Figure]:
+def draw_runs(runs: Sequence[Run], *, look: Look = PAGE) -> Mapping[str, Figure]:
     """Draw all that can be drawn of some runs of one workload, by the name of the picture."""
     return {
-        "gpus": draw_gpus(runs),
-        "jct": draw_jct(runs),
-        "jobs": draw_jobs(runs),
-        "changes": draw_changes(runs),
+        "gpus": draw_gpus(runs, look=look),
+        "jct": draw_jct(runs, look=look),
+        "jobs": draw_jobs(runs, look=look),
+        "changes": draw_changes(runs, look=look),
     }
+
+
+_NAMELESS: Mapping[Format, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
 def render(figure: Figure, form: Format) -> bytes:
     """Turn a figure into the content of a file."""
     file = io.BytesIO()
     # What made the file and when would differ from one installation and day to the next.
-    metadata = {"Date": None} if form == "svg" else {"Software": None}
+    metadata = _NAMELESS[form]
     with mpl.rc_context(STYLE):
         figure.savefig(file, format=form, metadata=metadata)
     return file.getvalue()
@@ -141,14 +149,26 @@ def render(figure: Figure, form: Format) -> bytes:
 
 # --- the pictures -------------------------------------------------------------------------
 
-# Whatever is added to a figure looks at the style of that moment, not of the time of saving.
-_styled = mpl.rc_context(STYLE)
+P = ParamSpec("P")
+
+
+def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw in our style: what is added to a figure looks at the style of that moment."""
+
+    @wraps(draw)
+    def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        look = kwargs.get("look", PAGE)
+        assert isinstance(look, Look)
+        with mpl.rc_context({**STYLE, **look.style}):
+            return draw(*args, **kwargs)
+
+    return styled
 
 
 @_styled
-def draw_gpus(runs: Sequence[Run]) -> Figure:
+def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """GPU use over time, one panel a policy (SideCar, Figure 10)."""
-    figure, panels = _make_panels(rows=len(runs), height=0.75 + 0.9 * len(runs))
+    figure, panels = _make_panels(look, rows=len(runs), height=0.75 + 0.9 * len(runs))
     clock = _Clock(runs)
     for axes, run in zip(panels, runs, strict=True):
         levels = clock.read(run.record, run.record.series.used)
@@ -158,16 +178,17 @@ def draw_gpus(runs: Sequence[Run]) -> Figure:
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(run.label)
-        axes.set_title(_tell_use(run.record), loc="right", weight="normal", size=8)
+        use = _tell_use(run.record, look)
+        axes.set_title(use, loc="right", weight="normal", size=look.note_size)
         clock.label(axes)
-    figure.supylabel("GPUs held", fontsize=STYLE["font.size"])
+    figure.supylabel("GPUs held", fontsize=mpl.rcParams["font.size"])
     return figure
 
 
 @_styled
-def draw_jct(runs: Sequence[Run]) -> Figure:
+def draw_jct(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """The distribution of completion times (SideCar, Figure 9)."""
-    figure, (axes,) = _make_panels(rows=1, height=3.2)
+    figure, (axes,) = _make_panels(look, rows=1, height=2.4 if look.is_narrow else 3.2)
     times = {run.label: np.sort([job.jct for job in run.record.completed]) for run in runs}
     some = [each for each in times.values() if len(each)]
     longest = max((float(each[-1]) for each in some), default=1.0)
@@ -190,9 +211,9 @@ def draw_jct(runs: Sequence[Run]) -> Figure:
 
 
 @_styled
-def draw_jobs(runs: Sequence[Run]) -> Figure:
+def draw_jobs(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """How many jobs wait and how many run, over time (SideCar, Figure 7)."""
-    figure, panels = _make_panels(rows=2, height=4.4)
+    figure, panels = _make_panels(look, rows=2, height=3.4 if look.is_narrow else 4.4)
     clock = _Clock(runs)
     for axes, name in zip(panels, ("pending", "running"), strict=True):
         for index, run in enumerate(runs):
@@ -211,9 +232,9 @@ REMOVES = frozenset({Happening.REMOVING, Happening.STOPPED})
 
 
 @_styled
-def draw_changes(runs: Sequence[Run]) -> Figure:
+def draw_changes(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """How often GPUs were added to running jobs and taken from them (SideCar, Figure 11)."""
-    figure, panels = _make_panels(columns=2, height=2.9)
+    figure, panels = _make_panels(look, columns=2, height=2.9)
     clock = _Clock(runs)
     for axes, kinds, name in zip(
         panels, (ADDS, REMOVES), ("GPUs added", "GPUs removed"), strict=True
@@ -225,7 +246,8 @@ def draw_changes(runs: Sequence[Run]) -> Figure:
         axes.set_title(name)
         _count_upwards(axes)
         clock.label(axes)
-    panels[0].set_ylabel("changes so far")
+    for axes in panels if look.is_narrow else panels[:1]:
+        axes.set_ylabel("changes so far")
     _add_legend(figure, panels[0])
     return figure
 
@@ -238,11 +260,12 @@ def draw_bars(
     title: str = "",
     theirs: str = "paper",
     logarithmic: bool = False,
+    look: Look = PAGE,
 ) -> Figure:
     """Figures of a paper and ours side by side, with how far ours vary."""
     # More bars than these leave no room for words beside each other.
     crowded = len(bars) > ROOMY_BARS
-    figure, (axes,) = _make_panels(rows=1, height=3.4 if crowded else 2.9)
+    figure, (axes,) = _make_panels(look, rows=1, height=3.4 if crowded else 2.9)
     places = np.arange(len(bars))
     spreads = [bar.spread for bar in bars]
     papers = axes.bar(
@@ -278,7 +301,9 @@ def draw_bars(
 
 
 @_styled
-def draw_ratios(panels: Mapping[str, Mapping[str, Sequence[float]]], *, reference: str) -> Figure:
+def draw_ratios(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], *, reference: str, look: Look = PAGE
+) -> Figure:
     """
     Policies against a reference, a panel a figure: each case a dot, and their geometric mean.
 
@@ -288,7 +313,7 @@ def draw_ratios(panels: Mapping[str, Mapping[str, Sequence[float]]], *, referenc
     first = next(iter(panels.values()))
     means = {policy: _mean_ratio(ratios) for policy, ratios in first.items()}
     order = sorted(means, key=lambda policy: (-means[policy], policy))
-    figure, axes = _make_panels(columns=len(panels), height=0.9 + 0.26 * len(order))
+    figure, axes = _make_panels(look, columns=len(panels), height=0.9 + 0.26 * len(order))
     for panel, (title, ratios) in zip(axes, panels.items(), strict=True):
         for place, policy in enumerate(order):
             _draw_dots(panel, np.asarray(ratios.get(policy, ()), float), place)
@@ -298,7 +323,7 @@ def draw_ratios(panels: Mapping[str, Mapping[str, Sequence[float]]], *, referenc
         )
         panel.set_yticks(range(len(order)), order)
         panel.set_title(title)
-    figure.supxlabel(f"ratio to {reference}", fontsize=STYLE["font.size"])
+    figure.supxlabel(f"ratio to {reference}", fontsize=mpl.rcParams["font.size"])
     return figure
 
 
@@ -412,10 +437,11 @@ def _write(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _tell_use(record: Record) -> str:
+def _tell_use(record: Record, look: Look) -> str:
     begin, end = _begin_and_end(record)
     share = record.sums.used / (record.gpus * (end - begin)) if end > begin else 0.0
-    return f"{share:.1%} of {record.gpus:,} GPUs on average"
+    whole = f"{share:.1%} of {record.gpus:,} GPUs"
+    return whole if look.is_narrow else f"{whole} on average"
 
 
 # --- looks --------------------------------------------------------------------------------
@@ -439,11 +465,14 @@ _TIMES = {
 
 
 def _make_panels(
-    *, height: float, rows: int = 1, columns: int = 1
+    look: Look, *, height: float, rows: int = 1, columns: int = 1
 ) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(WIDTH, height))
+    share = columns > 1
+    if look.is_narrow and columns > 1:
+        rows, columns, height = columns, 1, 0.75 * columns * height
+    figure = Figure(figsize=(look.width, height))
     FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=columns > 1, squeeze=False)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=share, squeeze=False)
     return figure, list(panels.flat)
 
 
@@ -492,5 +521,5 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
     """One legend above all panels, in as many lines as it needs."""
     handles, labels = axes.get_legend_handles_labels()
     widest = max((len(label) for label in labels), default=0)
-    columns = max(1, min(len(labels), int(90 / (widest + 8))))
+    columns = max(1, min(len(labels), int(90 / (widest + 8) * figure.get_figwidth() / WIDTH)))
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=3.2)

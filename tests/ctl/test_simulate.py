@@ -670,3 +670,15 @@ def test_dljob_up_takes_no_policy_of_a_file(dljob, folder):
     result = dljob("up", "--gpus", 1, "--state", "state", "--policy", "own.py:ShortestName")
     assert result.status == 2
     assert "only dljob simulate and compare play the policies of files" in result.stderr
+
+
+# --- pictures for papers ------------------------------------------------------------------
+
+
+def test_pictures_for_papers_are_pdf_alone(dljob, folder):
+    options = ("--plot", "here", "--plot-format", "pdf", "--plot-width", "column")
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), *options)
+    assert result.stderr == "4 pictures are in here/\n"
+    assert {path.suffix for path in (folder / "here").iterdir()} == {".pdf"}
+    refused = dljob("simulate", "five.csv", "--plot-format", "tiff")
+    assert "'tiff' is none of png, svg, pdf" in refused.stderr

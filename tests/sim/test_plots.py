@@ -187,3 +187,25 @@ def test_a_long_replay_makes_no_large_files(runs):
         svg = plots.render(figure([Run("fifo", record)]), "svg")
         assert len(svg) < 400_000
         assert len(zlib.compress(svg)) < 80_000
+
+
+# --- for papers ---------------------------------------------------------------------------
+
+
+def test_a_picture_for_a_column_is_as_wide_as_one_and_its_panels_are_below_each_other(runs):
+    column = LOOKS["column"]
+    for name, figure in plots.draw_runs(runs, look=column).items():
+        assert figure.get_figwidth() == column.width, name
+        assert {axes.get_subplotspec().colspan.start for axes in figure.axes} == {0}, name
+    ratios = {"average JCT": {"fifo": [1.0], "srtf": [0.8]}, "makespan": {"fifo": [1.0]}}
+    figure = plots.draw_ratios(ratios, reference="fifo", look=column)
+    assert len({axes.get_subplotspec().rowspan.start for axes in figure.axes}) == 2
+    assert figure.axes[0].title.get_fontsize() < plots.STYLE["axes.titlesize"]
+
+
+def test_a_pdf_is_as_large_as_said_holds_its_fonts_as_text_and_no_date(runs):
+    content = plots.render(plots.draw_jct(runs, look=LOOKS["column"]), "pdf")
+    assert content.startswith(b"%PDF-")
+    assert b"/MediaBox [ 0 0 244.8 " in content
+    assert b"/Type3" not in content
+    assert b"Date" not in content

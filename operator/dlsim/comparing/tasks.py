@@ -34,7 +34,7 @@ Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.scoring.Score`."""
 
 _NOT_IN_RESULTS = (
-    *("plots", "premises", "policyfile"),
+    *("plots", "looks", "premises", "policyfile"),
     *("reproducing", "comparing", "bounding", "bounds"),
 )
 """Parts of the simulator that no policy's result depends on."""
