@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from dlcore import policies
 from dlcore.model import NodeName
 from dlsim import plots
+from dlsim.looks import LOOKS
 from dlsim.plots import Bar, Run
 from dlsim.records import Record
 from dlsim.world import Outage
