@@ -8,6 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 
 from dlcore import policies
@@ -193,14 +194,20 @@ def test_a_long_replay_makes_no_large_files(runs):
 # --- for papers ---------------------------------------------------------------------------
 
 
+def place_of(axes: Axes) -> SubplotSpec:
+    place = axes.get_subplotspec()
+    assert place is not None
+    return place
+
+
 def test_a_picture_for_a_column_is_as_wide_as_one_and_its_panels_are_below_each_other(runs):
     column = LOOKS["column"]
     for name, figure in plots.draw_runs(runs, look=column).items():
         assert figure.get_figwidth() == column.width, name
-        assert {axes.get_subplotspec().colspan.start for axes in figure.axes} == {0}, name
+        assert {place_of(axes).colspan.start for axes in figure.axes} == {0}, name
     ratios = {"average JCT": {"fifo": [1.0], "srtf": [0.8]}, "makespan": {"fifo": [1.0]}}
     figure = plots.draw_ratios(ratios, reference="fifo", look=column)
-    assert len({axes.get_subplotspec().rowspan.start for axes in figure.axes}) == 2
+    assert len({place_of(axes).rowspan.start for axes in figure.axes}) == 2
     assert figure.axes[0].title.get_fontsize() < plots.STYLE["axes.titlesize"]
 
 
