@@ -280,6 +280,7 @@ def build_setup(
         sample_seconds=chosen.learning.sample_seconds,
         dialing=chosen.dialing,
         logs=chosen.logs,
+        release_seconds=chosen.release_seconds,
         settings=tuple(loaded.described()),
         metrics=chosen.serving.metrics,
     )

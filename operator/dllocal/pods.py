@@ -75,6 +75,9 @@ AT_ONCE = PodTimes()
 POLL_SECONDS = 5.0
 """So often a SideCar looks at what does not come by itself, such as how far the training is."""
 
+RELEASE_SECONDS = 60.0
+"""So long a SideCar keeps a GPU for memory alone, on a machine that others use as well."""
+
 
 class Pods:
     """All pods of a state folder."""
@@ -87,9 +90,11 @@ class Pods:
         watch: Watch,
         times: PodTimes = AT_ONCE,
         poll_seconds: float = POLL_SECONDS,
+        release_seconds: float = RELEASE_SECONDS,
     ) -> None:
         self._folders = folders
         self._poll_seconds = poll_seconds
+        self._release_seconds = release_seconds
         self._virtual = virtual_gpus
         self._watch = watch
         self._times = times
@@ -335,6 +340,7 @@ class Pods:
             f"--socket={socket}",
             f"--log-file={self._folders.training_log(key)}",
             f"--poll-seconds={self._poll_seconds:g}",
+            f"--release-seconds={self._release_seconds:g}",
             *sidecar_options(job),
         ]
         if self._virtual:

@@ -37,7 +37,7 @@ from dllocal.events import Events
 from dllocal.folders import Folders, StateError
 from dllocal.machine import Machine
 from dllocal.occupancy import Ours
-from dllocal.pods import AT_ONCE, POLL_SECONDS, Pods, PodTimes
+from dllocal.pods import AT_ONCE, POLL_SECONDS, RELEASE_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
 from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
@@ -66,6 +66,8 @@ class Setup:
     """How long pods take at least, where a cluster is to be shown."""
     poll_seconds: float = POLL_SECONDS
     """How often SideCars look at how far the training is."""
+    release_seconds: float = RELEASE_SECONDS
+    """How long SideCars keep GPUs for memory alone."""
     dialing: DialSettings = DialSettings()
     logs: LogLimits = LogLimits()
     """How much is kept of what trainings write."""
@@ -98,6 +100,7 @@ class Running:
             watch=self._watch,
             times=setup.pod_times,
             poll_seconds=setup.poll_seconds,
+            release_seconds=setup.release_seconds,
         )
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from dlcontrol.settings import Settings
+from dllocal.pods import RELEASE_SECONDS
 from dllocal.rotating import LogLimits
 
 
@@ -12,3 +13,11 @@ class LocalSettings(Settings):
 
     logs: LogLimits = field(default_factory=LogLimits)
     """How much is kept of what trainings write."""
+    release_seconds: float = RELEASE_SECONDS
+    """How long memory on a GPU that may still be a job's keeps the GPU from being released, once no
+    process of the job is left; 0 for as long as it is in use."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        if self.release_seconds < 0:
+            raise ValueError(f"release_seconds is {self.release_seconds:g}; give at least 0")

@@ -32,7 +32,7 @@ MARK = "DLJOB_MARK"
 
 
 class Process:
-    """A process at one moment; never changed."""
+    """A process at one moment."""
 
     # No dataclass, because the keeper can do without the modules that come with one.
     __slots__ = ("dead", "group", "parent", "pid", "session", "started")
@@ -52,13 +52,18 @@ class Process:
 def read_process(pid: int) -> Process | None:
     """Return what ``/proc`` says of a process, or None when there is none."""
     try:
-        text = read_file(f"{PROC}/{pid}/stat")
-        # The name stands in brackets and may itself hold brackets and blanks.
-        fields = text[text.rindex(b")") + 2 :].split()
-        dead = fields[0] in b"ZXx" and not _has_other_threads(pid)
-        return Process(pid, fields, dead=dead)
+        process = parse_process(pid, read_file(f"{PROC}/{pid}/stat"))
+        process.dead = process.dead and not _has_other_threads(pid)
+        return process
     except (OSError, ValueError, IndexError):
         return None
+
+
+def parse_process(pid: int, text: bytes) -> Process:
+    """Return what the file ``stat`` of a process says; raises ValueError or IndexError if it is none."""
+    # The name stands in brackets and may itself hold brackets and blanks.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Process(pid, fields, dead=fields[0] in b"ZXx")
 
 
 def read_file(path: str) -> bytes:

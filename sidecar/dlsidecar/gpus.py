@@ -1,8 +1,8 @@
 """
 What the GPUs of this machine say of themselves, by NVML where it is to be had.
 
-NVML counts host process ids, which mean nothing inside a container: memory and utilisation are
-to be trusted here, who runs where is not. Without NVML everything else works as well; it is said
+NVML tells the process ids of the machine, which mean nothing inside a container; what can be concluded
+from them is in :mod:`dlsidecar.releasing`. Without NVML everything else works as well; it is said
 once, and the GPUs are then taken to be what they are said to be.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from dlwire.messages import Gpu
+from dlwire.messages import MOST_GPU_PROCESSES, Gpu, GpuProcess
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +123,20 @@ class Nvml:
             memory_total=int(memory.total) if memory else 0,
             xid_errors=tuple(self._xids.get(uuid, ())),
             ecc_errors=int(ecc or 0),
+            processes=self._read_processes(handle),
             # What we have open stays open when it is forbidden; a new process gets nothing.
             lost_because=lost or why_closed(self._devices[index]),
         )
+
+    def _read_processes(self, handle: Any) -> tuple[GpuProcess, ...]:
+        """Return who has memory there; nothing where the driver does not tell, or is an old one."""
+        found = {}
+        for kind in ("Compute", "Graphics"):
+            # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
+            question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
+            for one in (question and self._ask(question, handle)) or ():
+                found[int(one.pid)] = GpuProcess(int(one.pid), int(one.usedGpuMemory or 0))
+        return tuple(found[pid] for pid in sorted(found))[:MOST_GPU_PROCESSES]
 
     def _ask(self, question: Any, *arguments: Any) -> Any:
         """Return the answer, or None: not every GPU can answer every question."""
@@ -220,24 +231,3 @@ def mark_strangers(gpus: Collection[Gpu], ids: Collection[str]) -> tuple[Gpu, ..
     """Return the GPUs with a mark on those that work although they are not assigned to us."""
     assigned = choose(gpus, ids)
     return tuple(replace(one, busy_unassigned=is_busy(one) and one not in assigned) for one in gpus)
-
-
-def measure(gpus: Collection[Gpu], ids: Collection[str]) -> dict[str, int]:
-    """Return the base line: how much memory of these GPUs is in use, where that is told."""
-    return {one.uuid: one.memory_used for one in choose(gpus, ids) if one.memory_total}
-
-
-def find_unreleased(
-    gpus: Collection[Gpu], base: Mapping[str, int], *, tolerance_bytes: int = 64 << 20
-) -> dict[str, str]:
-    """Say of each GPU, by UUID, why it is not proven to hold no more memory than at the base line."""
-    told = {one.uuid: one.memory_used for one in gpus if one.memory_total}
-    reasons = {}
-    for uuid, before in base.items():
-        if uuid not in told:
-            # As after many an error of the driver, which proves nothing.
-            reasons[uuid] = f"{uuid} does not tell how much is in use"
-        elif told[uuid] > before + tolerance_bytes:
-            more = told[uuid] - before >> 20
-            reasons[uuid] = f"{uuid} holds {more} MiB more than before the start"
-    return reasons

@@ -28,7 +28,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from dlsidecar.descendants import descend, kill_group, scan
+from dlsidecar import kernel
+from dlsidecar.descendants import PROC, descend, kill_group, scan
 from dlsidecar.kernel import become_subreaper, die_with_parent, give_back_memory, libc, send
 
 CLONE_NEWNS = 0x00020000
@@ -70,6 +71,8 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     if os.getpid() == 1:
         return run()
     become_subreaper()
+    # Its descriptor still shows the machine when a namespace has a /proc of its own.
+    kernel.outer_proc = os.open(PROC, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     in_namespace = isolate and is_isolation_possible()
     if in_namespace:
         unshare()

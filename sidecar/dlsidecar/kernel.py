@@ -14,6 +14,9 @@ import signal
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
+outer_proc: int | None = None
+"""The folder ``/proc`` of the machine, opened before there is a namespace; None in a container."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 # Looked up once and before any fork: between fork and exec nothing may allocate or lock.
 _prctl = libc.prctl

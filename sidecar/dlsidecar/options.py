@@ -139,6 +139,14 @@ def _add_watching(group: Any) -> None:
         " (%(default)g)",
     )
     add(
+        "--release-seconds",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="on a machine that is shared: how long GPU memory that may be the job's keeps its GPUs from"
+        " being released, once no process of it is left (for ever)",
+    )
+    add(
         "--log-file",
         default="",
         metavar="FILE",
@@ -340,6 +348,7 @@ def _training(options: argparse.Namespace) -> Training:
         saving=_saving(options),
         grace_seconds=options.grace_seconds,
         kill_seconds=max(options.kill_seconds, 0.1),
+        release_seconds=options.release_seconds,
         preload=options.preload,
         most_spares=options.most_spares,
         spare_memory_bytes=options.spare_memory,

@@ -103,6 +103,9 @@ class Training:
     """Between SIGTERM and SIGKILL."""
     kill_seconds: float = 5.0
     """After SIGKILL, before it is reported that something does not die; repeated."""
+    release_seconds: float = 0.0
+    """How long memory of a GPU that no stranger is known to hold may block the release, after it was
+    proven that no process is left; 0 for as long as it is in use."""
     preload: tuple[str, ...] = ()
     """What warm interpreters import; none are kept if it is empty."""
     most_spares: int = 0

@@ -35,6 +35,7 @@ from dlsidecar.events import (
 from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.releasing import Release, measure
 from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Framework, Training
 from dlsidecar.storing import CheckpointStore
@@ -87,7 +88,8 @@ class Processes:
         self._started_at = 0.0
         self._trainers: list[Trainer] = []
         self._request: checkpoints.Request | None = None
-        self._base: dict[str, int] = {}
+        self._release = Release({})
+        self._empty_since: float | None = None
         self._lingering: frozenset[str] = frozenset()
         """The GPUs that were told to be all that is in the way of the release."""
         self._must_report_gone = False
@@ -127,7 +129,8 @@ class Processes:
         self._has_reported_start = False
         self._is_terminating = self._is_killing = False
         self._trainers = []
-        self._base, self._lingering = {}, frozenset()
+        self._release, self._lingering = Release({}), frozenset()
+        self._empty_since = None
         self._started_at = self._loop.time()
         if self._gauges.missing:
             self._start_vetted(run)
@@ -150,7 +153,7 @@ class Processes:
 
     def _start_measured(self, run: Run, present: list[Gpu]) -> None:
         """Start when it is known how much memory of the GPUs is in use by others."""
-        self._base = gpus.measure(present, run.gpus)
+        self._release = measure(present, run.gpus)
         unknown = gpus.find_unknown(present, run.gpus) if present else []
         if unknown:
             self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
@@ -422,7 +425,7 @@ class Processes:
         elif self._empty_at != collected:
             self._empty_at = collected
             self._look_after(0.0)
-        elif self._base:
+        elif self._release.bases:
             self._ask_for_memory()
         else:
             self._say_gone()
@@ -443,14 +446,24 @@ class Processes:
             if attempt != self._attempt or not self._must_report_gone:
                 return
             # What does not answer is not proven.
-            unreleased = gpus.find_unreleased(reading or (), self._base)
-            if unreleased:
+            unreleased = self._release.find_unreleased(reading or ())
+            if unreleased and not self._is_patience_over():
                 self._tell_lingering(unreleased)
                 self._look_later()
             else:
                 self._say_gone()
 
         self._gauges.ask(hear)
+
+    def _is_patience_over(self) -> bool:
+        """Whether memory has been in the way for as long as it may be, where a machine is shared."""
+        now = self._loop.time()
+        self._empty_since = now if self._empty_since is None else self._empty_since
+        limit = self._training.release_seconds
+        is_over = 0 < limit <= now - self._empty_since
+        if is_over:
+            log.warning("released though memory is in use: no process is left for %g s", limit)
+        return is_over
 
     def _tell_lingering(self, unreleased: Mapping[str, str]) -> None:
         """Say once of these GPUs that they, and no process, are in the way of the release."""

@@ -36,6 +36,7 @@ from dlwire.kinds import (
 MOST_GPUS = 128
 """GPUs, and so processes, that one container may be told of."""
 MOST_PEERS = 1024
+MOST_GPU_PROCESSES = 64
 LAST_PORT = 65535
 MOST_PROBLEMS = 64
 MOST_LAST_LINES = 20
@@ -302,6 +303,16 @@ class Post:
 
 
 @dataclass(frozen=True)
+class GpuProcess:
+    """One process that has memory on a GPU, whoever it belongs to."""
+
+    pid: int = field(metadata=wire(Whole()))
+    """As the machine counts, also inside a container."""
+    memory_used: int = field(default=0, metadata=wire(Whole()))
+    """In bytes; 0 where NVML does not tell."""
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU that the container sees."""
 
@@ -318,6 +329,9 @@ class Gpu:
     xid_errors: tuple[int, ...] = field(default=(), metadata=wire(Each(Whole(), 64)))
     ecc_errors: int = field(default=0, metadata=wire(Whole()))
     """Uncorrected ones, since the driver was loaded."""
+    processes: tuple[GpuProcess, ...] = field(
+        default=(), metadata=wire(Each(Nested(GpuProcess), MOST_GPU_PROCESSES))
+    )
     lost_because: str = field(default="", metadata=wire(Text(256)))
     """Why it can be used from this container no more; empty if it can."""
 
@@ -405,7 +419,9 @@ class State:
             self,
             version=0,
             progress=Progress(begun=self.progress.begun, stalled=self.progress.stalled),
-            gpus=tuple(replace(gpu, utilization=0.0, memory_used=0) for gpu in self.gpus),
+            gpus=tuple(
+                replace(gpu, utilization=0.0, memory_used=0, processes=()) for gpu in self.gpus
+            ),
             warmth=replace(self.warmth, memory_bytes=0, limit_bytes=0),
             problems=tuple(Problem(problem.name, "") for problem in self.problems),
         )
@@ -459,6 +475,7 @@ MESSAGES = (
     Failure,
     Progress,
     Post,
+    GpuProcess,
     Gpu,
     Warmth,
     Change,

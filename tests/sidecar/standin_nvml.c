@@ -4,7 +4,7 @@
  * is a file `hang`, nobody is answered, and as long as there is a file `lost`, no memory is told.
  * A file `lost-1` says the same of GPU 1 alone, and a file `xid` with "1 79" in it is told once, as the
  * error 79 of GPU 1. A file `count` says how many GPUs there are, and the lines of `processes`, such as
- * "1 4711", which process computes on which. STANDIN_NVML_NAME makes the UUIDs those of another machine.
+ * "1 4711", which process computes on which, or "1 4711 300" with its MiB. STANDIN_NVML_NAME makes the UUIDs those of another machine.
  */
 
 #include <stdio.h>
@@ -83,13 +83,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, p
     char name[4096];
     size_t gpu;
     unsigned int pid, there = 0, room = *count;
+    unsigned long long mib;
+    char line[256];
     FILE *file = fopen(path(name, "processes"), "r");
-    while (file && fscanf(file, "%zu %u", &gpu, &pid) == 2) {
-        if (gpu != (size_t)handle - 1)
+    while (file && fgets(line, sizeof line, file)) {
+        mib = 0;
+        if (sscanf(line, "%zu %u %llu", &gpu, &pid, &mib) < 2 || gpu != (size_t)handle - 1)
             continue;
         if (there < room) {
             memset(&found[there], 0, sizeof *found);
             found[there].pid = pid;
+            found[there].memory = mib * MIB;
         }
         there++;
     }

@@ -5,7 +5,9 @@ It is C, compiled here, so that everything on the way to it is what it is in pro
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -31,8 +33,10 @@ class StandIn:
         self.folder = folder
         self.hold(0)
 
-    def hold(self, mib: int) -> None:
-        """Let so much of the memory of GPU 0 be in use."""
+    def hold(self, mib: int, processes: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Let so much of the memory of GPU 0 be in use, of it so much by these processes."""
+        lines = [f"0 {pid} {used}" for pid, used in processes.items()]
+        (self.folder / "processes").write_text("\n".join(lines))
         (self.folder / "new").write_text(str(mib))
         (self.folder / "new").rename(self.folder / "memory")
 
@@ -109,6 +113,34 @@ def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     assert (state.phase, state.held, state.released) == (Phase.STOPPING, ("0",), False)
     driver.hold(100)
     assert sidecar.wait_for(is_running(2)).held == ("1",)
+
+
+def test_memory_of_a_stranger_keeps_no_gpu(start, driver):
+    """Its process is older than the start, which shows that it is none of the job's."""
+    driver.hold(100)
+    sidecar = start(options=(*POLL, *SOON))
+    stranger = sidecar.process.pid  # Any that is older will do.
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    driver.hold(5000, {stranger: 4900})
+    assert sidecar.run(2, "1").state().released is False
+    state = sidecar.wait_for(is_running(2))
+    assert (state.held, names(state)) == (("1",), set())
+    assert sidecar.wait_for(lambda s: s.gpus[0].processes).gpus[0].processes[0].pid == stranger
+
+
+def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_for_ever(
+    start, driver
+):
+    sidecar = start(options=(*POLL, *SOON, "--release-seconds", "0.5"))
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    sidecar.wait_for(is_running(1))
+    driver.hold(5000)
+    sidecar.run(2, "1")
+    assert sidecar.wait_for(is_running(2)).held == ("1",)
+    assert "released though memory is in use" in sidecar.told()
 
 
 def test_an_error_of_the_driver_is_no_release(start, driver):

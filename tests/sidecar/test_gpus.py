@@ -3,12 +3,16 @@
 # ruff: noqa: N802, N815 - the names are those of NVML
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from dlsidecar import gpus
-from dlwire.messages import Gpu
+from dlsidecar import gpus, kernel
+from dlsidecar.releasing import Base, is_stranger, measure
+from dlwire.messages import Gpu, GpuProcess
 
 
 class Library:
@@ -99,22 +103,68 @@ def test_busy_though_not_assigned_is_marked():
 def test_memory_above_the_base_line_is_not_released():
     library = Library()
     gauge = gpus.Nvml(library)
-    base = gpus.measure(gauge.read(), ["0", "1"])
-    assert not gpus.find_unreleased(gauge.read(), base)
+    base = measure(gauge.read(), ["0", "1"])
+    assert not base.find_unreleased(gauge.read())
     library.used[0] += 1 << 30
-    reasons = gpus.find_unreleased(gauge.read(), base)
+    reasons = base.find_unreleased(gauge.read())
     assert reasons == {"GPU-0": "GPU-0 holds 1024 MiB more than before the start"}
 
 
 def test_an_error_proves_no_release():
     library = Library()
     gauge = gpus.Nvml(library)
-    base = gpus.measure(gauge.read(), ["0", "1"])
+    base = measure(gauge.read(), ["0", "1"])
     library.lost.add(1)
-    assert list(gpus.find_unreleased(gauge.read(), base)) == ["GPU-1"]
-    assert list(gpus.find_unreleased([], base)) == ["GPU-0", "GPU-1"]
+    assert list(base.find_unreleased(gauge.read())) == ["GPU-1"]
+    assert list(base.find_unreleased([])) == ["GPU-0", "GPU-1"]
     # What was never told is not waited for.
-    assert gpus.measure(gauge.read(), ["0", "1"]) == {"GPU-0": 1 << 20}
+    assert measure(gauge.read(), ["0", "1"]).bases == {"GPU-0": Base(1 << 20, {})}
+
+
+STRANGER, NEWCOMER, SUSPECT = 100, 200, 300
+GIB = 1 << 30
+
+
+def on_gpu(used_gib, **processes_gib):
+    """What one GPU tells, with the memory of processes named as above."""
+    pids = {"stranger": STRANGER, "newcomer": NEWCOMER, "suspect": SUSPECT}
+    there = tuple(GpuProcess(pids[name], gib * GIB) for name, gib in processes_gib.items())
+    return [Gpu(0, "GPU-0", memory_used=used_gib * GIB, memory_total=80 * GIB, processes=there)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        # One that was there before may take more; one that the machine proves to be none of ours, too.
+        (on_gpu(1, stranger=1), on_gpu(9, stranger=9), ""),
+        (on_gpu(0), on_gpu(4, newcomer=4), ""),
+        # Any other may be ours, started by a daemon.
+        (on_gpu(0), on_gpu(4, suspect=4), "4096 MiB more than before the start, where NVML names"),
+        (on_gpu(1, stranger=1), on_gpu(9, stranger=5, suspect=4), "4096 MiB more"),
+        # What no process is named for is the driver's, or of one that is not told.
+        (on_gpu(0), on_gpu(2), "2048 MiB more than before the start"),
+        # What a stranger leaves is no room for ours to hide in.
+        (on_gpu(8, stranger=8), on_gpu(4, suspect=4), "4096 MiB more"),
+    ],
+)
+def test_memory_is_told_apart_by_whose_it_is(before, after, more):
+    release = replace(measure(before, ["0"]), is_stranger=lambda pid: pid == NEWCOMER)
+    reasons = release.find_unreleased(after)
+    assert (more in reasons["GPU-0"]) if more else (reasons == {})
+
+
+@pytest.mark.processes
+def test_a_process_that_is_older_than_the_start_is_a_stranger(monkeypatch):
+    now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+    assert not is_stranger(os.getpid(), now_ticks + 1000)
+    root = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        monkeypatch.setattr(kernel, "outer_proc", root)
+        assert is_stranger(os.getpid(), now_ticks + 1000)
+        assert not is_stranger(os.getpid(), 0)
+        assert not is_stranger(1 << 30, now_ticks + 1000)
+    finally:
+        os.close(root)
 
 
 def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_not(
