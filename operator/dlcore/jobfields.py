@@ -427,6 +427,38 @@ FIELDS: Final[Mapping[str, Node]] = {
     "profile": PROFILE,
     "progress": PROGRESS,
     "checkpoint": CHECKPOINT,
+    "environment": Record(
+        description=(
+            "On one machine: in which environment the training runs; that in which it was submitted"
+            " if left out. On Kubernetes it has no effect, because the image is the environment;"
+            " docker, podman and apptainer are not started on one machine."
+        ),
+        fixed_because="the running processes were started in it",
+        fields={
+            "python": Text(
+                description=(
+                    "The interpreter whose environment it is, such as /opt/envs/train/bin/python."
+                    " Its folder is the first of PATH, and the virtual or conda environment around"
+                    " it is active."
+                ),
+                max_length=_PATH_LENGTH,
+                form=jobforms.PROGRAM,
+            ),
+            "variables": Many(
+                description=(
+                    "Which variables of the submitter it gets besides PATH, HOME, USER, LOGNAME,"
+                    " SHELL, LANG, TZ and TMPDIR; all if left out."
+                ),
+                max_items=256,
+                unique=True,
+                items=Text(
+                    description="The name of a variable.",
+                    max_length=128,
+                    form=jobforms.VARIABLE,
+                ),
+            ),
+        },
+    ),
     "warmStart": Record(
         description=(
             "Keeps a spare interpreter ready that has imported the slow modules already, which"

@@ -157,11 +157,18 @@ def _job(document: Fields) -> Job:
             active_deadline_seconds=spec.get("activeDeadlineSeconds"),
             backoff_limit=spec["backoffLimit"],
         ),
+        python=spec.get("environment", {}).get("python", ""),
+        variables=_variables(spec.get("environment", {})),
         preload=tuple(spec.get("warmStart", {}).get("preload", ())),
         roles=tuple(_role(auxiliary) for auxiliary in spec.get("auxiliaries", ())),
         labels=metadata.get("labels", {}),
         template=spec.get("template", {}),
     )
+
+
+def _variables(environment: Fields) -> tuple[str, ...] | None:
+    names = environment.get("variables")
+    return None if names is None else tuple(names)
 
 
 def _optional(value: str | None) -> tuple[str, ...]:
@@ -289,6 +296,7 @@ def _rendered_spec(job: Job) -> Fields:
         profile=_rendered_type(job.type),
         progress=_rendered_progress(job.progress),
         checkpoint=_rendered_checkpoint(job.checkpoint),
+        environment=_rendered_environment(job),
         warmStart=_given(preload=list(job.preload)),
         batch=_given(elastic=job.batch.elastic or None, max=job.batch.maximum or None),
         priority=job.priority,
@@ -302,6 +310,12 @@ def _rendered_spec(job: Job) -> Fields:
         ],
         template=plain(job.template),
     )
+
+
+def _rendered_environment(job: Job) -> Fields:
+    given = _given(python=job.python)
+    # An empty list says something: none but the necessary.
+    return given if job.variables is None else {**given, "variables": list(job.variables)}
 
 
 def _rendered_processes(job: Job) -> str | None:

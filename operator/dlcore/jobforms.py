@@ -62,6 +62,16 @@ FOLDER: Final = Form(
     "is not an absolute path",
     lambda _: "begin it with /, as the training process sees it",
 )
+PROGRAM: Final = Form(
+    r"(/[^/\x00-\x1f]+)+",
+    "is no absolute path of a program",
+    lambda _: "write the whole path, such as /opt/envs/train/bin/python",
+)
+VARIABLE: Final = Form(
+    r"[A-Za-z_][A-Za-z0-9_]*",
+    "is no name of a variable",
+    lambda _: "write its name alone, such as WANDB_API_KEY",
+)
 PATTERN: Final = Form(
     r"([^/.\x00-\x1f][^/\x00-\x1f]*|\.[^/.\x00-\x1f][^/\x00-\x1f]*)"
     r"(/([^/.\x00-\x1f][^/\x00-\x1f]*|\.[^/.\x00-\x1f][^/\x00-\x1f]*))*",

@@ -290,6 +290,10 @@ class Job:
     checkpoint: Checkpoint = Checkpoint()
     batch: BatchRange = BatchRange()
     limits: Limits = Limits()
+    python: str = ""
+    """On one machine: the interpreter in whose environment it runs; empty: its submitter's."""
+    variables: tuple[str, ...] | None = None
+    """On one machine: which variables of its submitter it gets besides the necessary; ``None``: all."""
     preload: tuple[str, ...] = ()
     """What a warm spare interpreter imports before it is told to run; empty: no warm start."""
     roles: tuple[Role, ...] = ()

@@ -135,6 +135,7 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
         )
     yield _part("Framework", _framework(spec))
     yield _part("Command", _command(spec))
+    yield from _iter_environment(spec.get("environment", {}), job.status.get("environment"))
     if spec.get("checkpoint"):
         yield _part("Checkpoint", _checkpoint(spec["checkpoint"]))
     limits = _limits(spec)
@@ -143,6 +144,20 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
     if spec.get("suspend"):
         yield _part("Suspended", "yes")
     yield _part("Priority", spec.get("priority", 0))
+
+
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
+"""Which variables say most about where programs come from, the most telling first."""
+
+
+def _iter_environment(wanted: Fields, variables: Mapping[str, str] | None) -> Iterator[str]:
+    if not variables:
+        return
+    python = wanted.get("python")
+    told = [name for name in ACTIVE if name in variables][:1]
+    where = f"that of {python}" if python else "".join(f"{n}={variables[n]}" for n in told)
+    count = f"{len(variables)} variables, listed by -o json"
+    yield _part("Environment", f"{where}; {count}" if where else count)
 
 
 def _wanted_gpus(gpus: Fields) -> str:

@@ -25,6 +25,7 @@ from dlctl.backends import (
 from dlctl.following import follow, read_lines
 from dlctl.jobviews import JobView, full_name
 from dlctl.socket_client import SocketClient
+from dllocal import environments
 
 WATCH_S = 25.0
 """A question for news is asked again after so long, so that nobody waits on a dead connection."""
@@ -72,7 +73,8 @@ class LocalBackend:
 
     def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
         query = {"dryRun": "true"} if dry_run else None
-        answer = self._client.ask("POST", ("jobs",), query=query, body=_list(documents))
+        body = {**_list(documents), "environment": environments.record(os.environ)}
+        answer = self._client.ask("POST", ("jobs",), query=query, body=body)
         return Created(answer["items"], answer["notices"])
 
     def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
@@ -137,7 +139,7 @@ class LocalBackend:
             done = subprocess.run(  # noqa: S603 - it is what the user has asked for
                 list(command),
                 cwd=place["folder"],
-                env={**os.environ, **place["environment"]},
+                env={**_of_this_terminal(), **place["environment"]},
                 check=False,
             )
         except OSError as error:
@@ -170,6 +172,11 @@ class LocalBackend:
     def _items(self, *parts: str, query: Mapping[str, object] | None = None) -> list[Json]:
         items: list[Json] = self._get(*parts, query=query)["items"]
         return items
+
+
+def _of_this_terminal() -> dict[str, str]:
+    """What belongs to the terminal and not to the job, in whose environment a command runs."""
+    return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
 
 
 def _job_list(answer: Json) -> JobList:

@@ -18,11 +18,11 @@ import errno
 import fcntl
 import hashlib
 import os
-import pwd
 import stat
 import struct
 from pathlib import Path
 
+from dllocal.environments import name_user
 from dllocal.nvml import Device
 
 FOLDER = Path("/run/lock")
@@ -146,11 +146,3 @@ def describe_process(pid: int) -> str:
         return f"process {pid}"
     shown = "".join(each if each.isprintable() else "?" for each in program)
     return f"process {pid} of {user}, {shown}"
-
-
-def name_user(uid: int) -> str:
-    """Return what a user is called, or the number where it has no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

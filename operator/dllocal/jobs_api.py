@@ -23,8 +23,9 @@ from dlcore import jobfile
 from dlcore.jobschema import KIND
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
-from dllocal import labels, leftovers, showing, trainers
+from dllocal import environments, labels, leftovers, showing, trainers
 from dllocal.backstage import Backstage, Present
+from dllocal.environments import Origin, Submitter
 from dllocal.folders import older_parts
 from dllocal.refusals import Complaint, Refused
 from dllocal.showing import Json
@@ -155,7 +156,10 @@ class JobsApi:
                 409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
             )
         trainer = trainers.trainer_of(
-            entry.job, entry.document, self._stage.folders.checkpoints(entry.job.id)
+            entry.job,
+            entry.document,
+            self._stage.folders.checkpoints(entry.job.id),
+            variables=environments.of_job(entry.job, self._registry.origin(entry.job.id)),
         )
         nodes = seen[0].nodes
         items = [
@@ -183,7 +187,9 @@ class JobsApi:
             return web.json_response(
                 {**showing.list_document(self._version(), items), "notices": notices}
             )
-        entries = self._registry.submit_all([each.document for each in submissions], self._clock())
+        origin = Origin.of(Submitter.of_this_process(), await read_environment(request))
+        documents = [each.document for each in submissions]
+        entries = self._registry.submit_all(documents, self._clock(), origin=origin)
         self._stage.wake()
         items = [self._document(entry) for entry in entries]
         answer = {**showing.list_document(self._version(), items), "notices": notices}
@@ -253,6 +259,7 @@ class JobsApi:
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             now=self._clock(),
             outlook=seen[2] if seen is not None else None,
+            environment=environments.of_job(entry.job, self._registry.origin(job)),
         )
 
     def _check(self, documents: list[Json]) -> list[_Submission]:
@@ -266,7 +273,11 @@ class JobsApi:
             except Refused as refused:
                 complaints += refused.complaints
                 continue
-            problems = [*trainers.problems_here(job), *self._taken(job.id, names)]
+            problems = [
+                *trainers.problems_here(job),
+                *environments.problems(job),
+                *self._taken(job.id, names),
+            ]
             complaints += [Complaint(problem, number) for problem in problems]
             names.add(job.id)
             submissions.append(_Submission(job, _as_written(document)))
@@ -361,6 +372,14 @@ async def read_documents(request: web.Request) -> list[Json]:
     if not isinstance(items, list) or not items:
         raise Refused(400, "items: there are none; put at least one DLJob into the list")
     return items
+
+
+async def read_environment(request: web.Request) -> dict[str, str] | None:
+    """Read in which environment the jobs were submitted; ``None`` if that is not said."""
+    try:
+        return environments.check((await read_body(request)).get("environment"))
+    except environments.WrongEnvironment as error:
+        raise Refused(400, str(error)) from error
 
 
 async def read_body(request: web.Request) -> Json:

@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,8 @@ from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
 from dlcore.model import Job, JobId, NodeName
 from dlcore.profiles import Costs
+from dllocal import environments
+from dllocal.environments import Origin
 from dllocal.folders import Folders
 from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
@@ -91,11 +93,14 @@ class Pods:
         times: PodTimes = AT_ONCE,
         poll_seconds: float = POLL_SECONDS,
         release_seconds: float = RELEASE_SECONDS,
+        origin: Callable[[JobId], Origin] = lambda _: Origin.here(),
     ) -> None:
+        """``origin`` says whose a job is, and its environment."""
         self._folders = folders
         self._poll_seconds = poll_seconds
         self._release_seconds = release_seconds
         self._virtual = virtual_gpus
+        self._origin = origin
         self._watch = watch
         self._times = times
         self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
@@ -300,7 +305,7 @@ class Pods:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._sidecar(entry.job, key, booking, trainer), "--", *trainer.command],
                 cwd=trainer.folder,
-                env={**os.environ, **trainer.environment},
+                env=dict(trainer.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -316,7 +321,8 @@ class Pods:
         if entry.problem or entry.cancelled or entry.status.is_final:
             return NOTHING
         checkpoints = self._folders.checkpoints(entry.job.id)
-        trainer = trainer_of(entry.job, entry.document, checkpoints)
+        variables = environments.of_job(entry.job, self._origin(entry.job.id))
+        trainer = trainer_of(entry.job, entry.document, checkpoints, variables=variables)
         if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         return trainer
@@ -334,6 +340,8 @@ class Pods:
         socket = self._folders.pod_socket(key, booking.serial)
         command = [
             sys.executable,
+            # Nothing of the training's folder or environment is loaded into the SideCar.
+            "-I",
             "-m",
             "dlsidecar",
             "run",

@@ -19,6 +19,7 @@ from dlcontrol.records import Status
 from dlcore import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dllocal.changes import Changes
+from dllocal.environments import Origin, Submitter
 from dllocal.folders import StateError
 
 _SCHEMA = """
@@ -34,7 +35,9 @@ CREATE TABLE jobs (
 );
 CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu));
 """
-_VERSION = 1
+_ORIGINS = "CREATE TABLE origins (name TEXT PRIMARY KEY, origin TEXT NOT NULL);"
+"""Whose jobs they are, and their environments: apart from the documents, which are shown."""
+_VERSION = 2
 _CANCELLED, _CANCELLED_KEEPING = 1, 2
 """In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
 
@@ -55,6 +58,7 @@ class Registry:
         self._entries: dict[JobId, Entry] = {
             entry.job.id: entry for entry in (_entry(row, path) for row in self._rows())
         }
+        self._origins = {name: _origin(name, text, path) for name, text in self._origin_rows()}
         self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
         self.changes = Changes(self._entries)
         """For whoever watches."""
@@ -88,14 +92,28 @@ class Registry:
         """All jobs, in order of arrival. A new mapping whenever one has changed."""
         return self._entries
 
+    def origin(self, job: JobId) -> Origin:
+        """Whose job it is, and its environment. Of a job of before: its server's user, and a login's."""
+        return self._origins.get(job) or Origin.of(Submitter.of_this_process(), None)
+
     # --- written by users
 
-    def submit(self, document: Mapping[str, Any], now: float) -> Entry:
+    def submit(
+        self, document: Mapping[str, Any], now: float, *, origin: Origin | None = None
+    ) -> Entry:
         """Take a job in whose document was checked before."""
-        return self.submit_all([document], now)[0]
+        return self.submit_all([document], now, origin=origin)[0]
 
-    def submit_all(self, documents: Sequence[Mapping[str, Any]], now: float) -> tuple[Entry, ...]:
-        """Take several jobs in, all or none."""
+    def submit_all(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        now: float,
+        *,
+        origin: Origin | None = None,
+    ) -> tuple[Entry, ...]:
+        """Take several jobs in, all or none. Those without an origin are this process's own."""
+        kept = origin or Origin.here()
+        text = json.dumps(kept.written())
         entries = tuple(
             Entry(
                 job=replace(jobfile.parse(document, require_template=True), submitted_at=now),
@@ -114,7 +132,11 @@ class Registry:
                     for e in entries
                 ],
             )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO origins VALUES (?, ?)", [(e.job.id, text) for e in entries]
+            )
         self._next_order += len(entries)
+        self._origins.update(dict.fromkeys([entry.job.id for entry in entries], kept))
         self._set(*entries)
         return entries
 
@@ -165,6 +187,8 @@ class Registry:
         """Remove a job of which nothing is left."""
         with self._transaction():
             self._db.execute("DELETE FROM jobs WHERE name = ?", (job,))
+            self._db.execute("DELETE FROM origins WHERE name = ?", (job,))
+        self._origins.pop(job, None)
         self._entries = {name: entry for name, entry in self._entries.items() if name != job}
         self.changes.note_removed(job)
 
@@ -209,6 +233,9 @@ class Registry:
             ' FROM jobs ORDER BY "order"'
         ).fetchall()
 
+    def _origin_rows(self) -> list[tuple[JobId, str]]:
+        return self._db.execute("SELECT name, origin FROM origins").fetchall()
+
     def _set(self, *entries: Entry) -> None:
         self._entries = {**self._entries, **{entry.job.id: entry for entry in entries}}
         self.changes.note([entry.job.id for entry in entries])
@@ -222,7 +249,20 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             f" {_VERSION}); use that one, or name another folder with --state"
         )
     if version == 0:
-        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        db.executescript(f"BEGIN; {_SCHEMA} {_ORIGINS} PRAGMA user_version = {_VERSION}; COMMIT;")
+    elif version == 1:
+        db.executescript(f"BEGIN; {_ORIGINS} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+
+def _origin(name: str, text: str, path: Path) -> Origin:
+    try:
+        return Origin.read(json.loads(text))
+    except Exception as error:
+        # Without it the job could run as another user than its own.
+        raise StateError(
+            f"{path}: whose job {name} is cannot be read ({error}); use the dljob that has written"
+            " it, or name another folder with --state"
+        ) from error
 
 
 def _entry(row: tuple[Any, ...], path: Path) -> Entry:

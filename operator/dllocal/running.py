@@ -101,6 +101,7 @@ class Running:
             times=setup.pod_times,
             poll_seconds=setup.poll_seconds,
             release_seconds=setup.release_seconds,
+            origin=self.registry.origin,
         )
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:

@@ -3,6 +3,7 @@ What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a p
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dlcontrol.documents import write_status, write_time
@@ -16,6 +17,7 @@ from dlcontrol.telling import event_name
 from dlcore.jobschema import API_VERSION, KIND
 from dlcore.model import Phase, Placement
 from dlcore.planning import Step
+from dllocal import environments
 from dllocal.events import Happened
 
 Json = dict[str, Any]
@@ -24,7 +26,14 @@ RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
 """What of the metadata is ours to write, whatever a user has handed in."""
 
 
-def job_document(entry: Entry, *, version: str, now: float, outlook: Outlook | None = None) -> Json:
+def job_document(
+    entry: Entry,
+    *,
+    version: str,
+    now: float,
+    outlook: Outlook | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Json:
     """Show a job as its user wrote it, with its status and, where it is known, how it will go on."""
     given = entry.document.get("metadata", {})
     metadata = {
@@ -42,6 +51,7 @@ def job_document(entry: Entry, *, version: str, now: float, outlook: Outlook | N
     if outlook is not None and (entry.cancelled or recorded.phase is Phase.SUSPENDED):
         # What was said of it was how it came to this.
         status["message"] = outlook.sentence(entry)
+    status["environment"] = environments.shown(environment)
     if entry.cancelled:
         status["cancelled"] = True
     if entry.problem:

@@ -34,7 +34,7 @@ class Trainer(NamedTuple):
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """What is added to the environment of ``dljob up``."""
+    """All of its environment."""
     folder: str
     """Where it runs."""
 
@@ -43,22 +43,26 @@ NOTHING = Trainer(("false",), {}, "/")
 """For a SideCar that will not be told to run anything."""
 
 
-def trainer_of(job: Job, document: Mapping[str, Any], checkpoints: Path) -> Trainer:
+def trainer_of(
+    job: Job, document: Mapping[str, Any], checkpoints: Path, *, variables: Mapping[str, str]
+) -> Trainer:
     """
     Read the trainer's container; references to variables are filled in as Kubernetes does.
+
+    ``variables`` is the environment that the job has besides what its file says.
 
     ``checkpoints`` is the job's own folder, which it is shown unless its file names another.
     """
     container = _container(job)
-    variables = dict(os.environ)
     own = {CHECKPOINT_FOLDER: str(checkpoints) if has_own_folder(job) else job.checkpoint.path}
     for variable in container.get("env", ()):
-        own[variable["name"]] = _filled(str(variable.get("value", "")), variables | own)
+        own[variable["name"]] = _filled(str(variable.get("value", "")), {**variables, **own})
     words = (*container["command"], *container.get("args", ()))
     annotations = document.get("metadata", {}).get("annotations", {})
     base = annotations.get(WORKING_DIRECTORY, "")
     folder = os.path.join(base, container.get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
-    return Trainer(tuple(_filled(word, variables | own) for word in words), own, folder)
+    everything = {**variables, **own}
+    return Trainer(tuple(_filled(word, everything) for word in words), everything, folder)
 
 
 def visible_gpus(job: Job, node: Node, numbers: Iterable[int]) -> dict[str, str]:

@@ -89,6 +89,8 @@ def test_every_field_of_a_document_arrives_in_the_job():
         ),
         batch=BatchRange(elastic=True, maximum=4096),
         limits=Limits(ttl_seconds_after_finished=0, active_deadline_seconds=86400, backoff_limit=0),
+        python="/opt/envs/train/bin/python",
+        variables=("HF_TOKEN",),
         preload=("torch", "torch.distributed"),
         roles=(Role(name="ps", replicas=2, template=given["spec"]["auxiliaries"][0]["template"]),),
         labels={"team": "vision", "app.kubernetes.io/part-of": "zoo"},

@@ -134,6 +134,13 @@ SPECS = st.fixed_dictionaries(
         "processes": st.sampled_from(["perGpu", "perNode"]),
         "profile": st.fixed_dictionaries({"model": WORDS}, optional={"dataset": WORDS}),
         "checkpoint": CHECKPOINTS,
+        "environment": st.fixed_dictionaries(
+            {},
+            optional={
+                "python": st.sampled_from(["/usr/bin/python3", "/opt/e/bin/python"]),
+                "variables": st.lists(st.sampled_from(["A", "HF_TOKEN"]), unique=True),
+            },
+        ),
         "warmStart": st.fixed_dictionaries(
             {"preload": st.lists(WORDS, min_size=1, max_size=3, unique=True)}
         ),

@@ -9,8 +9,9 @@ import pytest
 
 from dllocal import gpu_choices
 from dllocal.devices import RealGpus
+from dllocal.environments import name_user
 from dllocal.gpu_choices import WrongChoice
-from dllocal.gpu_locks import GpuLock, name_user
+from dllocal.gpu_locks import GpuLock
 from dllocal.nvml import Usage
 from dllocal.occupancy import BUSY_BYTES, Ours, find_foreign
 from tests.ctl.running import run_apart

@@ -33,6 +33,7 @@ FIXED: dict[str, list[Json]] = {
         {"progress": {"http": False, "log": "(?P<iteration>x)"}},
     ],
     "checkpoint": [{"checkpoint": {"path": "/ckpt"}}, {"checkpoint": {"graceSeconds": 20}}],
+    "environment": [{"environment": {"python": "/opt/env/bin/python"}}],
     "warmStart": [{"warmStart": {"preload": ["torch"]}}],
     "batch": [{"batch": {"elastic": False}}],
     "auxiliaries": [{"auxiliaries": [AUXILIARY]}],

@@ -331,7 +331,10 @@ def _shown(document: Json) -> Json:
 
 def _notices(documents: Sequence[Json]) -> list[str]:
     """Say what has another effect than it seems; each thing once."""
-    notices = (notice_of(each.get("spec") or {}) for each in documents)
+    specs = [each.get("spec") or {} for each in documents]
+    notices = [notice_of(spec) for spec in specs]
+    if any("environment" in spec for spec in specs):
+        notices.append("spec.environment has no effect on a cluster: the image is the environment")
     return [each for each in dict.fromkeys(notices) if each]
 
 

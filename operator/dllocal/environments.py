@@ -1,0 +1,220 @@
+"""
+In whose environment a job runs: that of its submitter, as the command recorded it.
+
+Called by the command, which records (:func:`record`), and by the server, which keeps what was recorded
+with the job, never shows a value that could be a secret (:func:`shown`), and starts the training in it.
+The environment of ``dljob up`` itself, with the virtual environment that DLJob is installed in and the
+password of its store, reaches no job.
+"""
+
+import os
+import pwd
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from dlcore.model import Job
+from dlcore.problems import Problem
+
+Variables = Mapping[str, str]
+
+MOST_BYTES = 1 << 20
+"""Longer environments cannot be given to a program under Linux with the usual limits."""
+
+REDACTED = "(redacted)"
+
+_OF_A_SESSION = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|TERM|COLORTERM|LINES|COLUMNS|PS[0-9]|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY"
+    r"|WINDOWID|TMUX.*|STY|SSH_.*|DBUS_.*|XDG_(?:RUNTIME_DIR|SESSION_.*|SEAT|VTNR)|SUDO_.*|BASH_FUNC_.*"
+    r"|NOTIFY_SOCKET|INVOCATION_ID|JOURNAL_STREAM|LISTEN_.*|DLJOB_.*|_DLJOB_.*"
+)
+"""What belongs to a terminal, a service or us, and would be wrong in a job that outlives these."""
+
+_OF_A_JOB = re.compile(
+    r"(?:CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)"
+    r"|TF_CONFIG|TORCHELASTIC_.*|PET_.*|OMPI_.*|HOROVOD_(?:RANK|SIZE|LOCAL_.*)|SLURM_.*"
+)
+"""What a scheduler tells the processes of a job; another one has told it if it is there."""
+
+_NECESSARY = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
+"""What a job gets also where its file names the variables."""
+
+_SHOWN = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|CONDA_(?:PREFIX|DEFAULT_ENV|SHLVL)"
+    r"|PYTHONPATH|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH|HF_HOME|TORCH_HOME|OMP_NUM_THREADS|NCCL_[A-Z_]+"
+)
+"""The variables whose values are shown. Of all others only the names are, since any may be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """The user whose job it is."""
+
+    user: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        return cls.known(os.getuid(), os.getgid(), tuple(os.getgroups()))
+
+    @classmethod
+    def known(cls, uid: int, gid: int, groups: Sequence[int]) -> Self:
+        """Name a user that the kernel has identified."""
+        return cls(name_user(uid), uid, gid, tuple(groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a job comes from: recorded when it is submitted, and kept with it."""
+
+    submitter: Submitter
+    variables: Variables = field(default_factory=dict)
+
+    @classmethod
+    def here(cls) -> Self:
+        """The user and the environment of this very process, for jobs that it submits to itself."""
+        return cls(Submitter.of_this_process(), record(os.environ))
+
+    @classmethod
+    def of(cls, submitter: Submitter, variables: Variables | None) -> Self:
+        """Take what was recorded; without that the job gets what a login would give its user."""
+        return cls(submitter, _login(submitter) if variables is None else variables)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        """Read what :meth:`written` has written."""
+        user, uid, gid = document["user"], document["uid"], document["gid"]
+        return cls(
+            Submitter(user, uid, gid, tuple(document["groups"])), dict(document["variables"])
+        )
+
+    def written(self) -> dict[str, Any]:
+        """Write it for the list of jobs, which its owner alone may read."""
+        submitter = self.submitter
+        return {
+            "user": submitter.user,
+            "uid": submitter.uid,
+            "gid": submitter.gid,
+            "groups": list(submitter.groups),
+            "variables": dict(self.variables),
+        }
+
+
+def name_user(uid: int) -> str:
+    """Return what a user is called, or the number where it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+class WrongEnvironment(ValueError):
+    """What a client says that it has recorded is no environment: why, and what to do."""
+
+
+# --- recorded by the command
+
+
+def record(environment: Variables) -> dict[str, str]:
+    """Choose what of an environment is for a job."""
+    chosen = {
+        name: value
+        for name, value in environment.items()
+        if not _OF_A_SESSION.fullmatch(name) and not _OF_A_JOB.fullmatch(name)
+    }
+    # Bytes that are no text cannot be recorded as text; a training hardly needs them.
+    return {name: value for name, value in chosen.items() if _is_text(name) and _is_text(value)}
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- kept by the server
+
+
+def check(given: object) -> dict[str, str] | None:
+    """Check what a client says it has recorded; raises :class:`WrongEnvironment`."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise WrongEnvironment("environment: is no mapping of names to values")
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise WrongEnvironment(f"environment.{name}: is no text")
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise WrongEnvironment(
+                f"environment: {name!r} is no variable that a program can be given"
+            )
+    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in given.items())
+    if size > MOST_BYTES:
+        raise WrongEnvironment(
+            f"environment: has {size:,} bytes, and a program can be given {MOST_BYTES:,}; unset"
+            " what is long, or submit under env -i"
+        )
+    # What a command of ours has left out is left out whoever asks.
+    return record(given)
+
+
+def of_job(job: Job, origin: Origin) -> dict[str, str]:
+    """Return the environment of a job, without what its file adds to it."""
+    variables = dict(origin.variables)
+    if job.variables is not None:
+        wanted = _NECESSARY | set(job.variables)
+        variables = {name: value for name, value in variables.items() if name in wanted}
+    return _with_python(variables, Path(job.python)) if job.python else variables
+
+
+def _with_python(variables: dict[str, str], python: Path) -> dict[str, str]:
+    """Put an interpreter first on the path, with the virtual or conda environment that it is of."""
+    folder = python.parent
+    left = {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
+    kept = {name: value for name, value in variables.items() if name not in left}
+    kept["PATH"] = os.pathsep.join(filter(None, (str(folder), variables.get("PATH", ""))))
+    if (folder.parent / "pyvenv.cfg").exists():
+        kept["VIRTUAL_ENV"] = str(folder.parent)
+    elif (folder.parent / "conda-meta").exists():
+        kept["CONDA_PREFIX"] = str(folder.parent)
+    return kept
+
+
+def problems(job: Job) -> Iterator[Problem]:
+    """Everything that is wrong with the environment that a job names."""
+    python, path = Path(job.python), "spec.environment.python"
+    if job.python and not (python.is_file() and os.access(python, os.X_OK)):
+        remedy = "name the interpreter itself, such as /opt/envs/train/bin/python"
+        yield Problem(path, job.python, f"{job.python} is no program here", remedy)
+
+
+def shown(variables: Variables) -> dict[str, str]:
+    """Show an environment: the values only of variables that are known to hold no secrets."""
+    return {
+        name: variables[name] if _SHOWN.fullmatch(name) else REDACTED for name in sorted(variables)
+    }
+
+
+def _login(submitter: Submitter) -> dict[str, str]:
+    """What a login would give a user; nothing of ours."""
+    try:
+        home, shell = (entry := pwd.getpwuid(submitter.uid)).pw_dir, entry.pw_shell
+    except KeyError:
+        home, shell = "/", ""
+    places = ["/usr/local/bin", "/usr/bin", "/bin"]
+    if submitter.uid == 0:
+        places = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    return {
+        "PATH": os.pathsep.join(places),
+        "HOME": home,
+        "USER": submitter.user,
+        "LOGNAME": submitter.user,
+        "SHELL": shell or "/bin/sh",
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+    }

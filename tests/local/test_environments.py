@@ -1,0 +1,241 @@
+"""In whose environment jobs run, and what of it is ever shown."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from dlcore import jobfile
+from dllocal import environments
+from dllocal.environments import REDACTED, Origin, Submitter, WrongEnvironment
+from dllocal.registry import Registry
+from tests.ctl.running import run_apart
+from tests.local.stages import job_document
+from tests.local.ups import going, replay
+
+real = pytest.mark.processes
+ME = Submitter.of_this_process()
+SECRET = "hf_do_not_tell"  # noqa: S105 - it is none
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "SSH_AUTH_SOCK",
+            "DISPLAY",
+            "PWD",
+            "DLJOB_STORE_PASSWORD",
+            "CUDA_VISIBLE_DEVICES",
+            "RANK",
+        ),
+        *("NOTIFY_SOCKET", "SUDO_USER", "XDG_RUNTIME_DIR", "TERM", "SLURM_JOB_ID", "_"),
+    ],
+)
+def test_what_belongs_to_a_session_a_service_or_another_job_is_not_recorded(name):
+    kept = {"PATH": "/bin", "VIRTUAL_ENV": "/v", "HF_TOKEN": SECRET, "RANKING": "1"}
+    assert environments.record({**kept, name: "x"}) == kept
+
+
+def test_only_names_are_shown_of_variables_that_could_hold_secrets():
+    variables = {"PATH": "/bin", "HF_TOKEN": SECRET, "DATABASE": f"mongodb://a:{SECRET}@b"}
+    shown = environments.shown(variables)
+    assert shown == {"PATH": "/bin", "HF_TOKEN": REDACTED, "DATABASE": REDACTED}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[], {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "x\0y"}, {"A\0": "x"}, {"A": "x" * (1 << 20)}],
+)
+def test_what_no_program_could_be_given_is_refused(given):
+    with pytest.raises(WrongEnvironment, match="environment"):
+        environments.check(given)
+
+
+def test_a_server_leaves_out_what_the_command_would_have_left_out():
+    assert environments.check({"A": "b", "DLJOB_SIDECAR_LISTEN": ":1"}) == {"A": "b"}
+
+
+def job_with(**environment):
+    return jobfile.parse(job_document(environment=environment), require_template=True)
+
+
+def test_the_variables_that_a_job_names_are_all_it_gets_besides_the_necessary():
+    origin = Origin(ME, {"PATH": "/bin", "HOME": "/h", "HF_TOKEN": SECRET, "A": "1", "B": "2"})
+    assert environments.of_job(job_with(variables=["A"]), origin).keys() == {"PATH", "HOME", "A"}
+    assert environments.of_job(job_with(variables=[]), origin).keys() == {"PATH", "HOME"}
+    assert environments.of_job(job_with(), origin) == origin.variables
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"), [("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")]
+)
+def test_the_environment_of_a_named_interpreter_is_active(tmp_path, mark, name):
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.touch(0o755)
+    (tmp_path / mark).touch()
+    given = {"PATH": "/ours/bin:/bin", "VIRTUAL_ENV": "/ours", "CONDA_PREFIX": "/ours", "A": "1"}
+    made = environments.of_job(job_with(python=str(python)), Origin(ME, given))
+    path = f"{tmp_path / 'bin'}:/ours/bin:/bin"
+    assert made == {"PATH": path, name: str(tmp_path), "A": "1"}
+
+
+def test_a_job_whose_submission_tells_no_environment_gets_that_of_a_login(monkeypatch):
+    monkeypatch.setenv("VIRTUAL_ENV", "/ours")
+    monkeypatch.setenv("PATH", "/ours/bin")
+    variables = Origin.of(ME, None).variables
+    assert "VIRTUAL_ENV" not in variables
+    assert "/ours" not in variables["PATH"]
+    assert variables["USER"] == ME.user
+
+
+def test_the_list_of_jobs_keeps_origins_and_forgets_them_with_their_jobs(tmp_path):
+    file = tmp_path / "jobs.db"
+    registry = Registry.open(file)
+    origin = Origin(Submitter("ada", 1000, 1000, (4,)), {"HF_TOKEN": SECRET})
+    registry.submit(job_document("kept"), 1.0, origin=origin)
+    registry.submit(job_document("gone"), 1.0, origin=origin)
+    registry.forget("gone")
+    registry.close()
+    again = Registry.open(file)
+    assert again.origin("kept") == origin
+    assert again.origin("gone").submitter == ME
+    assert file.stat().st_mode & 0o077 == 0
+    again.close()
+
+
+def test_a_list_of_jobs_of_before_is_taken_over(tmp_path):
+    file = tmp_path / "jobs.db"
+    Registry.open(file).close()
+    db = sqlite3.connect(file)
+    db.executescript("DROP TABLE origins; PRAGMA user_version = 1;")
+    db.close()
+    registry = Registry.open(file)
+    registry.submit(job_document("new"), 1.0, origin=Origin(ME, {"A": "1"}))
+    assert registry.origin("new").variables == {"A": "1"}
+    registry.close()
+
+
+def test_no_secret_is_in_anything_that_is_served(ask):
+    body = {"kind": "DLJobList", "items": [job_document()], "environment": {"HF_TOKEN": SECRET}}
+    assert ask("POST", "/v1/jobs", body).status == 201
+    for path in ("jobs", "jobs/resnet", "jobs/resnet/why", "jobs?watch=0", "events"):
+        assert SECRET.encode() not in ask("GET", f"/v1/{path}").body
+    status = ask.get("/v1/jobs/resnet")["status"]
+    assert status["environment"] == {"HF_TOKEN": REDACTED}
+
+
+def test_a_named_interpreter_that_is_no_program_is_refused_by_name(ask, tmp_path):
+    there = tmp_path / "python"
+    there.touch(0o644)
+    document = job_document(environment={"python": str(there)})
+    answer = ask("POST", "/v1/jobs", document)
+    assert answer.status == 422
+    (problem,) = answer.json["problems"]
+    assert problem["path"] == "spec.environment.python"
+    assert problem["message"] == f"{there} is no program here"
+
+
+def prints(root, name, **spec):
+    """A job that prints its environment and then works on."""
+    script = "import os, json; print(json.dumps(dict(os.environ)), flush=True); input()"
+    document = replay(name, root, iterations=1, faster=1.0, gpus={"options": [1]}, **spec)
+    (trainer,) = document["spec"]["template"]["spec"]["containers"]
+    trainer["command"] = [
+        "python3",
+        "-c",
+        "import time;" + script.replace("input()", "time.sleep(1e4)"),
+    ]
+    return document
+
+
+def seen_by(up, name):
+    lines = []
+
+    def has_printed():
+        lines[:] = up("logs", name).stdout.splitlines()
+        return any(line.startswith("{") for line in lines)
+
+    up.until(lambda: name in {j["metadata"]["name"] for j in up.backend.list_jobs().items})
+    up.until_phase(name, "Running")
+    up.until(has_printed)
+    return json.loads(next(line for line in lines if line.startswith("{")))
+
+
+@real
+def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the_server(
+    root, tmp_path, monkeypatch
+):
+    plain = {"PATH": os.environ["PATH"]}
+    # The server is started in a virtual environment, with a password of its store.
+    monkeypatch.setenv("VIRTUAL_ENV", "/of/the/server")
+    monkeypatch.setenv("PATH", f"/of/the/server/bin:{plain['PATH']}")
+    monkeypatch.setenv("DLJOB_STORE_PASSWORD", SECRET)
+    monkeypatch.setenv("ONLY_THE_SERVER", "has this")
+    with going(root / "state", "--virtual-gpus", 2) as up:
+        monkeypatch.delenv("ONLY_THE_SERVER")
+        monkeypatch.delenv("DLJOB_STORE_PASSWORD")
+        bin_ = tmp_path / "venv" / "bin"
+        bin_.mkdir(parents=True)
+        (tmp_path / "venv" / "pyvenv.cfg").touch()
+        (bin_ / "python3").symlink_to(
+            shutil.which("python3", path="/usr/bin:/usr/local/bin:" + plain["PATH"])
+        )
+        monkeypatch.setenv("VIRTUAL_ENV", str(bin_.parent))
+        monkeypatch.setenv("PATH", f"{bin_}:{plain['PATH']}")
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+        # A file beside the training that hides one of the standard library.
+        (tmp_path / "uuid.py").write_text("raise SystemExit('loaded by the SideCar')")
+        document = prints(root, "own")
+        document["metadata"]["annotations"] = {"dljob.io/working-directory": str(tmp_path)}
+        assert up.submit(document).status == 0
+        seen = seen_by(up, "own")
+        assert seen["VIRTUAL_ENV"] == str(bin_.parent)
+        assert seen["PATH"].startswith(f"{bin_}:")
+        assert seen["HF_TOKEN"] == SECRET
+        assert not {"ONLY_THE_SERVER", "DLJOB_STORE_PASSWORD", "PYTHONHOME"} & seen.keys()
+        assert "/of/the/server" not in json.dumps(seen)
+        # Its user sees the names, and no secret.
+        for words in (("describe", "own"), ("get", "-o", "yaml"), ("get", "own", "-o", "json")):
+            text = up(*words).stdout
+            assert SECRET not in text
+        assert f"HF_TOKEN: {REDACTED}" in up("get", "own", "-o", "yaml").stdout.replace("'", "")
+        assert f"VIRTUAL_ENV={bin_.parent};" in up("describe", "own").stdout
+        assert SECRET not in up.log.read_text() + (root / "state" / "dljob.log").read_text()
+        # And a command beside it runs where it runs.
+        told = up("exec", "own", "--", "sh", "-c", "echo $VIRTUAL_ENV $HF_TOKEN").stdout
+        assert told == f"{bin_.parent} {SECRET}\n"
+        assert up("cancel", "--wait", "own").status == 0
+        assert up.end() == 0
+
+
+@real
+def test_a_job_runs_in_the_environment_that_its_file_names(root, tmp_path):
+    venv = tmp_path / "train"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    python = venv / "bin" / "python3"
+    with going(root / "state", "--virtual-gpus", 1) as up:
+        wrong = prints(root, "wrong", environment={"python": "/no/such/python"})
+        refused = up.submit(wrong)
+        assert refused.status == 1
+        assert "spec.environment.python: /no/such/python is no program here" in refused.stderr
+        assert up.submit(prints(root, "named", environment={"python": str(python)})).status == 0
+        seen = seen_by(up, "named")
+        assert seen["VIRTUAL_ENV"] == str(venv)
+        assert seen["PATH"].startswith(f"{venv / 'bin'}:")
+        assert f"that of {python};" in up("describe", "named").stdout
+        assert up("cancel", "--wait", "named").status == 0
+        assert up.end() == 0
+
+
+def test_dry_runs_and_the_simulator_take_the_field(tmp_path):
+    file = tmp_path / "job.yaml"
+    document = job_document(environment={"python": "/opt/env/bin/python", "variables": ["A"]})
+    file.write_text(json.dumps(document))
+    result = run_apart("simulate", file, "--gpus", 4)
+    assert result.status == 0, result.stderr
