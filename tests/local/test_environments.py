@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from dlcore import jobfile
+from dlcore.model import JobId
 from dllocal import environments
 from dllocal.environments import REDACTED, Origin, Submitter, WrongEnvironment
 from dllocal.registry import Registry
@@ -100,11 +101,11 @@ def test_the_list_of_jobs_keeps_origins_and_forgets_them_with_their_jobs(tmp_pat
     origin = Origin(Submitter("ada", 1000, 1000, (4,)), {"HF_TOKEN": SECRET})
     registry.submit(job_document("kept"), 1.0, origin=origin)
     registry.submit(job_document("gone"), 1.0, origin=origin)
-    registry.forget("gone")
+    registry.forget(JobId("gone"))
     registry.close()
     again = Registry.open(file)
-    assert again.origin("kept") == origin
-    assert again.origin("gone").submitter == ME
+    assert again.origin(JobId("kept")) == origin
+    assert again.origin(JobId("gone")).submitter == ME
     assert file.stat().st_mode & 0o077 == 0
     again.close()
 
@@ -117,7 +118,7 @@ def test_a_list_of_jobs_of_before_is_taken_over(tmp_path):
     db.close()
     registry = Registry.open(file)
     registry.submit(job_document("new"), 1.0, origin=Origin(ME, {"A": "1"}))
-    assert registry.origin("new").variables == {"A": "1"}
+    assert registry.origin(JobId("new")).variables == {"A": "1"}
     registry.close()
 
 
@@ -155,7 +156,7 @@ def prints(root, name, **spec):
 
 
 def seen_by(up, name):
-    lines = []
+    lines: list[str] = []
 
     def has_printed():
         lines[:] = up("logs", name).stdout.splitlines()
