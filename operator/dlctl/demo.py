@@ -1,8 +1,11 @@
 """``dljob demo``: the SideCar paper's case study on this machine, live."""
 
+import logging
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +40,7 @@ FASTER = 12.0
 LEAST_FASTER, MOST_FASTER = 1.0, 60.0
 CHANGES = {Mechanism.IN_PLACE: 20, Mechanism.RECREATE: 8}
 JOURNAL = "demo-events.jsonl"
+LOG = "demo.log"
 FILMED_AT_S = 470.0
 """When it is best seen in what the approaches differ."""
 
@@ -121,9 +125,33 @@ def command(**given: Any) -> None:
     if options.record is not None:
         writing.check_writable(options.record)
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="dljob-demo-") as folder:
+    with _logging(options.out / LOG), tempfile.TemporaryDirectory(prefix="dljob-demo-") as folder:
         outcome = run_to_the_end(_perform(options, Path(folder)))
     _close(options, outcome)
+
+
+@contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    """Keep what controllers log in a file; on the terminal it would tear the picture apart."""
+    kept = logging.FileHandler(path, mode="w", encoding="utf-8")
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.INFO)
+    root.addHandler(kept)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
+        root.removeHandler(kept)
+        kept.close()
+
+
+def _tell(line: str) -> None:
+    """Say something in lines that a terminal does not have to break within words."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    for part in textwrap.wrap(line, width, subsequent_indent="  ") if width else [line]:
+        say(part)
 
 
 async def _perform(options: Options, folder: Path) -> Outcome:
@@ -133,7 +161,8 @@ async def _perform(options: Options, folder: Path) -> Outcome:
     try:
         return await _play(options, hall)
     except (Failed, Stuck) as error:
-        raise click.ClickException(f"{error}; the event log is {path}") from error
+        logs = f"the event log is {path}, that of the controllers {options.out / LOG}"
+        raise click.ClickException(f"{error}; {logs}") from error
     finally:
         hall.journal.close()
 
@@ -163,7 +192,7 @@ async def _play(options: Options, hall: Hall) -> Outcome:
         results = performing.read_results(hall, stages)
     changes = CHANGES if options.changes is None else dict.fromkeys(CHANGES, options.changes)
     numbers = " and ".join(f"{number} {mechanism.value}" for mechanism, number in changes.items())
-    say(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
+    _tell(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
     reshapes = await performing.measure_all(hall, changes, programme.write_probe)
     return Outcome(stages[0].script, results, reshapes, film)
 
@@ -189,14 +218,14 @@ async def _plan(options: Options, hall: Hall) -> Programme:
 def _announce(options: Options, hall: Hall) -> None:
     kind = "virtual" if hall.machine.virtual_gpus else "of this machine"
     if options.real:
-        say(f"two real trainings on four GPUs ({kind}), three approaches one after the other")
+        _tell(f"two real trainings on four GPUs ({kind}), three approaches one after the other")
         return
-    say(
+    _tell(
         f"two jobs on four GPUs ({kind}), three approaches side by side, {options.faster:g} times"
         f" as fast as in the paper: about {closing.SLOWEST_S / options.faster:.0f} s"
     )
-    say(f"modelled, that is waited out: {'; '.join(tell_what_is_modelled())}")
-    say("real: the controllers and their decisions, SideCars, processes; stop, re-pin and start")
+    _tell(f"modelled, that is waited out: {'; '.join(tell_what_is_modelled())}")
+    _tell("real: the controllers and their decisions, SideCars, processes; stop, re-pin and start")
 
 
 @contextmanager
@@ -204,11 +233,12 @@ def _view(
     hall: Hall, stages: Sequence[Stage], picture: viewing.Picture
 ) -> Iterator[Callable[[], None]]:
     """Show what happens; hands out what is to be called whenever something has."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with viewing.live(picture, Console(stderr=True)):
+    console = Console(stderr=True)
+    if viewing.is_worth_drawing(console, picture.height, os.environ):
+        with viewing.live(picture, console):
             yield lambda: None
         return
-    yield viewing.Lines(hall.journal, stages, say).tell
+    yield viewing.Lines(hall.journal, stages, _tell).tell
 
 
 def _close(options: Options, outcome: Outcome) -> None:
@@ -228,7 +258,7 @@ def _close(options: Options, outcome: Outcome) -> None:
     tables = _tables(options, outcome)
     for table in tables:
         console.print(table)
-    for path in (*pictures, options.out / JOURNAL):
+    for path in (*pictures, options.out / JOURNAL, options.out / LOG):
         console.print(f"written: {path}", soft_wrap=True)
     console.print(closing.NEXT, highlight=False)
     if options.record is not None:

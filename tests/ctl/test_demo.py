@@ -1,15 +1,24 @@
 """``dljob demo`` as its users see it: real controllers, SideCars and processes, in little time."""
 
+import contextlib
+import fcntl
+import io
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from dlctl.demonstrating import viewing
 from dlctl.demonstrating.journal import Journal
 from dlctl.demonstrating.performing import find_machine
 from dlctl.examples import find_examples, load_example
@@ -83,6 +92,14 @@ def lines_tell_what_happens_where_there_is_no_terminal(result: Result) -> None:
     assert "job-1  goes from 4 to 2 GPUs on node: it makes room for job-2" in result.stderr
 
 
+def controllers_have_nothing_to_warn_of(result: Result) -> None:
+    # Pods take as long as they are made to; that they do is no fault.
+    log = Path(result.data["events"]).with_name("demo.log").read_text()
+    assert " WARNING " not in log
+    assert "job-1: Running: trains on" in log
+    assert "NotStarted" not in result.stderr
+
+
 CHECKS = (
     makespans_and_completion_times_come_in_the_papers_order,
     every_approach_did_what_it_does,
@@ -90,6 +107,7 @@ CHECKS = (
     changes_in_place_are_measured_beside_recreations,
     pictures_and_the_event_log_are_where_it_says,
     lines_tell_what_happens_where_there_is_no_terminal,
+    controllers_have_nothing_to_warn_of,
 )
 
 
@@ -113,6 +131,58 @@ def test_the_case_study_comes_out_as_in_the_paper_and_leaves_nothing(tmp_path):
         check(result)
     assert living(tmp_path / "tmp") == []
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What moves the cursor, erases and colours."""
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("columns", "colours"), [(80, True), (160, False)])
+def test_the_picture_is_whole_in_terminals_of_all_widths(tmp_path, columns, colours):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = ["demo", "--faster=60", "--changes=2", f"--out={tmp_path}"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+        for name in ("CI", "COLUMNS", "LINES"):
+            environment.pop(name, None)
+        if not colours:
+            environment["NO_COLOR"] = "1"
+        script = "from dlctl.main import main; main()"
+        os.execve(  # noqa: S606 - the command leads the terminal's session
+            sys.executable, [sys.executable, "-c", script, *words], environment
+        )
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    told = b""
+    with contextlib.suppress(OSError):
+        while block := os.read(terminal, 1 << 16):
+            told += block
+    text = told.decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+    # From the first frame to the sentence after the last one there is nothing but the picture.
+    plain = CONTROL.sub("", text)
+    moving = plain[plain.index("╭─ default") : plain.index("measures what a change")]
+    lines = [line for line in re.split(r"[\r\n]+", moving) if line]
+    assert [line for line in lines if line[0] not in "╭│╰"] == []
+    assert {len(line) for line in lines} == {min(columns, 100)}
+    # Which job has which GPU is told without colours, too.
+    assert any("0 job-1" in line and "2 job-2" in line for line in lines)
+    coloured = re.search(r"\x1b\[[0-9;]*4[0-9]m|\x1b\[[0-9;]*48;", text)
+    assert (coloured is not None) is colours
+
+
+@pytest.mark.parametrize(
+    ("rows", "environment", "is_drawn"),
+    [(24, {}, True), (12, {}, False), (24, {"CI": "true"}, False)],
+)
+def test_a_picture_moves_only_where_it_has_room_and_somebody_watches(rows, environment, is_drawn):
+    console = Console(force_terminal=True, width=80, height=rows, _environ={"TERM": "xterm"})
+    assert viewing.is_worth_drawing(console, 15, environment) is is_drawn
+    console = Console(force_terminal=True, width=80, height=rows, _environ={"TERM": "dumb"})
+    assert not viewing.is_worth_drawing(console, 15, environment)
+    assert not viewing.is_worth_drawing(Console(file=io.StringIO(), height=40), 15, {})
 
 
 @pytest.mark.processes

@@ -5,16 +5,18 @@ Plays one approach: a controller of its own, with real SideCars and processes, i
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dlcontrol.dialing import DialSettings
 from dlcontrol.loop import Options
 from dlcontrol.platforms import Entry
+from dlcontrol.verdicts import USUAL_RULES, Rules
 from dlcore.model import JobId, Node, Phase
 from dlctl.demonstrating.journal import Journal
 from dlctl.demonstrating.script import Script
+from dllocal.pods import PodTimes
 from dllocal.running import Running, Setup
 from dlsim.reproducing.sidecar_case import Approach
 
@@ -60,7 +62,12 @@ class Stage:
         self._decided: dict[JobId, int] = {}
         self._began_at: float | None = None
         setup = place.set_up(
-            Options(policy=approach.policy, mechanism=approach.mechanism, costs=script.costs),
+            Options(
+                policy=approach.policy,
+                mechanism=approach.mechanism,
+                costs=script.costs,
+                rules=_rules(script.pod_times, len(place.node.gpus)),
+            ),
             pod_times=script.pod_times,
             profiles=script.profiles,
             listener=lambda key, state, at: journal.note_state(approach.name, key, state, at),
@@ -137,6 +144,16 @@ class Stage:
         return len(entries) == len(self.script.acts) and all(
             entry.status.is_final for entry in entries.values()
         )
+
+
+def _rules(times: PodTimes, gpus: int) -> Rules:
+    """
+    Take it as usual that pods take as long as they are made to.
+
+    Otherwise each of them would be reported: as not started, and as silent while it ends.
+    """
+    longest_s = times.start + gpus * times.start_per_gpu + times.end
+    return replace(USUAL_RULES, quiet_seconds=USUAL_RULES.quiet_seconds + longest_s)
 
 
 async def together(*activities: Coroutine[Any, Any, Any]) -> None:

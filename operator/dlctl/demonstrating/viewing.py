@@ -3,9 +3,9 @@ What is to be seen while a demonstration goes on: a picture that moves, or lines
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -20,6 +20,9 @@ from dlwire.messages import Progress, State
 
 COLOURS = ("blue", "dark_orange3", "green", "magenta")
 BAR_WIDTH = 26
+LEAST_BAR_WIDTH = 6
+BESIDE_BAR = 50
+"""So many columns of the picture are its frame, and what is said of a job beside its bar."""
 REFRESH_PER_S = 4
 WIDTH = 100
 
@@ -35,12 +38,29 @@ class Picture:
         """How far it is, in what is shown."""
         return max(stage.shown(time.time()) for stage in self._stages)
 
-    def __rich__(self) -> RenderableType:
-        """As rich asks for it, a few times a second."""
-        return Group(*(_draw_stage(stage) for stage in self._stages))
+    @property
+    def height(self) -> int:
+        """How many lines it has: of each approach its frame, its GPUs and its jobs."""
+        return sum(3 + len(stage.script.jobs) for stage in self._stages)
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """As rich asks for it, a few times a second, for a terminal that is so wide by now."""
+        width = min(WIDTH, options.max_width)
+        yield Group(*(_draw_stage(stage, width) for stage in self._stages))
 
 
-def _draw_stage(stage: Stage) -> Panel:
+def is_worth_drawing(console: Console, height: int, environment: Mapping[str, str]) -> bool:
+    """
+    Whether somebody watches a terminal that can show a picture of this height that moves.
+
+    A log of CI may claim to be a terminal, and is read afterwards.
+    """
+    is_animated = console.is_terminal and not console.is_dumb_terminal
+    return is_animated and not environment.get("CI") and console.height > height
+
+
+def _draw_stage(stage: Stage, width: int) -> Panel:
+    bar = max(LEAST_BAR_WIDTH, min(BAR_WIDTH, width - BESIDE_BAR))
     approach = stage.approach
     colours = dict(zip(stage.script.jobs, COLOURS, strict=False))
     title = (
@@ -48,29 +68,34 @@ def _draw_stage(stage: Stage) -> Panel:
         f" · second {stage.shown(time.time()):,.0f}"
     )
     jobs = Table.grid(padding=(0, 2))
+    for least in (0, bar, 5, 6, 0):
+        # So that columns stay where they are whatever happens.
+        jobs.add_column(min_width=least, no_wrap=True)
     for job in stage.script.jobs:
-        jobs.add_row(*_draw_job(stage, job, colours[job]))
+        jobs.add_row(*_draw_job(stage, job, colours[job], bar))
     return Panel(
         Group(_draw_gpus(stage, colours), jobs),
         title=title,
         title_align="left",
         border_style="dim",
-        width=WIDTH,
+        width=width,
     )
 
 
 def _draw_gpus(stage: Stage, colours: dict[JobId, str]) -> Text:
-    """Each GPU in the colour of who holds it; pale where it is only decided for somebody."""
+    """Each GPU with the name and in the colour of its job; pale where it is only decided for that job."""
     held, decided = _owners(stage)
-    text = Text("GPUs ")
+    text = Text("GPUs ", no_wrap=True)
+    widest = max(map(len, colours))
     for gpu in stage.place.node.gpus:
-        owner = held.get(gpu.index)
+        owner, soon = held.get(gpu.index), decided.get(gpu.index)
         if owner is not None:
-            text.append(f" {gpu.index} ", style=f"bold white on {colours[owner]}")
-        elif gpu.index in decided:
-            text.append(f" {gpu.index} ", style=f"{colours[decided[gpu.index]]} reverse dim")
+            cell, style = f"{gpu.index} {owner}", f"bold white on {colours[owner]}"
+        elif soon is not None:
+            cell, style = f"{gpu.index} …{soon}", f"{colours[soon]} reverse dim"
         else:
-            text.append(f" {gpu.index} ", style="dim")
+            cell, style = f"{gpu.index} free", "dim"
+        text.append(f" {cell:<{widest + 3}} ", style=style)
         text.append(" ")
     return text
 
@@ -95,10 +120,10 @@ def _states(stage: Stage, entry: Entry) -> Iterator[State]:
             yield state
 
 
-def _draw_job(stage: Stage, job: JobId, colour: str) -> tuple[RenderableType, ...]:
+def _draw_job(stage: Stage, job: JobId, colour: str, bar: int) -> tuple[RenderableType, ...]:
     entry = stage.entries.get(job)
     if entry is None:
-        return Text(job, style="dim"), ProgressBar(width=BAR_WIDTH, completed=0), "", "", ""
+        return Text(job, style="dim"), ProgressBar(width=bar, completed=0), "", "", ""
     status = entry.status
     progress = _progress_of(stage, entry)
     total = entry.job.training.iterations or 1
@@ -109,7 +134,7 @@ def _draw_job(stage: Stage, job: JobId, colour: str) -> tuple[RenderableType, ..
     is_up = any(not state.leaving for state in _states(stage, entry))
     return (
         Text(job, style=f"bold {colour}"),
-        ProgressBar(total=total, completed=done, width=BAR_WIDTH, complete_style=colour),
+        ProgressBar(total=total, completed=done, width=bar, complete_style=colour),
         f"{100 * done / total:3.0f} %",
         Text(f"{gpus} GPUs" if gpus else "–", justify="right"),
         Text(describe(status.phase, steps=speed > 0, is_up=is_up) + trains, style="italic"),
