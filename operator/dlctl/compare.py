@@ -385,5 +385,10 @@ def show(rows: Sequence[Values], display: Display) -> None:
         text = printing.to_csv([printing.flatten(row) for row in rows])
     else:
         lines = sum_up(rows, by=display.by, references=display.references)
-        text = comparisons.tabulate(lines, by=display.by, references=display.references)
+        text = comparisons.tabulate(
+            lines,
+            by=display.by,
+            references=display.references,
+            all_of_it=display.output == printing.WIDE,
+        )
     click.echo(text, nl=False)

@@ -49,16 +49,27 @@ def _write_cells(line: Line, *, with_bound: bool, ranges: Sequence[str]) -> list
     return [*line.group, line.policy, f"{line.cases:,}", *bound, *figures, *tail]
 
 
-def tabulate(lines: Sequence[Line], *, by: Sequence[str], references: Sequence[str]) -> str:
-    """Make the table for people, as detailed as the terminal is wide."""
+def tabulate(
+    lines: Sequence[Line],
+    *,
+    by: Sequence[str],
+    references: Sequence[str],
+    all_of_it: bool = False,
+) -> str:
+    """Make the table for people, as detailed as the terminal is wide; what it leaves out is named."""
     best = "the best of " if len(references) > 1 else ""
     title = f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less"
-    room = Console(width=printing.find_width(printing.ENDLESS))
-    tables = (_make_table(lines, by, title, ranges) for ranges in (ROOMY, NARROW, NARROWEST))
+    room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
     wide = Console(width=printing.ENDLESS)
-    fitting = (table for table in tables if wide.measure(table).maximum <= room.width)
-    chosen = next(fitting, None) or _make_table(lines, by, title, NARROWEST)
-    return printing.render(chosen, piped_width=printing.ENDLESS)
+    chosen = NARROWEST
+    for ranges in (ROOMY, NARROW):
+        if wide.measure(_make_table(lines, by, title, ranges)).maximum <= room:
+            chosen = ranges
+            break
+    table = _make_table(lines, by, title, chosen)
+    text = printing.render(table, piped_width=printing.ENDLESS, all_of_it=all_of_it)
+    hidden = [f"from–to of {TITLES[figure]}" for figure in ROOMY if figure not in chosen]
+    return text + printing.tell_hidden(hidden, room)
 
 
 def _make_table(

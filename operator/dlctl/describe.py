@@ -302,7 +302,7 @@ def _iter_tables(job: JobView, log: Sequence[str], events: Sequence[Json]) -> It
             for c in conditions
         ]
         header = ("Type", "Status", "Reason", "Age", "Message")
-        yield "Conditions:\n" + texts.indent(texts.tabulate(header, rows))
+        yield "Conditions:\n" + texts.indent(texts.tabulate(header, rows, inset=2))
     if log:
         yield "Log, its last lines:\n" + texts.indent("\n".join(log))
     if not events:
@@ -313,6 +313,7 @@ def _iter_tables(job: JobView, log: Sequence[str], events: Sequence[Json]) -> It
     table = texts.tabulate(
         ("Type", "Reason", "Age", "Message"),
         [(e["type"], e["reason"], _age(e["at"]), e["message"]) for e in latest],
+        inset=2,
     )
     more = f" (the latest {MOST_EVENTS} of {len(events)})" if left_out > 0 else ""
     yield f"Events{more}:\n" + texts.indent(table)

@@ -107,10 +107,12 @@ class Frame:
         skipped = min(self._window.skipped, self.most_skipped)
         shown = self._jobs[skipped : skipped + room]
         header, rows, hidden = self._table(shown)
-        lines = [*head, header, *rows, *self._foot(skipped, len(shown), hidden)]
+        width = self._window.width
+        is_cut = any(row.cell_len > width for row in rows)
+        lines = [*head, header, *rows]
         for line in lines:
-            line.truncate(self._window.width, overflow="ellipsis")
-        return lines
+            line.truncate(width, overflow="ellipsis")
+        return [*lines, *self._foot(_Left(skipped, len(shown), tuple(hidden), is_cut))]
 
     def _room(self, head: int) -> int:
         """How many jobs there is room for, beside the head, the header and the foot."""
@@ -228,18 +230,41 @@ class Frame:
             Text(texts.age(job.submitted_at, self._sight.at)),
         ]
 
-    def _foot(self, skipped: int, shown: int, hidden: Sequence[str]) -> list[Text]:
+    def _foot(self, left: "_Left") -> list[Text]:
+        """Say what is not shown, in a line; without a window in as many as that takes."""
         told = []
-        below = len(self._jobs) - skipped - shown
-        if skipped:
-            told.append(f"{skipped} more above")
+        below = len(self._jobs) - left.above - left.shown
+        if left.above:
+            told.append(f"{left.above} more above")
         if below:
             told.append(f"{below} more below")
-        if hidden:
-            told.append(f"no room for {', '.join(hidden)}")
-        if self._window.height is not None:
+        if left.hidden:
+            told.append(f"no room for {', '.join(left.hidden)}")
+        is_window = self._window.height is not None
+        if left.is_cut:
+            told.append("reasons are cut: dljob why NAME")
+        if (left.hidden or left.is_cut) and not is_window:
+            told.append("-o wide prints all")
+        if is_window:
             told.append("arrows scroll, q quits")
-        return [Text("; ".join(told), style="dim")] if told else []
+        line = Text("; ".join(told), style="dim")
+        if not told:
+            return []
+        if not is_window:
+            return list(_wrap(line, self._window.width))
+        line.truncate(self._window.width, overflow="ellipsis")
+        return [line]
+
+
+class _Left(NamedTuple):
+    """What of the jobs is not shown."""
+
+    above: int
+    shown: int
+    hidden: tuple[str, ...]
+    """Columns."""
+    is_cut: bool
+    """Whether the reason of some job is not shown to its end."""
 
 
 def _counted(counts: Counter[str], thing: str) -> str:

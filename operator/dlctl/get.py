@@ -21,6 +21,8 @@ HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "DURA
 WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
 GROWING = frozenset({"DURATION", "AGE"})
 """Columns that change all the time, and are no news."""
+HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "ETA", "PROGRESS")
+"""What goes first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
 
 ROOM = 4
 """When watching, columns are wider by so much, because what comes may be longer."""
@@ -115,7 +117,7 @@ def _show(items: list[Json], output: str | None, home: str, *, single: bool) -> 
         return to_json(document) if output == "json" else to_yaml(document)
     wide = output == "wide"
     rows = [row_of(JobView.of(item, home), wide=wide) for item in items]
-    return texts.tabulate(_header(wide=wide), rows)
+    return texts.tabulate(_header(wide=wide), rows, hide=() if wide else HIDDEN_FIRST)
 
 
 def _listing(items: list[Json]) -> Json:

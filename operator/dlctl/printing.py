@@ -17,13 +17,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dlctl import texts
 from dlctl.forms import to_json
 from dlsim.bounds import Bound
 from dlsim.records import JobRecord, Record
 from dlsim.scoring import Score
 from dlsim.workloads import TracedJob, Workload
 
-FORMATS = ("table", "json", "csv")
+WIDE = "wide"
+"""The table with all of its columns, however wide the terminal is."""
+
+FORMATS = ("table", WIDE, "json", "csv")
 
 PIPED_WIDTH = 140
 """How wide a table with sentences is where no terminal says how wide it is."""
@@ -81,8 +85,8 @@ def show_scores(
 
     What was assumed follows a table, and is the field ``assumed`` in JSON; CSV has no place for it.
     """
-    if form == "table":
-        return _tabulate(scores, bound) + list_premises(premises)
+    if form in ("table", WIDE):
+        return _tabulate(scores, bound, all_of_it=form == WIDE) + list_premises(premises)
     rows = [asdict(score) | _compare(score, bound) for score in scores]
     if form == "csv":
         return to_csv([flatten(row) for row in rows])
@@ -127,19 +131,29 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _tabulate(scores: Sequence[Score], bound: Bound | None) -> str:
-    """The more important columns come first; those for which the terminal is too narrow go."""
+def _tabulate(scores: Sequence[Score], bound: Bound | None, *, all_of_it: bool) -> str:
+    """The more important columns come first; those for which the terminal is too narrow are named."""
     unit = choose_unit(score.avg_jct_s for score in scores)
     first, *others = _choose_columns(unit)
     beside = () if bound is None else _columns_of(bound, unit)
     columns: Sequence[Column] = (first, *beside, *others)
     wide = Console(width=ENDLESS)
     table = _make_table(scores, columns, unit)
-    room = find_width(ENDLESS)
+    room = ENDLESS if all_of_it else find_width(ENDLESS)
+    hidden: list[str] = []
     while len(columns) > 1 and wide.measure(table).maximum > room:
+        hidden.insert(0, columns[-1].title)
         columns = columns[:-1]
         table = _make_table(scores, columns, unit)
-    return render(table, piped_width=ENDLESS)
+    text = render(table, piped_width=ENDLESS, all_of_it=all_of_it)
+    return text + tell_hidden(hidden, room)
+
+
+def tell_hidden(hidden: Sequence[str], width: int) -> str:
+    """Say below a table what it does not show for want of room, and what prints it."""
+    told = texts.tell_hidden(hidden, width)
+    lines = [part for line in told for part in textwrap.wrap(line, width)]
+    return "".join(f"{line}\n" for line in [*lines, ""]) if lines else ""
 
 
 def _make_table(scores: Sequence[Score], columns: Sequence[Column], unit: Unit) -> Table:
@@ -216,9 +230,13 @@ def find_width(piped_width: int) -> int:
     return console.width if console.is_terminal else piped_width
 
 
-def render(table: Table, *, piped_width: int = PIPED_WIDTH) -> str:
-    """Turn a table into text, in colour if it goes to a terminal that takes colour."""
-    console = Console(width=find_width(piped_width))
+def render(table: Table, *, piped_width: int = PIPED_WIDTH, all_of_it: bool = False) -> str:
+    """
+    Turn a table into text, in colour if it goes to a terminal that takes colour.
+
+    With ``all_of_it`` it may be wider than the terminal, which then breaks its lines.
+    """
+    console = Console(width=ENDLESS if all_of_it else find_width(piped_width))
     with console.capture() as capture:
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

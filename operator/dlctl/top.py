@@ -17,12 +17,12 @@ from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from dlctl.backends import Away, Backend, BackendError
-from dlctl.choosing import with_wide_backend
+from dlctl.choosing import output_option, with_wide_backend
 from dlctl.frames import Frame, Sight, Signs, Window
 from dlctl.jobviews import JobView
 
-PIPED_WIDTH = 140
-"""How wide a picture is that nobody's terminal limits."""
+ENDLESS = 10_000
+"""How wide a picture may be that no terminal limits; it takes as much as is needed."""
 
 PAGE = 10
 
@@ -43,6 +43,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 @click.command("top")
 @click.option("--once", is_flag=True, help="Print one picture, and end.")
+@output_option("wide")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600.0),
@@ -50,15 +51,18 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
     help="How often it looks.  [default: 1, and 5 on a cluster]",
 )
 @with_wide_backend
-def command(backend: Backend, *, once: bool, interval: float | None) -> None:
+def command(backend: Backend, *, once: bool, output: str | None, interval: float | None) -> None:
     """
     Watch GPUs and jobs: who has which GPU, how far each job is, and why it does what it does.
 
     In the map a letter is a job, reversed where it uses the GPU and plain where the GPU is only
-    decided for it; · is free and × is out of service.
+    decided for it; · is free and × is out of service. -o wide with --once prints all columns and whole
+    reasons, however wide the terminal is.
     """
+    if output and not once:
+        raise click.UsageError("-o wide goes with --once; a window shows what it has room for")
     if once:
-        _print_once(backend)
+        _print_once(backend, all_of_it=output == "wide")
     elif not sys.stdout.isatty():
         raise click.UsageError("standard output is no terminal; use --once, or dljob get -w")
     else:
@@ -71,11 +75,11 @@ def look(backend: Backend) -> Sight:
     return Sight(backend.about(), jobs, backend.list_nodes(), time.time())
 
 
-def _print_once(backend: Backend) -> None:
+def _print_once(backend: Backend, *, all_of_it: bool) -> None:
     sight, signs = look(backend), Signs()
     signs.learn(sight.jobs)
     console = Console(highlight=False)
-    width = console.width if console.is_terminal else PIPED_WIDTH
+    width = console.width if console.is_terminal and not all_of_it else ENDLESS
     for line in Frame(sight, signs, Window(width, None)).lines():
         console.print(line, width=width, no_wrap=True, soft_wrap=True)
 
