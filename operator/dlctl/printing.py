@@ -151,8 +151,7 @@ def _tabulate(scores: Sequence[Score], bound: Bound | None, *, all_of_it: bool) 
 
 def tell_hidden(hidden: Sequence[str], width: int) -> str:
     """Say below a table what it does not show for want of room, and what prints it."""
-    told = texts.tell_hidden(hidden, width)
-    lines = [part for line in told for part in textwrap.wrap(line, width)]
+    lines = texts.tell_hidden(hidden, width)
     return "".join(f"{line}\n" for line in [*lines, ""]) if lines else ""
 
 

@@ -110,10 +110,11 @@ def tabulate(
 
 
 def tell_hidden(hidden: Sequence[str], width: int | None) -> list[str]:
-    """Say in a line what a table does not show for want of room, and what prints it."""
-    if not hidden:
+    """Say below a table what it does not show for want of room, and what prints it."""
+    if not hidden or width is None:
         return []
-    return [f"No room for {', '.join(hidden)} in {width} columns; -o wide prints all."]
+    note = f"No room for {', '.join(hidden)} in {width} columns; -o wide prints all."
+    return textwrap.wrap(note, width)
 
 
 def _is_narrow(table: Sequence[Sequence[str]], width: int) -> bool:

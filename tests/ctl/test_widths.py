@@ -1,0 +1,135 @@
+"""Tables in terminals of several widths: they fit, or say what they leave out; files get all."""
+
+import re
+import sys
+
+import pytest
+
+from dlcore.model import CauseCode
+from dlctl import comparisons, printing, texts
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make standard output a terminal of so many columns, for the command in this process."""
+
+    def become(columns):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", "24")
+        monkeypatch.setenv("TERM", "xterm")
+
+    return become
+
+
+def lines_of(result):
+    return CONTROL.sub("", result.stdout).splitlines()
+
+
+@pytest.fixture
+def jobs(played):
+    played.submit("resnet", "a-job-with-a-long-name")
+    played.do("give", "resnet", {"n1": (0, 1)}, iteration=100)
+    message = "waits: needs 4 GPUs on one node; none is free, resnet releases 2 more in about 2 min"
+    played.do("take", "a-job-with-a-long-name", CauseCode.NO_ROOM, message=message)
+    return played
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+def test_a_list_of_jobs_fits_or_says_what_it_leaves_out(jobs, terminal, columns):
+    whole = lines_of(jobs("get"))[0].split()
+    terminal(columns)
+    told = lines_of(jobs("get"))
+    assert max(map(len, told)) <= columns
+    shown = told[0].split()
+    hidden = [title for title in whole if title not in shown]
+    if hidden:
+        text = " ".join(told)
+        note = re.search(r"No room for (.*) in (\d+) columns; -o wide prints all\.", text)
+        assert note is not None
+        assert sorted(note[1].split(", ")) == sorted(hidden)
+        assert int(note[2]) == columns
+    assert {"NAME", "PHASE", "GPUS"} <= set(shown)
+    assert bool(hidden) is (columns < 100)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_the_wide_list_shows_all_of_it_and_breaks_sentences_between_words(jobs, terminal, columns):
+    whole = jobs("get", "-o", "wide").stdout
+    terminal(columns)
+    text = "\n".join(lines_of(jobs("get", "-o", "wide")))
+    assert "No room" not in text
+    for title in whole.splitlines()[0].split():
+        assert title in text
+    assert "in about 2 min" in " ".join(text.split())
+
+
+def test_a_file_gets_all_of_it(jobs):
+    told = lines_of(jobs("top", "--once"))
+    assert any("in about 2 min" in line for line in told)
+    assert "…" not in "".join(told)
+    assert "AGE" in lines_of(jobs("get"))[0]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_a_picture_says_what_it_leaves_out(jobs, terminal, columns):
+    terminal(columns)
+    told = lines_of(jobs("top", "--once"))
+    assert max(map(len, told)) <= columns
+    foot = " ".join(" ".join(told).split())
+    if columns < 160:
+        assert "reasons are cut: dljob why NAME" in foot
+        assert "-o wide prints all" in foot
+    whole = lines_of(jobs("top", "--once", "-o", "wide"))
+    assert any("in about 2 min" in line for line in whole)
+    assert "no room" not in " ".join(whole)
+
+
+def test_a_window_has_no_wide_form(jobs):
+    result = jobs("top", "-o", "wide")
+    assert result.status == 2
+    assert "-o wide goes with --once" in result.stderr
+
+
+def test_sentences_go_on_below_themselves(terminal):
+    rows = [("a", "one two three four five six seven eight nine ten"), ("b", "short")]
+    terminal(40)
+    assert texts.tabulate(("NAME", "WHY"), rows) == (
+        "NAME   WHY\n"
+        "a      one two three four five six seven\n"
+        "       eight nine ten\n"
+        "b      short\n"
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, terminal, columns):
+    command = ("simulate", "five.csv", "--gpus", 8, "--policy", "gang-fifo")
+    whole = dljob(*command).stdout
+    terminal(columns)
+    told = lines_of(dljob(*command))
+    assert max(map(len, told)) <= columns
+    text = " ".join(" ".join(told).split())
+    note = re.search(rf"No room for (.*) in {columns} columns; -o wide prints all\.", text)
+    assert note is not None
+    # What is shown and what is named is all that there is.
+    for title in note[1].split(", "):
+        assert title in whole
+        assert title not in text[: note.start()].split("Assumed")[0]
+    wide = "\n".join(lines_of(dljob(*command, "-o", "wide")))
+    assert all(title in wide for title in note[1].split(", "))
+    assert "No room" not in wide
+
+
+@pytest.mark.parametrize("columns", [70, 400])
+def test_ranges_of_a_comparison_that_have_no_room_are_named(dljob, folder, terminal, columns):
+    command = ("compare", "five.csv", "--gpus", 8, "--policy", "srtf", "--policy", "fifo")
+    terminal(columns)
+    told = " ".join(" ".join(lines_of(dljob(*command))).split())
+    named = [f"from–to of {comparisons.TITLES[figure]}" for figure in comparisons.ROOMY]
+    assert all(each in told for each in named) is (columns == 70)
+    wide = " ".join(lines_of(dljob(*command, "-o", printing.WIDE)))
+    assert "No room" not in wide
+    assert wide.count("from–to") == len(comparisons.ROOMY)
