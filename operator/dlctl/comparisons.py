@@ -61,7 +61,7 @@ def tabulate(
     title = f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less"
     room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
     wide = Console(width=printing.ENDLESS)
-    chosen = NARROWEST
+    chosen: Sequence[str] = NARROWEST
     for ranges in (ROOMY, NARROW):
         if wide.measure(_make_table(lines, by, title, ranges)).maximum <= room:
             chosen = ranges
