@@ -23,7 +23,7 @@ from dlsim.comparing.tasks import Task, Values
 
 REFERENCE = "afs-l"
 DEFAULT = Foresight().ageing
-VALUES = (0.0, 0.1, 0.2, DEFAULT, 0.5, 0.7, 1.0)
+VALUES = (0.0, 0.1, DEFAULT, 0.2, 0.3, 0.5, 1.0)
 
 
 def play(tasks: Sequence[Task], processes: int) -> dict[Task, Values]:

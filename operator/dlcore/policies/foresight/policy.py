@@ -59,7 +59,7 @@ class Foresight:
     }
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
-    ageing: float = declare(0.3, at_least=0.0, at_most=2.0)
+    ageing: float = declare(0.15, at_least=0.0, at_most=2.0)
     """
     How much more a job counts the longer it takes: its weight is 1 plus its whole expected time
     over a usual one, to this power. 0 counts all jobs alike, for the least mean.
