@@ -17,6 +17,7 @@ from dlctl import texts
 from dlctl.backends import Json
 from dlctl.get import progress_of
 from dlctl.jobviews import JobView
+from dlctl.turns import show_turn
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")
@@ -209,11 +210,17 @@ class Frame:
         widths = [max(map(_cells, column)) for column in zip(titles, *rows, strict=True)]
         header = _join([Text(title) for title in (*titles, "REASON")], (*widths, 6))
         header.stylize("bold")
-        reasons = [Text(job.message, style="dim") for job in jobs]
+        reasons = [Text(self._reason(job), style="dim") for job in jobs]
         lines = [
             _join((*row, reason), (*widths, 0)) for row, reason in zip(rows, reasons, strict=True)
         ]
         return header, lines, hidden
+
+    def _reason(self, job: JobView) -> str:
+        """Say why; of a job that waits at first when it is expected to start."""
+        if job.ahead is None:
+            return job.message
+        return f"starts {show_turn(job, self._sight.at)}; {job.message}"
 
     def _row(self, job: JobView) -> list[Text]:
         sign = self._signs.show(job.name) if not job.is_final else Text(" ")

@@ -16,10 +16,22 @@ from dlctl.choosing import name_argument, output_option, with_wide_backend
 from dlctl.forms import to_json, to_json_line, to_yaml
 from dlctl.jobviews import CANCELLING, PHASES, JobView, full_name
 from dlctl.messages import complain, say
+from dlctl.turns import show_turn
 
-HEADER = ("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "DURATION", "AGE")
+HEADER = (
+    "NAME",
+    "PHASE",
+    "GPUS",
+    "PROGRESS",
+    "SPEED",
+    "ETA",
+    "STARTS",
+    "RESHAPES",
+    "DURATION",
+    "AGE",
+)
 WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
-GROWING = frozenset({"DURATION", "AGE"})
+GROWING = frozenset({"STARTS", "DURATION", "AGE"})
 """Columns that change all the time, and are no news."""
 HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "ETA", "PROGRESS")
 """What goes first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
@@ -60,7 +72,8 @@ def command(
     List jobs: all of them, or those that are named.
 
     The columns are the phase of a job, how many GPUs it has, how much of its training is done, how
-    fast it trains, in what time it is expected to be done, how often its GPUs were changed, for how
+    fast it trains, in what time it is expected to be done, when it is expected to start and how many that
+    wait start before it, how often its GPUs were changed, for how
     long it has been at work since its first GPUs, and how long ago it was submitted. The wide list
     also tells when it finished.
     """
@@ -141,6 +154,7 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         progress_of(job),
         texts.speed(job.speed),
         eta_of(job, "-" if wide else ""),
+        show_turn(job),
         str(job.reshapes),
         duration_of(job),
         texts.age(job.submitted_at),

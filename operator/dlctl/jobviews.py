@@ -59,6 +59,10 @@ class JobView:
     """In seconds."""
     eta_between: tuple[float, float | None] | None = None
     """Its bounds; the upper one may not be known."""
+    ahead: int | None = None
+    """Of a job that waits: how many start before it; ``None`` where no one says so."""
+    expected_start: float | None = None
+    start_unknown_because: str = ""
     reshapes: int = 0
     submitted_at: float | None = None
     started_at: float | None = None
@@ -90,6 +94,7 @@ class JobView:
         """Read a document as the server sends it; ``home`` is the namespace that goes without saying."""
         metadata, status = document["metadata"], document.get("status", {})
         allocation, progress = status.get("allocation", {}), status.get("progress", {})
+        queue = status.get("queue", {})
         gone = status.get("cancelled") or metadata.get("deletionTimestamp")
         return cls(
             name=full_name(document, home),
@@ -108,6 +113,9 @@ class JobView:
             speed=progress.get("iterationsPerSecond", 0.0),
             eta=progress.get("etaSeconds"),
             eta_between=_bounds(progress),
+            ahead=queue.get("ahead"),
+            expected_start=read_time(queue.get("expectedStart")),
+            start_unknown_because=queue.get("unknownBecause", ""),
             reshapes=status.get("reshapes", 0),
             submitted_at=read_time(metadata.get("creationTimestamp")),
             started_at=read_time(status.get("startedAt")),

@@ -13,6 +13,7 @@ from dlctl.forms import to_json, to_yaml
 from dlctl.jobviews import full_name
 from dlctl.messages import say
 from dlctl.sources import WrongJobs, check, iter_sources, refuse, tell
+from dlctl.turns import describe_queue
 
 
 @click.command("submit")
@@ -96,6 +97,8 @@ def _sentence(effect: Json) -> str:
 
 
 def _iter_expectations(effect: Json) -> Iterator[str]:
+    if effect["submitted"] and "queue" in effect:
+        yield describe_queue(effect["queue"])
     speed, before, after = (
         effect.get(name) for name in ("iterationsPerSecond", "secondsBefore", "secondsAfter")
     )

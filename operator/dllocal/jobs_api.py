@@ -23,7 +23,7 @@ from dlcore import jobfile
 from dlcore.jobschema import KIND
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
-from dllocal import environments, labels, leftovers, showing, trainers
+from dllocal import environments, labels, leftovers, showing, trainers, turns
 from dllocal.backstage import Backstage, Present
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import older_parts
@@ -56,6 +56,7 @@ class JobsApi:
         self._registry = backstage.registry
         self._present = present
         self._clock = clock
+        self._turns = turns.Turns(present, backstage.policy)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -81,6 +82,7 @@ class JobsApi:
             raise Refused(400, str(error)) from error
         if "watch" in request.query:
             return await self._watch(request, selector)
+        await self._turns.renew()
         chosen = [e for e in self._registry.entries.values() if selector.selects(e.job.labels)]
         items = [self._document(entry) for entry in chosen]
         return web.json_response(showing.list_document(self._version(), items))
@@ -110,10 +112,12 @@ class JobsApi:
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one job."""
+        await self._turns.renew()
         return web.json_response(self._document(self._find(request)))
 
     async def explain(self, request: web.Request) -> web.Response:
         """Say what a job does now and why, with the numbers of this moment."""
+        await self._turns.renew(turns.LONGEST_S)
         entry = self._find(request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
         seen = self._present.see()
@@ -235,8 +239,11 @@ class JobsApi:
         after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
+        coming = await asyncio.to_thread(turns.foresee, after, self._stage.policy)
         notices = await self._notices(submissions)
-        items = [showing.effect_document(effect) for effect in effects]
+        items = [
+            showing.effect_document(effect, coming.get(effect.job), after.now) for effect in effects
+        ]
         return web.json_response({"items": items, "notices": notices})
 
     # --- what they share
@@ -260,6 +267,7 @@ class JobsApi:
             now=self._clock(),
             outlook=seen[2] if seen is not None else None,
             environment=environments.of_job(entry.job, self._registry.origin(job)),
+            queue=self._turns.document(job) if entry.status.placement is None else None,
         )
 
     def _check(self, documents: list[Json]) -> list[_Submission]:

@@ -10,15 +10,17 @@ from dlcontrol.documents import write_status, write_time
 from dlcontrol.platforms import Entry
 from dlcontrol.previewing import Effect
 from dlcontrol.progressing import counted
+from dlcontrol.queueing import Turn
 from dlcontrol.reasons import Outlook
 from dlcontrol.settings import Setting
 from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
 from dlcontrol.telling import event_name
 from dlcore.jobschema import API_VERSION, KIND
 from dlcore.model import Phase, Placement
-from dlcore.planning import Step
+from dlcore.planning import Step, Wait
 from dllocal import environments
 from dllocal.events import Happened
+from dllocal.turns import turn_document
 
 Json = dict[str, Any]
 
@@ -33,6 +35,7 @@ def job_document(
     now: float,
     outlook: Outlook | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
+    queue: Json | None = None,
 ) -> Json:
     """Show a job as its user wrote it, with its status and, where it is known, how it will go on."""
     given = entry.document.get("metadata", {})
@@ -52,6 +55,8 @@ def job_document(
         # What was said of it was how it came to this.
         status["message"] = outlook.sentence(entry)
     status["environment"] = environments.shown(environment)
+    if queue is not None and not (recorded.is_final or entry.cancelled):
+        status["queue"] = queue
     if entry.cancelled:
         status["cancelled"] = True
     if entry.problem:
@@ -136,8 +141,8 @@ def history_document(entry: HistoryEntry) -> Json:
     )
 
 
-def effect_document(effect: Effect) -> Json:
-    """Show what would become of a job."""
+def effect_document(effect: Effect, turn: Turn | None = None, now: float = 0.0) -> Json:
+    """Show what would become of a job, and where it waits, when its turn is expected."""
     return _without_nothing(
         job=effect.job,
         submitted=effect.is_new,
@@ -149,7 +154,12 @@ def effect_document(effect: Effect) -> Json:
         secondsAfter=_rounded(effect.seconds_after),
         iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
         confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
+        queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
     )
+
+
+def _is_waiting(effect: Effect) -> bool:
+    return isinstance(effect.step, Wait)
 
 
 def setting_document(setting: Setting) -> Json:

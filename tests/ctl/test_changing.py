@@ -324,7 +324,7 @@ def test_jobs_are_listed_by_phase_with_their_ends(several):
     several.do("record", "b", phase=Phase.COMPLETED, started_at=1e9, finished_at=1e9 + 90.0)
     result = several("get", "--phase", "completed", "-o", "wide")
     header, row = result.stdout.splitlines()
-    assert header.split()[8:10] == ["AGE", "FINISHED"]
+    assert header.split()[8:11] == ["DURATION", "AGE", "FINISHED"]
     cells = row.split("   ")
     assert row.startswith("b ")
     assert "90s" in [cell.strip() for cell in cells]

@@ -197,6 +197,14 @@ def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
     assert names(busy) == ["dljob.dljob.io/wide"]
 
 
+def test_a_dry_run_of_a_job_that_would_wait_tells_its_turn(busy):
+    result = busy("submit", busy.file(job_document("new", gpus={"options": [4]})), "--dry-run")
+    (line, *_) = result.stdout.splitlines()
+    assert line.startswith("new waits: needs 4 GPUs")
+    assert "; it is the next of the jobs that wait; it is expected to start in" in line
+    assert "if running jobs end as predicted and no other job comes" in line
+
+
 def test_a_dry_run_where_nobody_suffers_says_so(played):
     result = played("submit", played.file(job_document("new")), "--dry-run")
     assert result.stdout.splitlines()[-1] == "No other job is touched."
