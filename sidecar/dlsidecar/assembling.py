@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from dlsidecar import gpus, kernel, processes
+from dlsidecar import gpus, kernel, offering, processes
 from dlsidecar.budgets import Budget
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
@@ -59,7 +59,7 @@ class Crew:
         """
         training = settings.training
         self._environment = environment
-        environment = {**environment, MARK: mark}
+        environment = {**offering.offer(environment, training), MARK: mark}
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._gauges = gauges or Gauges()

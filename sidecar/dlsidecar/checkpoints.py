@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
@@ -20,11 +19,10 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from dlsidecar.confirming import FileWatch, Watch
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
+from dlsidecar.recipients import find_recipients
 from dlsidecar.settings import Confirmation, Saving
 from dlwire.messages import MOST_GPUS
 
-HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
-"""What ends nobody, with or without a handler."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
 
@@ -114,11 +112,16 @@ class Request:
 
     def _signal(self, signum: signal.Signals) -> None:
         # A process that has just been started may not have got so far as to expect it.
-        if any(would_die(one.pid, signum) for one in self._asked):
-            self._fail(f"the training has no handler for {signum.name}, or has not yet")
+        found = [
+            find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
+        ]
+        fault = next((each.fault for each in found if each.fault), "")
+        if fault:
+            self._fail(fault)
             return
-        for one in self._asked:
-            send(one.pid, signum)
+        for each in found:
+            for pid in each.pids:
+                send(pid, signum)
 
     def _start_command(self) -> None:
         out, err = self._outputs
@@ -235,16 +238,3 @@ class Request:
         for call in self._calls:
             if call is not current:
                 call.cancel()
-
-
-def would_die(pid: int, signum: signal.Signals) -> bool:
-    """Whether the signal would end the process, because it neither catches nor ignores it."""
-    if signum in HARMLESS:
-        return False
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    handled = int(fields.get("SigCgt", "0"), 16) | int(fields.get("SigIgn", "0"), 16)
-    return not handled >> (signum - 1) & 1

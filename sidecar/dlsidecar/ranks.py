@@ -6,7 +6,8 @@ everything else in the environment stays as the user made it.
 
 ===========  ==============================================================================
 pytorch      what ``torchrun`` would set; every process sees all GPUs of its container and
-             takes the one that LOCAL_RANK names
+             takes the one that LOCAL_RANK names. And what a torchrun reads that is itself
+             started for each node, as its options
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
 horovod      what ``horovodrun`` would set, for its Gloo controller; the server that it would run
@@ -50,6 +51,7 @@ def lay_out(run: Run, *, framework: str) -> list[Rank]:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": visible,
             "NVIDIA_VISIBLE_DEVICES": visible,
+            **describe_place(run, local_rank),
             **describe(run, local_rank),
             **describe_batch(run, local_rank),
         }
@@ -63,6 +65,15 @@ def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
     end = len(run.gpus) * (local_rank + 1) // run.processes
     # More processes than GPUs: somebody has to share.
     return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
+
+
+def describe_place(run: Run, local_rank: int) -> dict[str, str]:
+    """Return what :mod:`dljob.training` reads where a framework has no words of its own for it."""
+    return {
+        "DLJOB_RANK": str(run.rank_offset + local_rank),
+        "DLJOB_WORLD_SIZE": str(run.world_size),
+        "DLJOB_LOCAL_WORLD_SIZE": str(run.processes),
+    }
 
 
 def describe_batch(run: Run, local_rank: int) -> dict[str, str]:
@@ -85,6 +96,8 @@ def describe_batch(run: Run, local_rank: int) -> dict[str, str]:
 
 def describe_pytorch(run: Run, local_rank: int) -> dict[str, str]:
     return {
+        **describe_launch(run, local_rank),
+        **describe_torchrun(run),
         "RANK": str(run.rank_offset + local_rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(run.world_size),
@@ -92,6 +105,32 @@ def describe_pytorch(run: Run, local_rank: int) -> dict[str, str]:
         "NODE_RANK": str(run.node_rank),
         "MASTER_ADDR": run.peers[0].host,
         "MASTER_PORT": str(run.rendezvous_port),
+    }
+
+
+def describe_launch(run: Run, local_rank: int) -> dict[str, str]:
+    """Return what torchrun tells its processes besides, by which Lightning and others know it."""
+    rank = str(run.rank_offset + local_rank)
+    return {
+        "GROUP_RANK": str(run.node_rank),
+        "GROUP_WORLD_SIZE": str(len(run.peers)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": str(run.world_size),
+        "TORCHELASTIC_RUN_ID": "dljob",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def describe_torchrun(run: Run) -> dict[str, str]:
+    """Return the options that a torchrun reads here, so that it needs none on its command line."""
+    return {
+        "PET_NNODES": str(len(run.peers)),
+        "PET_NODE_RANK": str(run.node_rank),
+        "PET_NPROC_PER_NODE": str(len(run.gpus)),
+        "PET_MASTER_ADDR": run.peers[0].host,
+        "PET_MASTER_PORT": str(run.rendezvous_port),
     }
 
 

@@ -19,7 +19,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dlsidecar import checkpoints, gpus, ranks, rendezvous
+from dlsidecar import checkpoints, gpus, offering, ranks, rendezvous
 from dlsidecar.contract import Report
 from dlsidecar.descendants import Household
 from dlsidecar.events import (
@@ -76,7 +76,7 @@ class Processes:
         self._environment = dict(environment)
         self._defaults: dict[str, str] = {}
         """What the training gets unless its environment says otherwise."""
-        self._rendezvous = rendezvous.Rendezvous()
+        self._rendezvous, self._board = rendezvous.Rendezvous(), offering.Board()
         self._store = CheckpointStore(training.saving)
         self._outputs = outputs
         self._reaper = reaper
@@ -178,6 +178,7 @@ class Processes:
         self.on_begin()
         if not self._prepare_meeting(run):
             return
+        self._board.renew()
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework):
             trainer = Trainer(rank)
@@ -238,7 +239,8 @@ class Processes:
 
     def _environment_of(self, trainer: Trainer) -> dict[str, str]:
         resume = {RESUME: self._store.resume} if self._store.resume else {}
-        return {**self._defaults, **resume, **self._environment, **trainer.environment}
+        given = {**self._defaults, **resume, **self._environment}
+        return {**given, **self._board.variables, **trainer.environment}
 
     def _hear_warm(self, trainer: Trainer, attempt: int, fault: str) -> None:
         """A spare became the training process, or did not: then a cold one takes its place."""
@@ -393,6 +395,7 @@ class Processes:
     def close(self) -> None:
         """Leave nothing open; the job's processes are gone by then."""
         self._rendezvous.close()
+        self._board.close()
         self._store.close()
 
     # --- the proof --------------------------------------------------------------------------

@@ -24,13 +24,17 @@ def run_of(*peers, offset=0, gpus=("0", "1"), **more):
     )
 
 
+BESIDES = ("DLJOB_", "GROUP_", "ROLE_", "TORCHELASTIC_", "PET_")
+"""What begins so is for some programs only."""
+
+
 def environments(run, framework):
     return [rank.environment for rank in lay_out(run, framework=framework)]
 
 
 def test_the_second_node_of_a_pytorch_job():
     first, second = environments(run_of(2, 2, offset=2), "pytorch")
-    assert first == {
+    assert {name: first[name] for name in first if not name.startswith(BESIDES)} == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "NVIDIA_VISIBLE_DEVICES": "0,1",
@@ -43,6 +47,30 @@ def test_the_second_node_of_a_pytorch_job():
         "MASTER_PORT": "29500",
     }
     assert (second["RANK"], second["LOCAL_RANK"]) == ("3", "1")
+
+
+def test_what_lightning_and_torchrun_read_besides():
+    first, second = environments(run_of(2, 2, offset=2), "pytorch")
+    besides = {name: first[name] for name in first if name.startswith(BESIDES)}
+    assert besides == {
+        "DLJOB_RANK": "2",
+        "DLJOB_WORLD_SIZE": "4",
+        "DLJOB_LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "2",
+        "ROLE_WORLD_SIZE": "4",
+        "TORCHELASTIC_RUN_ID": "dljob",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "node-0",
+        "PET_MASTER_PORT": "29500",
+    }
+    assert (second["ROLE_RANK"], second["GROUP_RANK"]) == ("3", "1")
 
 
 def test_a_single_tensorflow_process_has_no_cluster():
@@ -99,7 +127,8 @@ def test_the_code_of_a_training_with_jax_need_not_know_how_many_there_are():
 
 def test_a_framework_that_reads_nothing_is_told_nothing_but_its_gpus():
     first, second = environments(run_of(2), "none")
-    assert set(first) == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+    names = {name for name in first if not name.startswith(BESIDES)}
+    assert names == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
     assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
 
 

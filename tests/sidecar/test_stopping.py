@@ -17,6 +17,7 @@ from dlsidecar import checkpoints, snapshots
 from dlsidecar.checkpoints import Request
 from dlsidecar.confirming import Watch
 from dlsidecar.processes import Ended, Reaper
+from dlsidecar.recipients import Recipients
 from dlsidecar.scouting import Scout
 from dlsidecar.settings import Confirmation, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
@@ -241,12 +242,16 @@ class SlowScout:
         hear(look(), 0.0)
 
 
+def take_it_themselves(pid, _signum, *, to_all):
+    return Recipients((pid,))
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path, count):
     """Its number may be that of another process by then."""
     asked: list[int] = []
     monkeypatch.setattr(checkpoints, "send", lambda pid, signum: asked.append(pid))
-    monkeypatch.setattr(checkpoints, "would_die", lambda *_: False)
+    monkeypatch.setattr(checkpoints, "find_recipients", take_it_themselves)
     told: list[str] = []
 
     async def story() -> None:

@@ -1,0 +1,172 @@
+"""
+Ordinary trainings under a real SideCar, from one GPU to two, to four and back to one; with what each change took.
+
+Used by :mod:`tests.sidecar.test_trainings`, and by hand for the table of docs/training.md::
+
+    python -m tests.sidecar.ordinary torchrun huggingface lightning
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from dlcontrol.launching import sidecar_options, with_folder
+from dlcore import jobfile
+from dlwire.messages import Phase, State
+from tests.sidecar.drivers import HERE, ROOT
+from tests.sidecar.sidecars import SideCar
+
+EXAMPLES = ROOT / "examples"
+PYTHON = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
+WIDTHS = (1, 2, 4, 1)
+BETWEEN = 60
+"""So many steps are made on each number of GPUs before it changes."""
+LIMIT_SECONDS = 300
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+LAUNCHER = (str(HERE / "torchrun.py"),)
+
+
+class Change(NamedTuple):
+    """What came of a start on another number of GPUs."""
+
+    width: int
+    saved: float
+    stopped: float
+    started: float
+    first_step: float
+    """Seconds from the declaration to the first step that is seen, everything before included."""
+    processes: tuple[dict[str, str], ...]
+    """The environments of those that train."""
+    reached: int
+    """The step that was seen last on the former number."""
+    steps: int
+    """The step that was seen first on this one."""
+
+
+def begin(
+    folder: Path, token: str, name: str, *, launcher: tuple[str, ...] = (), warm: bool = False
+) -> SideCar:
+    """Start the SideCar as the job file of an example says, for a training that does not end."""
+    document = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
+    if launcher:
+        document["spec"]["processes"] = "perNode"
+    job = jobfile.parse(document, require_template=True)
+    own = folder / token
+    own.mkdir()
+    options = [*sidecar_options(with_folder(job, str(own))), "--poll-seconds=0.2"]
+    options = [each for each in options if not each.startswith("--grace-seconds")]
+    if job.progress.http:
+        options.append(f"--inner-socket={folder / 'progress'}")
+    if not warm:
+        options = [each for each in options if not each.startswith(("--preload", "--most-spares"))]
+    script = str(EXAMPLES / name / "train.py")
+    command = [str(PYTHON), *launcher, script, "--steps=1000000", f"--out={own}"]
+    return SideCar(
+        folder,
+        token,
+        *command,
+        options=(*options, "--grace-seconds=10"),
+        environment={**ENVIRONMENT, "DLJOB_CHECKPOINT_DIR": str(own)},
+    )
+
+
+def walk(
+    sidecar: SideCar, *, launcher: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> list[Change]:
+    """Bring a training over all numbers of GPUs."""
+    sidecar.wait_ready()
+    changes = []
+    for generation, width in enumerate(WIDTHS, start=1):
+        changes.append(_change(sidecar, generation, width, launcher=launcher))
+        tell(str(changes[-1]._replace(processes=())))
+    return changes
+
+
+def _change(sidecar: SideCar, generation: int, width: int, *, launcher: bool) -> Change:
+    reached = sidecar.state().progress.iteration
+    began = time.monotonic()
+    gpus = [str(gpu) for gpu in range(width)]
+    sidecar.run(generation, *gpus, processes=1 if launcher else width)
+    running = wait_for(
+        sidecar,
+        lambda s: s.phase is Phase.RUNNING and s.held_generation == generation,
+        f"generation {generation}",
+    )
+    stepping = wait_for(sidecar, lambda s: s.progress.begun, "a step")
+    first_step = time.monotonic() - began
+    processes = find_ranks(sidecar, launcher=launcher)
+    last = wait_for(
+        sidecar,
+        lambda s: s.progress.iteration >= stepping.progress.iteration + BETWEEN,
+        "more steps",
+    )
+    change = last.change or running.change
+    assert change is not None
+    assert generation == 1 or change.saving.value == "confirmed", change
+    return Change(
+        width,
+        change.checkpoint_seconds,
+        change.stop_seconds,
+        change.start_seconds,
+        first_step,
+        processes,
+        reached,
+        stepping.progress.iteration,
+    )
+
+
+def wait_for(sidecar: SideCar, is_reached: Callable[[State], bool], what: str) -> State:
+    """Look until it is so, for longer than elsewhere: frameworks are large and machines are busy."""
+    end = time.monotonic() + LIMIT_SECONDS
+    while not is_reached(state := sidecar.state()):
+        assert time.monotonic() < end, f"{what} has not come: {state}\n{sidecar.told()[-3000:]}"
+        assert state.phase not in (Phase.EXITED, Phase.FAILED), sidecar.told()[-3000:]
+        time.sleep(0.02)
+    return state
+
+
+def find_ranks(sidecar: SideCar, *, launcher: bool) -> tuple[dict[str, str], ...]:
+    """Return the environments of the ranks, as far as the kernel shows them: not of warm starts."""
+    found = map(read_variables, sidecar.trainings())
+    run = "none" if launcher else "dljob"
+    return tuple(each for each in found if each.get("TORCHELASTIC_RUN_ID") == run)
+
+
+def read_variables(pid: int) -> dict[str, str]:
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(each.partition("=")[::2] for each in text.split("\0") if "=" in each)
+
+
+def main(*names: str) -> None:
+    """Print a table of what changes took."""
+    for name in names:
+        launcher = LAUNCHER if name.endswith("+launcher") else ()
+        warm = name.endswith("+warm")
+        with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
+            sidecar = begin(
+                Path(folder), "token-of-it", name.partition("+")[0], launcher=launcher, warm=warm
+            )
+            try:
+                changes = walk(sidecar, launcher=bool(launcher), tell=lambda _: None)
+            finally:
+                sidecar.close()
+        before = (0, *WIDTHS)
+        for former, one in zip(before, changes, strict=False):
+            seconds = (one.saved, one.stopped, one.started, one.first_step)
+            row = " | ".join(f"{each:.2f}" for each in seconds)
+            sys.stdout.write(f"| {name} | {former} -> {one.width} | {row} | {one.steps} |\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

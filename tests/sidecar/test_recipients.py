@@ -1,0 +1,116 @@
+"""The signal that asks for a checkpoint goes to whoever has a handler for it, and ends nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dlsidecar.recipients import find_recipients
+
+pytestmark = pytest.mark.processes
+
+RANK = (
+    "import signal,sys,time; signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))"
+)
+PARENT = f"{RANK}; import os; os.fork(); print('up', flush=True); time.sleep(600)"
+READY = f"{RANK}; print('up', flush=True); time.sleep(600)"
+LATE = "import time; print('up', flush=True); time.sleep(600)"
+LIMIT_SECONDS = 60
+
+
+@pytest.fixture
+def start():
+    """Start a shell around this script, in a group of its own, and wait for all that it starts."""
+    shells = []
+
+    def begin(script, *, lines, **variables):
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            env={**os.environ, "PYTHON": sys.executable, **variables},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        shells.append(shell)
+        assert shell.stdout is not None
+        assert [shell.stdout.readline() for _ in range(lines)] == ["up\n"] * lines
+        return shell
+
+    yield begin
+    for shell in shells:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        assert shell.stdout is not None
+        shell.stdout.close()
+
+
+def find(shell, *, to_all=False):
+    return find_recipients(shell.pid, signal.SIGUSR1, to_all=to_all)
+
+
+def read_command(pid):
+    with pathlib.Path(f"/proc/{pid}/environ").open("rb") as file:
+        return file.read()
+
+
+def test_a_shell_around_the_training_does_not_swallow_the_signal(start):
+    shell = start('"$PYTHON" -c "$RANK"; true', lines=1, RANK=READY)
+    found = find(shell)
+    assert (len(found.pids), found.fault) == (1, "")
+    assert found.pids[0] != shell.pid
+    os.kill(found.pids[0], signal.SIGUSR1)
+    assert shell.stdout.readline() == "saved\n"
+    assert shell.poll() is None
+
+
+def test_what_takes_it_itself_gets_it_alone(start):
+    shell = start('exec "$PYTHON" -c "$RANK"', lines=2, RANK=PARENT)
+    assert find(shell, to_all=True).pids == (shell.pid,)
+
+
+def test_helpers_of_a_rank_that_inherit_its_handler_get_none(start):
+    shell = start('"$PYTHON" -c "$RANK"; true', lines=2, RANK=PARENT)
+    assert len(find(shell, to_all=True).pids) == 1
+
+
+RANKS = """
+RANK=0 TORCHELASTIC_RUN_ID=none "$PYTHON" -c "$FIRST" &
+RANK=1 TORCHELASTIC_RUN_ID=none "$PYTHON" -c "$SECOND" &
+wait; true
+"""
+LAUNCH = {"TORCHELASTIC_RUN_ID": "dljob"}
+
+
+def test_of_several_ranks_the_leader_or_all_are_asked(start):
+    shell = start(RANKS, lines=2, FIRST=READY, SECOND=READY, **LAUNCH)
+    (leader,) = find(shell).pids
+    assert b"RANK=0" in read_command(leader).split(b"\0")
+    assert len(find(shell, to_all=True).pids) == 2
+
+
+def test_ranks_that_have_no_handler_yet_are_named_and_none_is_asked(start):
+    shell = start(RANKS, lines=2, FIRST=READY, SECOND=LATE, **LAUNCH)
+    for to_all in (False, True):
+        found = find(shell, to_all=to_all)
+        assert (found.pids, found.fault) == ((), "rank 1 has no handler for SIGUSR1 yet")
+
+
+def test_where_nothing_has_a_handler_it_is_not_sent(start):
+    shell = start('"$PYTHON" -c "$RANK"; true', lines=1, RANK=LATE)
+    fault = "the training has no handler for SIGUSR1, or has not yet"
+    assert find(shell) == ((), fault)
+
+
+def test_what_ignores_the_signal_can_be_sent_it(start):
+    shell = start("trap '' USR1; echo up; while :; do sleep 1; done", lines=1)
+    end = time.monotonic() + LIMIT_SECONDS
+    while find(shell).pids != (shell.pid,):
+        assert time.monotonic() < end

@@ -1,0 +1,221 @@
+"""``dljob.training``: the ranks save at the same step, markers come last, and reports arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dljob import training
+
+from dlsidecar import offering
+from dlsidecar.settings import Complete, Saving, Training
+from tests.sidecar.drivers import ROOT
+
+INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
+REQUESTS = 200
+LIMIT_SECONDS = 240
+
+
+def begin_ranks(folder, count, *words, python=(sys.executable,), **variables):
+    path = [str(ROOT / "sidecar"), str(offering.MODULES), str(ROOT)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": ":".join(path),
+        "WORLD_SIZE": str(count),
+        "DLJOB_CHECKPOINT_SIGNAL": "SIGUSR1",
+        "OMP_NUM_THREADS": "1",
+        **variables,
+    }
+    command = [*python, "-m", "tests.sidecar.agreeing", str(folder), str(REQUESTS), *words]
+    return [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, cwd=ROOT)
+        for rank in range(count)
+    ]
+
+
+def read_saves(folder, rank):
+    path = folder / str(rank)
+    return path.read_text().split() if path.exists() else []
+
+
+def wait_until(is_reached, processes):
+    end = time.monotonic() + LIMIT_SECONDS
+    while not is_reached():
+        assert time.monotonic() < end
+        assert not any(one.poll() for one in processes), "a rank has failed"
+        time.sleep(0.001)
+
+
+def ask_often(folder, processes):
+    """Ask one rank, any of them, again and again; return at which steps each has saved."""
+    chance = random.Random(7)
+    everyone = range(len(processes))
+    try:
+        for request in range(REQUESTS):
+            wait_until(
+                lambda done=request + 1: all(len(read_saves(folder, r)) >= done for r in everyone),
+                processes,
+            )
+            for asked in chance.sample(everyone, chance.choice((1, 1, len(processes)))):
+                processes[asked].send_signal(signal.SIGUSR1)
+        for one in processes:
+            assert one.wait(LIMIT_SECONDS) == 0
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
+    return [read_saves(folder, rank)[1:] for rank in everyone]
+
+
+@pytest.fixture
+def board():
+    made = offering.Board()
+    made.renew()
+    yield made.variables
+    made.close()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_four_ranks_of_one_container_save_at_the_same_steps_200_times(tmp_path, board):
+    local = {"LOCAL_WORLD_SIZE": "4", **board}
+    saves = ask_often(tmp_path, begin_ranks(tmp_path, 4, **local))
+    assert len(saves[0]) == REQUESTS
+    assert saves[1:] == saves[:1] * 3
+
+
+@pytest.mark.processes
+@pytest.mark.frameworks
+@pytest.mark.timeout(600)
+def test_ranks_of_several_machines_save_at_the_same_steps_200_times(tmp_path):
+    if not INSTALLED.exists():
+        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    apart = {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = begin_ranks(tmp_path, 3, "torch", python=(str(INSTALLED),), **apart)
+    saves = ask_often(tmp_path, ranks)
+    assert len(saves[0]) == REQUESTS
+    assert saves[1:] == saves[:1] * 2
+
+
+# --- one process ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Let each test be a program that has just begun."""
+    for name in ("RANK", "WORLD_SIZE", "DLJOB_AGREEMENT", "DLJOB_CHECKPOINT_SIGNAL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(training, "_agreements", [])
+    monkeypatch.setattr(training._Request, "is_open", False)
+    monkeypatch.setattr(training._Request, "_listens_to", set())
+    monkeypatch.setattr(training._Reporter, "_due", 0.0)
+    former = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, former)
+
+
+def test_without_dljob_nothing_is_asked_for_and_folders_are_those_that_are_given(tmp_path):
+    assert training.folder(tmp_path / "own").is_dir()
+    assert training.latest() is None
+    assert not training.should_save(1)
+    assert (training.batch_size(64), training.process_batch_size(32)) == (64, 32)
+    assert training.learning_rate_factor() == 1.0
+    assert training.is_leader()
+    training.report(1, loss=0.5)
+
+
+def test_a_request_counts_once_and_whoever_listened_before_still_hears(monkeypatch):
+    heard = []
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+    monkeypatch.setenv("DLJOB_CHECKPOINT_SIGNAL", "SIGUSR1")
+    assert not training.should_save(1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert [training.should_save(step) for step in (2, 3)] == [True, False]
+    assert heard == [1]
+
+
+def test_what_the_sidecar_offers_is_what_is_read(monkeypatch, tmp_path):
+    saving = Saving(signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE")
+    file = tmp_path / "progress.jsonl"
+    told = Training(("python",), saving=saving, progress_file=str(file))
+    for name, value in offering.offer({"PYTHONPATH": "/own"}, told).items():
+        monkeypatch.setenv(name, value)
+    assert os.environ["PYTHONPATH"] == f"/own:{offering.MODULES}"
+    assert training.folder("elsewhere") == tmp_path
+
+    training.report(3, epoch=0.5, loss=0.25)
+    assert json.loads(file.read_text()) == {"iteration": 3, "epoch": 0.5, "loss": 0.25}
+    monkeypatch.setenv("RANK", "1")
+    training._Reporter._due = 0.0
+    training.report(4)
+    assert file.read_text().count("\n") == 1
+
+    step = tmp_path / "step-3"
+    step.mkdir()
+    (step / "weights").write_bytes(b"1")
+    training.mark_complete(step)
+    assert sorted(path.name for path in step.iterdir()) == ["DONE", "weights"]
+    assert (step / "DONE").stat().st_size > 0
+
+
+def test_a_variable_of_the_user_is_left_as_it_is():
+    saving = Saving(path="/ckpt")
+    offered = offering.offer({"DLJOB_CHECKPOINT_DIR": "/own"}, Training(("x",), saving=saving))
+    assert offered["DLJOB_CHECKPOINT_DIR"] == "/own"
+    assert "DLJOB_CHECKPOINT_SIGNAL" not in offered
+
+
+def test_a_report_that_does_not_arrive_is_named_once_and_never_raises(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(training._Reporter, "_has_complained", False)
+    monkeypatch.setenv("DLJOB_PROGRESS_SOCKET", str(tmp_path / "none.sock"))
+    for step in (1, 2):
+        training._Reporter._due = 0.0
+        training.report(step)
+    assert capsys.readouterr().err.count("progress cannot be reported") == 1
+
+
+def test_ranks_of_several_machines_without_torch_are_told_the_remedy(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(RuntimeError, match=r"after torch\.distributed\.init"):
+        training.should_save(1)
+
+
+def test_a_start_again_by_a_launcher_does_not_heed_the_steps_of_the_former_one(monkeypatch, board):
+    path = board[offering.AGREEMENT]
+    first = [training._Board(path, rank, 2) for rank in (0, 1)]
+    for each in first:
+        assert not each.is_due(5000)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = [training._Board(path, rank, 2) for rank in (0, 1)]
+    training._Request.is_open = True
+    assert [again[0].is_due(step) for step in (11, 12)] == [False, True]
+    assert [again[1].is_due(step) for step in (11, 12)] == [False, True]
+
+
+def test_the_module_is_found_inside_the_archive(tmp_path):
+    from tests.sidecar.archives import build
+
+    archive = tmp_path / "dljob-sidecar.pyz"
+    assert build(archive).returncode == 0
+    place = archive / Path(offering.MODULES).relative_to(ROOT / "sidecar")
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import dljob.training as t; print(t.__file__)"],
+        env={"PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.strip() == str(place / "dljob" / "training.py"), found.stderr
