@@ -1,8 +1,11 @@
 """How processes ended, in the words of their SideCars."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from dlcontrol.records import Status
 from dlcontrol.scene import Seat
+from dlcore.model import Job
 from dlwire.messages import Failure, Phase, Process, State
 
 NOT_STARTED = frozenset(
@@ -12,6 +15,51 @@ NOT_STARTED = frozenset(
 LONGEST_EXCEPTION = 200
 KILLED = frozenset({"OutOfMemory"})
 """Why the kernel killed one that was; a signal alone would not say it."""
+
+
+UNMATCHED = "ProgressNotMatched"
+"""What a SideCar complains of when the job's expression has matched no line."""
+ENDED_EARLY = "EndedEarly"
+NEARLY = 0.9
+"""A training that reported once only has done all if it had done this share by then: how many
+iterations lie between two of its reports is not known."""
+
+
+class Ending(NamedTuple):
+    """How a training ended whose processes all ended with status 0."""
+
+    reason: str
+    message: str
+
+
+def describe_end(job: Job, status: Status, seats: Sequence[Seat]) -> Ending:
+    """Say whether it did what was asked for; ``status`` has heard its last report."""
+    total = job.training.iterations
+    is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
+    if total is None or not is_asked:
+        return Ending("Finished", "its training ended well")
+    if not status.iteration and not any(_has_reported(state) for state in _states(seats)):
+        return Ending("Finished", f"its training ended well; {_why_unreported(job, seats)}")
+    last = status.iteration
+    interval = max((state.progress.interval for state in _states(seats)), default=0)
+    is_done = last + interval >= total if interval else last >= NEARLY * total
+    if job.training.target is not None or is_done:
+        return Ending("Finished", "its training ended well")
+    message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
+    return Ending(ENDED_EARLY, message)
+
+
+def _has_reported(state: State) -> bool:
+    return state.progress.begun
+
+
+def _why_unreported(job: Job, seats: Sequence[Seat]) -> str:
+    """Say that nobody knows how far it came, with the last line that could have said it."""
+    problems = (problem for state in _states(seats) for problem in state.problems)
+    told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
+    source = "log" if job.progress.log else "file" if job.progress.file else "http"
+    why = told or f"progress.{source} reported no iteration"
+    return f"how far it came is not known, because {why}"
 
 
 def ended_well(seats: Iterable[Seat]) -> list[Seat]:

@@ -4,8 +4,8 @@ Figures as people read them in columns: durations, speeds, shares, GPUs in range
 ``dljob get`` and ``kubectl get`` show the same, because both get it here.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 NOTHING: Final = "-"
 """Stands where there is nothing to tell, so that columns can be cut by programs."""
@@ -45,6 +45,22 @@ def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> s
         # What is not completed is not told to be.
         return f"{min(99.9, 100 * fraction):.3g}%"
     return f"{iteration} it" if iteration else NOTHING
+
+
+def did_all(status: Mapping[str, Any]) -> bool:
+    """
+    Whether a job, by the document of its status, has completed all that it was asked for.
+
+    Of one that never reported an iteration although a number was asked for nobody knows it.
+    """
+    if status.get("phase") != "Completed":
+        return False
+    reason = next(
+        (c["reason"] for c in status.get("conditions", ()) if c["type"] == "Finished"), ""
+    )
+    progress = status.get("progress", {})
+    is_unknown = "fraction" in progress and not progress.get("iteration")
+    return reason == "TargetReached" or (reason != "EndedEarly" and not is_unknown)
 
 
 def in_ranges(numbers: Sequence[int]) -> str:

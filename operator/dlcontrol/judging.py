@@ -17,7 +17,14 @@ from dataclasses import replace
 from dlcontrol.asides import Asides
 from dlcontrol.coming import NODES_REFUSE, Coming, patience_with, quiet_seconds
 from dlcontrol.consequences import Case
-from dlcontrol.endings import code_of, describe_failure, ended_well
+from dlcontrol.endings import (
+    ENDED_EARLY,
+    Ending,
+    code_of,
+    describe_end,
+    describe_failure,
+    ended_well,
+)
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
 from dlcontrol.platforms import Entry, PodPhase
@@ -208,7 +215,19 @@ class _Judge(Case):
         well = ended_well(self.started)
         if not well or len(well) < len(self.started) or len(well) < self.latest.containers:
             return False
-        self.end(Event.FINISHED, "Finished", "its training ended well", exit_code=0)
+        self.follow_progress()
+        ending = describe_end(self.job, self.status, self.started)
+        if ending.reason == ENDED_EARLY and not self.job.training.may_end_early:
+            return self._fails_by_ending(ending)
+        self.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
+        return True
+
+    def _fails_by_ending(self, ending: Ending) -> bool:
+        """It ended before its user lets it: once for each start, whose end is seen until the next."""
+        if self.latest.generation <= self.status.broken:
+            return False
+        self.status = replace(self.status, broken=self.latest.generation, exit_code=0)
+        self.fail(ending.message, reason=ending.reason)
         return True
 
     def _reaches_target(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from dlcore.amounts import lacking, total
 from dlcore.limits import namespace_of
 from dlcore.model import (
+    DEMANDS,
     OWN_REASONS,
     CauseCode,
     GpuRef,
@@ -49,6 +50,8 @@ class Law(StrEnum):
     """A new pod comes only to a node that takes it and has room for what it asks."""
     NAMESPACE_LIMIT = "namespace-limit"
     """Where a namespace has more GPUs than it may, none of its jobs gets more."""
+    WORK_KEPT = "work-kept"
+    """A job whose work no checkpoint saves keeps its GPUs, but for a law or a higher priority."""
     PURPOSE = "purpose"
     """Every step changes something and is the only one of its job; GPUs are taken for a job that gets them."""
 
@@ -135,6 +138,9 @@ class _Replay:
                 self._take(step)
         for loss in self.losses:
             self._check_loss(loss)
+        for step in self.steps:
+            if not isinstance(step, Wait | Start):
+                self._check_work(step)
         if self.snapshot.limits.max_gpus:
             self._check_limits()
 
@@ -397,6 +403,18 @@ class _Replay:
             if named is not None and gainers - {None}:
                 who = f"job {named}, for which it loses them, gains none of them"
             self._refuse(Law.PURPOSE, step.job, f"loses {lost} GPU{'s'[: lost != 1]} and {who}")
+
+    def _check_work(self, step: Reshape | Move | Stop) -> None:
+        """Only what must be may cost a job its work; nobody gains so much by it that it pays."""
+        state = self.running.get(step.job)
+        if state is None or state.unsaved_from is None or step.cause.code in DEMANDS:
+            return
+        if not state.has_allowed_size:
+            return  # Its user has changed what it may have.
+        gainer = self.pending.get(step.cause.job) if step.cause.job is not None else None
+        is_outranked = gainer is not None and gainer.job.priority > state.job.priority
+        if not (isinstance(step, Stop) and is_outranked):
+            self._refuse(Law.WORK_KEPT, step.job, "would lose work that no checkpoint saves")
 
 
 def _gpus_of(state: JobState) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from dlcore import allotting, checking, placing, planning, rooms
+from dlcore import allotting, checking, keeping, placing, planning, rooms
 from dlcore.allotting import Allotted
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
@@ -41,19 +41,26 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     if stop:
         running = tuple(state for state in running if state.id not in stop)
     pending, set_aside = find_runnable(snapshot.queue, cluster)
+    shown, kept, crowded = snapshot, keeping.find_kept(running), Queue[JobState]()
+    if kept:
+        shown = keeping.show_beside(snapshot, kept)
+        ids = {state.id for state in kept}
+        running = tuple(state for state in running if state.id not in ids)
+        pending, crowded = _split_crowded(pending, shown.cluster)
+        set_aside |= {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in crowded}
 
     attempts = ATTEMPTS
     while True:
         # 2. How many GPUs each shall have: the only step that differs between policies.
-        allotted = allotting.allot(running, pending, snapshot.limits)
-        decision = policy.allocate(show(snapshot, allotted, enough))
+        allotted = allotting.allot(running, pending, shown.limits)
+        decision = policy.allocate(show(shown, allotted, enough))
         decision = fit_to_spec(decision, allotted.running)
-        decision = allotting.keep_within(decision, allotted, snapshot.limits)
+        decision = allotting.keep_within(decision, allotted, shown.limits)
 
         # 3. Which GPUs these are.
         new = decision.shares.keys() - {state.id for state in running}
         newcomers = allotted.pending.select(new)
-        placed = placing.place(decision, running, tuple(newcomers.values()), cluster)
+        placed = placing.place(decision, running, tuple(newcomers.values()), shown.cluster)
         vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
         attempts -= 1
         is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
@@ -66,19 +73,20 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         # The policy counted on what cannot be, and others may use what it held back for them.
         set_aside |= vain
         pending = leave_out(pending, vain)
+    if kept:
+        settled = keeping.Settled(decision, placed, running, kept, tuple(newcomers.values()))
+        # Who is beyond what its namespace may have is not among those that the policy was shown.
+        waiting = (*allotted.pending, *(() if snapshot.limits else crowded))
+        decision, placed = keeping.outrank(settled, waiting, cluster, snapshot.now)
 
     # 4. What has to be done for it.
-    waits: Mapping[JobId, Cause] = decision.waits
-    set_aside |= allotted.set_aside
-    if placed.unplaced or set_aside:
-        waits = {**decision.waits, **placed.unplaced, **set_aside}
-    stopped = _name_causes(snapshot.running, placed, stop)
+    set_aside = {**placed.unplaced, **set_aside, **allotted.set_aside}
     steps = planning.diff(
         snapshot,
         placed.wanted,
         changed=placed.changed,
-        stopped=stopped,
-        waits=waits,
+        stopped=_name_causes(snapshot.running, placed, stop),
+        waits={**decision.waits, **set_aside} if set_aside else decision.waits,
         wait=None if is_partial else decision.wait,
         worths=decision.worths,
     )
@@ -87,6 +95,14 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, policy=policy.name, breaks=policy.breaks)
     return plan
+
+
+def _split_crowded(
+    pending: Queue[JobState], lent: Cluster
+) -> tuple[Queue[JobState], Queue[JobState]]:
+    """Split off the jobs that could run but for GPUs which other jobs keep; a policy would be lost."""
+    rest, crowded = find_runnable(pending, lent)
+    return rest, Queue.of(pending.select(crowded.keys()).values())
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:

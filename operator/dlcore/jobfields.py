@@ -183,6 +183,16 @@ TRAINING: Final = Record(
                 ),
             },
         ),
+        "mayEndEarly": Flag(
+            description=(
+                "Whether the training may end by itself, with exit status 0, before its last iteration,"
+                " as early stopping does: the job is Completed for the reason EndedEarly. If not, such an"
+                " end is a failure, of which backoffLimit says how many are allowed. An end is early if"
+                " the iteration reported last and the usual step between two reports are less than"
+                " iterations."
+            ),
+            default=True,
+        ),
     },
 )
 

@@ -203,6 +203,7 @@ def _training(training: Fields) -> Training:
         batch_size=training.get("batchSize", 0),
         target=_target(training.get("target")),
         until_exit=training["untilExit"],
+        may_end_early=training["mayEndEarly"],
     )
 
 
@@ -357,6 +358,7 @@ def _rendered_training(training: Training) -> Fields:
             patience=target.patience,
             direction=target.direction.value,
         ),
+        mayEndEarly=training.may_end_early,
     )
 
 

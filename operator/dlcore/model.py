@@ -209,6 +209,8 @@ class Training:
     target: Target | None = None
     until_exit: bool = False
     """Whether its length is not known, and it is done when its program ends well."""
+    may_end_early: bool = True
+    """Whether an end with exit status 0 before the last iteration is no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +354,18 @@ OWN_REASONS = frozenset(
 """Why a job may lose GPUs although no other job gets them."""
 
 
+DEMANDS = frozenset(
+    {
+        CauseCode.SUSPENDED,
+        CauseCode.NODE_LOST,
+        CauseCode.SPEC_CHANGED,
+        CauseCode.TWO_MASTERS,
+        CauseCode.GANG_INCOMPLETE,
+    }
+)
+"""Why a job may lose work that no checkpoint saves, besides a job of higher priority."""
+
+
 class Cause(NamedTuple):
     """
     A reason that a program can read. :mod:`dlcore.explaining` makes the sentence for people.
@@ -408,6 +422,9 @@ class JobState:
     """What its pods need besides GPUs; ``None`` where nobody counts that."""
     pods_at: tuple[NodeName, ...] = ()
     """Where it has a pod already, which needs nothing more there."""
+    unsaved_from: float | None = None
+    """The iteration from which on its work would be lost with its process, because no checkpoint of
+    it works; ``None``: it saves itself when it is asked to, or has done nothing yet."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
@@ -449,6 +466,10 @@ class JobState:
     def iterations_at(self, now: float) -> float:
         """How many iterations are done by ``now``."""
         return self.iterations_done + self.speed * (now - self.observed_at)
+
+    def unsaved_at(self, now: float) -> float:
+        """How many iterations a change at ``now`` would lose."""
+        return 0.0 if self.unsaved_from is None else self.iterations_at(now) - self.unsaved_from
 
     def remaining_at(self, now: float) -> float:
         """How many iterations are left at ``now``; never below zero."""

@@ -284,7 +284,7 @@ def _iter_costs(job: JobView) -> Iterator[str]:
     lost = status.get("reshapeSeconds", 0.0)
     yield _part("Reshapes", f"{job.reshapes}, {lost:.1f} s without training")
     limit = job.spec.get("backoffLimit", 3)
-    yield _part("Failures", f"{status.get('failures', 0)} of {limit} that are borne with")
+    yield _part("Failures", f"{status.get('failures', 0)} (limit {limit})")
     if status.get("restarts"):
         yield _part("Restarts", status["restarts"])
     if "exitCode" in status:

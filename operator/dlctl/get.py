@@ -192,7 +192,8 @@ def eta_of(job: JobView, between: str = "") -> str:
 
 def progress_of(job: JobView) -> str:
     """Write how far a job is."""
-    return figures.progress(job.fraction, job.iteration, is_completed=job.phase == "Completed")
+    is_completed = figures.did_all(job.status)
+    return figures.progress(job.fraction, job.iteration, is_completed=is_completed)
 
 
 class _Watch:

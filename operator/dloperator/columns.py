@@ -60,13 +60,14 @@ def with_columns(status: Mapping[str, Any]) -> Json:
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:
     progress = status.get("progress", {})
     phase = Phase(status["phase"])
-    is_completed = phase is Phase.COMPLETED
     eta = None if phase in (Phase.COMPLETED, Phase.FAILED) else progress.get("etaSeconds")
     nodes = status.get("allocation", {}).get("nodes", ())
     places = [f"{node['name']}[{figures.in_ranges(node['gpuIds'])}]" for node in nodes]
     return {
         "progress": figures.progress(
-            progress.get("fraction"), progress.get("iteration", 0), is_completed=is_completed
+            progress.get("fraction"),
+            progress.get("iteration", 0),
+            is_completed=figures.did_all(status),
         ),
         "speed": figures.speed(progress.get("iterationsPerSecond", 0.0)),
         "eta": figures.NOTHING if eta is None else figures.duration(eta),

@@ -19,7 +19,7 @@ from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
 from dlsidecar.expressions import Matcher
 from dlsidecar.gauging import Gauges, Reading
-from dlsidecar.matching import CONFIRMED
+from dlsidecar.matching import CONFIRMED, UNMATCHED
 from dlsidecar.observing import Observer
 from dlsidecar.outputs import Pump
 from dlsidecar.settings import Confirmation, Settings, Split
@@ -250,7 +250,9 @@ class Crew:
         )
 
     def _take_match(self, found: dict[str, str], is_late: bool) -> None:  # noqa: FBT001 - as it is called back
-        if CONFIRMED not in found:
+        if UNMATCHED in found:
+            self._observer.take_unmatched(found[UNMATCHED], is_late=is_late)
+        elif CONFIRMED not in found:
             self._observer.take_groups(found, is_late=is_late)
         elif not is_late:
             self.supervisor.hear_confirmation()

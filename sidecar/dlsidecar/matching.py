@@ -24,7 +24,12 @@ LONGEST_LINE = 4096
 STREAMS = 2
 """Output and error output: each has its own lines, which may come in pieces."""
 CONFIRMED = "checkpoint confirmed"
-"""No group of an expression can have this name."""
+UNMATCHED = "no line matched"
+"""
+No group of an expression can have such a name. The second comes with the last line that the
+expression for the progress was tried on, as long as it has never matched.
+"""
+LONGEST_SHOWN = 200
 
 
 def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
@@ -77,13 +82,29 @@ def match_lines(
         match = expression.search(line) if expression else None
         said = [match.groupdict()] if match else []
         if confirm and confirm.search(line):
-            said.append({CONFIRMED: line[:200]})
+            said.append({CONFIRMED: line[:LONGEST_SHOWN]})
         for groups in said:
             known = {name: value for name, value in groups.items() if value is not None}
             # The order is that of the last time.
             found.pop(tuple(known), None)
             found[tuple(known)] = known
     return list(found.values())
+
+
+class Doubt:
+    """Remembers whether the expression for the progress has matched at all in the life of this helper."""
+
+    def __init__(self, expression: Pattern[str] | None) -> None:
+        self._has_matched = expression is None
+
+    def tell(self, lines: list[bytes], found: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Return the last line that says something, as long as no line has matched."""
+        self._has_matched = self._has_matched or any(CONFIRMED not in each for each in found)
+        written = [line for line in lines if line.strip()]
+        if self._has_matched or not written:
+            return []
+        line = written[-1][:LONGEST_LINE].decode("utf-8", "replace")
+        return [{UNMATCHED: line.strip()[:LONGEST_SHOWN]}]
 
 
 def compile_expression(text: str) -> Pattern[str] | None:
@@ -107,8 +128,11 @@ def main(progress: str, confirm: str) -> None:
         answer(str(error))
         return
     streams = [Lines() for _ in range(STREAMS)]
+    doubt = Doubt(expressions[0])
     for stream, block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
-        answer(match_lines(expressions[0], expressions[1], streams[stream].take(block)))
+        lines = streams[stream].take(block)
+        found = match_lines(expressions[0], expressions[1], lines)
+        answer([*found, *doubt.tell(lines, found)])
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ OF_ONE_START = (
     "ExpressionTooSlow",
     "HelperCannotStart",
     "OutOfMemory",
+    "ProgressNotMatched",
     "ProgressNotUnderstood",
 )
 """What is forgiven with a new start: it is tried again, and told again if need be."""
@@ -39,6 +40,9 @@ OF_ONE_START = (
 
 class Observer:
     """Collects the facts; each question is answered from what was last seen."""
+
+    unmatched_seconds = 30.0
+    """After so long without a line that matches, the expression for the progress may be wrong."""
 
     def __init__(self, settings: Settings, *, changed: Changed, gauges: Gauges) -> None:
         training = settings.training
@@ -56,6 +60,8 @@ class Observer:
         self._short: set[str] = set()
         """What was found to have run out at the last look."""
         self._unread = b""
+        self._unmatched = ""
+        """The last line on which the expression for the progress was tried in vain in this start."""
         self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.held: Callable[[], tuple[str, ...]] = tuple
@@ -85,9 +91,13 @@ class Observer:
         """A new start of the training: its speed is measured anew."""
         for name in OF_ONE_START:
             self.solve(name)
+        self._unmatched = ""
         self._meter.begin(self._clock())
 
     def end_start(self) -> None:
+        if self._unmatched:
+            # Nothing more will be printed: how far it came will never be known.
+            self._complain_of_unmatched()
         self._meter.end()
         self.solve("TrainingStalled")
         # It may be why the training ended.
@@ -99,7 +109,25 @@ class Observer:
         if is_late:
             self._meter.recall(post)
         else:
+            self._unmatched = ""
+            self.solve("ProgressNotMatched")
             self.post(post)
+
+    def take_unmatched(self, line: str, *, is_late: bool) -> None:
+        """Take a line in which the expression found nothing, and which no other one followed yet."""
+        if not is_late:
+            self._unmatched = line
+
+    def _complain_of_unmatched(self) -> None:
+        name = "ProgressNotMatched"
+        message = (
+            f"progress.log has matched no line of the output; the last line is {self._unmatched!r}"
+        )
+        if name in self._problems:
+            # Another last line is no news, and would fill the log.
+            self._problems[name] = make_problem(name, message)
+        else:
+            self.complain(name, message)
 
     def take_file(self, block: bytes) -> None:
         """Take what was appended to the progress file."""
@@ -148,6 +176,8 @@ class Observer:
             )
         else:
             self.solve("TrainingStalled")
+        if self._unmatched and now.idle_seconds > self.unmatched_seconds:
+            self._complain_of_unmatched()
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
         self._tell("spares", self.warmth().ready)
         self._see_shortages()

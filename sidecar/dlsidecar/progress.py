@@ -119,6 +119,7 @@ class Meter:
         self._is_warming_up = True
         self._speed: float | None = None
         self._is_stale = False
+        self._interval = 0
 
     def begin(self, now: float) -> None:
         """A new start: what was measured before says nothing about the speed to come."""
@@ -128,6 +129,7 @@ class Meter:
         self._is_stale = False
         self._moved_at = now
         self.has_observed = False
+        self._interval = 0
 
     def end(self) -> None:
         """Nothing runs any more, so nothing can stall; the last progress stays to be read."""
@@ -144,8 +146,16 @@ class Meter:
         if is_first or self._has_moved(seen):
             self._moved_at = now
         if seen.iteration is not None:
+            if not is_first:
+                self._see_interval(seen.iteration)
             self._add_point(now, seen.iteration)
         self.recall(seen)
+
+    def _see_interval(self, iteration: int) -> None:
+        """Note the shortest way from one report to the next: lines that are read together hide some."""
+        step = iteration - (self.iteration or 0)
+        if step > 0:
+            self._interval = min(self._interval or step, step)
 
     def recall(self, seen: Post) -> None:
         """Take in what the start before had said, and what so tells nothing of the pace."""
@@ -203,6 +213,7 @@ class Meter:
             idle_seconds=idle,
             begun=self.has_observed,
             stalled=0 < self._stall_seconds <= idle,
+            interval=self._interval,
         )
 
     @property

@@ -38,6 +38,8 @@ REMEDIES = {
     "OutOfMemory": "raise resources.limits.memory, or use less",
     "OutputLost": "look at who reads the output of the container",
     "ProgressFileUnreadable": "let the training write a regular file that its user may read",
+    "ProgressNotMatched": "compare progress.log with what the training prints; how far it is cannot be"
+    " told, and nothing that depends on it, before a line matches",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
     "RendezvousCannotOpen": "see what listens at that port, and that the job is reached over IPv4; the"
     " next generation takes another port",

@@ -51,6 +51,8 @@ RESUME = "DLJOB_CHECKPOINT_RESUME"
 """The variable that names the latest complete checkpoint, where one is known."""
 EARLY_SECONDS = 300.0
 """A start that fails so early and before its first step may have failed to read its checkpoint."""
+LAST_LINES_SECONDS = 1.0
+"""For so long the release waits for the last lines of a training that ended by itself to be read."""
 DESPERATE_LOOKS = 50
 """After so many looks that still found somebody, PID 1 lets the kernel kill all at once."""
 
@@ -99,6 +101,8 @@ class Processes:
         self._looks = 0
         self._kills = 0
         self._empty_at: int | None = None
+        self._read_until: float | None = None
+        """Until when unread output keeps a start from being over; None where it ended otherwise."""
         self._timer: asyncio.TimerHandle | None = None
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
@@ -128,6 +132,7 @@ class Processes:
         self._must_report_gone = True
         self._has_reported_start = False
         self._is_terminating = self._is_killing = False
+        self._read_until = None
         self._trainers = []
         self._release, self._lingering = Release({}), frozenset()
         self._empty_since = None
@@ -287,6 +292,8 @@ class Processes:
             self._look_soon()
             return
         trainer.ended = ended
+        if not self._is_terminating and self._request is None:
+            self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
         self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal, time.time()))
         if self._request is not None:
@@ -428,10 +435,23 @@ class Processes:
         elif self._empty_at != collected:
             self._empty_at = collected
             self._look_after(0.0)
+        elif self._has_unread_lines():
+            self._look_later()
         elif self._release.bases:
             self._ask_for_memory()
         else:
             self._say_gone()
+
+    def _has_unread_lines(self) -> bool:
+        """
+        Whether the last lines of a training that ended by itself are still to be read.
+
+        They say how far it came. Nobody is left by then, so that only a reader who is behind, or
+        an output that nobody takes from us, makes the release wait, and not for long.
+        """
+        if self._read_until is None or self._loop.time() > self._read_until:
+            return False
+        return not self.is_output_read()
 
     def _look_later(self) -> None:
         self._looks += 1

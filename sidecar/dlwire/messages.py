@@ -288,6 +288,8 @@ class Progress:
     begun: bool = field(default=False, metadata=wire(Flag()))
     """Whether anything was reported since the latest start: the training has taken a step."""
     stalled: bool = field(default=False, metadata=wire(Flag()))
+    interval: int = field(default=0, metadata=wire(Whole()))
+    """The fewest iterations between two reports of this start; 0 before the second report."""
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,53 @@ def test_how_far_a_job_came_is_known_by_its_last_word():
     assert (said.phase, said.iteration, said.speed) == (Phase.COMPLETED, 90, 0.0)
 
 
+THOUSAND = {"training": Training(iterations=1000), "progress": Watched(log="x")}
+UNMATCHED = Problem("ProgressNotMatched", "progress.log has matched no line; the last line is 'ok'")
+
+
+@pytest.mark.parametrize(
+    ("last", "interval", "reason"),
+    [
+        pytest.param(5, 1, "EndedEarly", id="after 5 of 1,000"),
+        pytest.param(1000, 1, "Finished", id="after all of them"),
+        pytest.param(999, 1, "Finished", id="counted from 0"),
+        pytest.param(900, 100, "Finished", id="every hundredth is reported"),
+        pytest.param(800, 100, "EndedEarly", id="two reports are missing"),
+        pytest.param(900, 0, "Finished", id="reported once, near the end"),
+        pytest.param(500, 0, "EndedEarly", id="reported once, half way"),
+    ],
+)
+def test_a_job_that_did_less_than_it_was_asked_for_has_ended_early(last, interval, reason):
+    progress = Progress(iteration=last, begun=True, interval=interval)
+    said = judged(alone(replace(ended(run(3, 0)), progress=progress), **THOUSAND))
+    assert (said.phase, said.iteration) == (Phase.COMPLETED, last)
+    assert said.condition(ConditionType.FINISHED).reason == reason
+    if reason == "EndedEarly":
+        assert said.message == (
+            f"its training ended with exit status 0 after {last} of 1,000 iterations"
+        )
+
+
+def test_an_early_end_is_a_failure_if_its_user_says_so_and_once_for_each_start():
+    strict = {**THOUSAND, "training": Training(iterations=1000, may_end_early=False)}
+    early = replace(ended(run(3, 0)), progress=Progress(iteration=5, begun=True, interval=1))
+    said = verdict(alone(early, **strict))
+    assert (said.status.phase, said.status.failures) == (Phase.INITIALIZED, 1)
+    assert reasons(said) == ["EndedEarly"]
+    known = alone(early, **strict, broken=3, generation=2, phase=Phase.ADJUSTING)
+    assert judged(known).failures == 0
+
+
+def test_of_a_job_that_never_reported_it_is_said_that_nobody_knows_how_far_it_came():
+    silent = replace(ended(run(3, 0)), problems=(UNMATCHED,))
+    said = judged(alone(silent, **THOUSAND))
+    assert said.condition(ConditionType.FINISHED).reason == "Finished"
+    assert said.message == (
+        "its training ended well; how far it came is not known, because progress.log has matched"
+        " no line; the last line is 'ok'"
+    )
+
+
 @pytest.mark.parametrize("other", [running(RUN1), after(RUN1)])
 def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
     assert not judged(pair(ended(RUN0), other)).is_final

@@ -58,6 +58,8 @@ HELD_BY_OLD = make_snapshot(TWO_NODES, A, B)
 WIDE = old(holds={"n1": (0, 1, 2, 3)})
 HELD_WHOLLY = make_snapshot(TWO_NODES, WIDE, B)
 
+UNSAVED = make_snapshot(TWO_NODES, old(unsaved_from=0.0), B)
+
 CPU = Needs((("cpu", 4000),))
 """Four CPUs."""
 N1_ONLY = Needs((("cpu", 4000),), frozenset({"n1"}))
@@ -105,6 +107,21 @@ BREAKING: dict[Law, dict[str, Any]] = {
         "a job spreads to where there is too little": (
             make_snapshot(counted(n1=0, n2=3), old(needs=CPU)),
             [change(old(needs=CPU), on(n1=(0, 1), n2=(0, 1)))],
+        ),
+    },
+    Law.WORK_KEPT: {
+        "a job without a checkpoint grows": (
+            UNSAVED,
+            [change(A, on(n1=(0, 1, 2, 3)), cause=Cause(CauseCode.FASTER_WITH_MORE))],
+        ),
+        "it is moved to fewer nodes": (UNSAVED, [change(A, on(n2=(0, 1)), PACKING, Move)]),
+        "it shrinks for a job that would gain more": (
+            UNSAVED,
+            [change(A, on(n1=(0,)), FOR_NEW), start(on(n1=(1,)), after=(A.id,))],
+        ),
+        "it is stopped for one of its own priority": (
+            UNSAVED,
+            [stop(A), start(on(n1=(0, 1)), after=(A.id,))],
         ),
     },
     Law.NAMESPACE_LIMIT: {
@@ -366,6 +383,14 @@ def test_there_is_a_breaking_plan_for_every_law():
 
 KEEPING = {
     "nothing happens": (HELD_BY_OLD, []),
+    "a job without a checkpoint goes for a higher priority": (
+        make_snapshot(TWO_NODES, old(unsaved_from=0.0), new(priority=1)),
+        [stop(A), start(on(n1=(0, 1)), after=(A.id,))],
+    ),
+    "a job without a checkpoint is suspended": (
+        make_snapshot(TWO_NODES, old(unsaved_from=0.0, suspend=True)),
+        [stop(A, Cause(CauseCode.SUSPENDED))],
+    ),
     "a pod comes where it has room": (FEW_CPUS, [start(on(n1=(0,)))]),
     "a job grows where its pod is, whatever is free": (
         make_snapshot(counted(n1=0, n2=0), old(needs=CPU)),

@@ -208,7 +208,9 @@ def test_no_plan_breaks_a_law_whatever_happens(name: str, world: Snapshot, data:
 def change(world: Snapshot, data: st.DataObject) -> Snapshot:
     """Let time pass and something happen: an end, an arrival, a suspension, a node lost or back."""
     states = [*world.running, *world.pending]
-    what = data.draw(st.sampled_from(["nothing", "end", "come", "suspend", "cluster", "jump"]))
+    what = data.draw(
+        st.sampled_from(["nothing", "end", "come", "suspend", "cluster", "jump", "train"])
+    )
     cluster = world.cluster
     if what == "end" and states:
         states.remove(data.draw(st.sampled_from(states)))
@@ -220,6 +222,11 @@ def change(world: Snapshot, data: st.DataObject) -> Snapshot:
         states.remove(state)
         job = replace(state.job, suspend=not state.job.suspend)
         states.append(replace(state, job=job))
+    elif what == "train" and world.running:
+        # What it does from here on nothing saves.
+        state = data.draw(st.sampled_from(world.running))
+        states.remove(state)
+        states.append(replace(state, unsaved_from=state.iterations_done))
     elif what == "cluster":
         cluster = data.draw(clusters)
         states = [state for state in states if _types_agree(state, cluster)]

@@ -194,7 +194,7 @@ def test_a_job_is_described_from_its_name_to_its_events(busy):
         "  n1:          GPU 0-1",
         "Progress:      500 of 1,000 iterations (50%)",
         "  Speed:       2 it/s",
-        "  Failures:    0 of 3 that are borne with",
+        "  Failures:    0 (limit 3)",
     ):
         assert f"{line}\n" in text
     assert re.search(r"^Submitted:     \d{4}-\d\d-\d\d .* \(\d+s ago\)$", text, re.MULTILINE)

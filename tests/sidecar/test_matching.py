@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dlsidecar.expressions import MOST_OPEN_BYTES, Matcher
+from dlsidecar.matching import UNMATCHED
 from dlsidecar.processes import Reaper
 from tests.sidecar.clients import live_through
 
@@ -57,6 +58,7 @@ class Reading:
     def __init__(self, expression: str) -> None:
         self.steps: list[int] = []
         self.problems: list[str] = []
+        self.unmatched: list[str] = []
         self._news = asyncio.Event()
         reaper = Reaper()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reaper.reap)
@@ -71,6 +73,8 @@ class Reading:
     def _take(self, found: dict[str, str], _is_late: bool) -> None:
         if "iteration" in found:
             self.steps.append(int(found["iteration"]))
+        elif UNMATCHED in found:
+            self.unmatched.append(found[UNMATCHED])
         self._news.set()
 
     async def wait_for(self, step: int) -> None:
@@ -127,6 +131,20 @@ def test_a_burst_is_read_to_its_last_line_however_slowly_it_is_taken():
         reading.matcher.feed(b"x" * 600_000 + b"\nstep 2\n")
         await reading.wait_for(2)
         assert not reading.problems
+
+    read(STEP, story)
+
+
+def test_the_last_line_is_told_as_long_as_none_has_matched():
+    async def story(reading: Reading) -> None:
+        reading.matcher.feed(b"hello\n\n")
+        while not reading.unmatched:
+            await asyncio.sleep(0.01)
+        reading.matcher.feed(b"step 1\nworld\n")
+        await reading.wait_for(1)
+        reading.matcher.feed(b"more\nstep 2\n")
+        await reading.wait_for(2)
+        assert reading.unmatched == ["hello"]
 
     read(STEP, story)
 

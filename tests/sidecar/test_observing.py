@@ -43,6 +43,45 @@ def test_the_first_iteration_of_each_start_is_told_at_once_and_no_other():
     live_through(story)
 
 
+def test_that_no_line_matches_is_told_while_it_runs_and_is_over_with_the_first_that_does():
+    async def story(observer: Observer, told: list[int]) -> None:
+        observer.unmatched_seconds = -1.0
+        observer.begin_start()
+        observer.take_unmatched("Epoch 1 done", is_late=False)
+        observer.look()
+        observer.take_unmatched("Epoch 2 done", is_late=False)
+        observer.look()
+        (problem,) = observer.problems()
+        assert problem.name == "ProgressNotMatched"
+        assert "'Epoch 2 done'" in problem.message
+        observer.take_groups({"iteration": "3"})
+        assert observer.problems() == ()
+
+    live_through(story)
+
+
+def test_a_line_that_was_never_matched_is_told_at_the_end_however_soon_that_comes():
+    async def story(observer: Observer, told: list[int]) -> None:
+        observer.begin_start()
+        observer.take_unmatched("nothing of it", is_late=True)
+        observer.take_unmatched("bye", is_late=False)
+        observer.end_start()
+        (problem,) = observer.problems()
+        assert "'bye'" in problem.message
+
+    live_through(story)
+
+
+def test_how_far_apart_reports_are_is_the_shortest_way_between_two():
+    async def story(observer: Observer, told: list[int]) -> None:
+        observer.begin_start()
+        for iteration in (100, 100, 400, 500, 700):
+            observer.post(Post(iteration=iteration))
+        assert observer.progress().interval == 100
+
+    live_through(story)
+
+
 def test_the_last_words_of_one_start_are_not_taken_for_the_first_of_the_next():
     async def story(observer: Observer, told: list[int]) -> None:
         observer.begin_start()

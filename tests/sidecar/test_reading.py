@@ -37,6 +37,16 @@ def test_the_log_is_read(drive):
     driver.stop_all()
 
 
+def test_the_last_lines_before_an_end_are_read_before_it_is_told(drive):
+    """Whoever hears that it has ended hears how far it came, however fast it was."""
+    code = "for i in range(600): print('step', i + 1, 'loss=0.5', flush=i % 97 == 0)"
+    for _ in range(5):
+        driver = drive(progress_log=STEP, command=[sys.executable, "-c", code])
+        driver.start()
+        driver.wait_for("Gone")
+        assert driver.facts()["progress"]["iteration"] == 600
+
+
 def test_a_progress_bar_is_read(drive):
     driver = begin(drive(progress_log=STEP))
     append(driver, "step 1 loss=0.5\rstep 2 loss=0.4\r")

@@ -1,0 +1,98 @@
+"""Jobs whose work nothing saves keep their GPUs, whatever a policy would gain."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcore import policies
+from dlcore.cycle import schedule
+from dlcore.limits import NamespaceLimits
+from dlcore.model import CauseCode, JobId
+from dlcore.planning import Reshape, Start, Stop, Wait
+from tests.builders import make_cluster, make_node, make_placement, make_profile, make_snapshot
+from tests.builders import make_state as state
+
+PROFILES = [make_profile()]
+ELASTIC = [name for name in policies.NAMES if name != "kube-pods"]
+
+
+def unsaved(name="old", **known):
+    """A job that trains, and has done 400 iterations which no checkpoint holds."""
+    known.setdefault("holds", {"n0": (0, 1)})
+    return state(name, iterations_done=400.0, unsaved_from=0.0, **known)
+
+
+def plan(*states, gpus=4, policy="adaptive", **rest):
+    world = make_snapshot(make_cluster(n0=gpus), *states, profiles=PROFILES, **rest)
+    return schedule(world, policies.make(policy))
+
+
+def steps(*states, **rest):
+    return [step for step in plan(*states, **rest).steps if not isinstance(step, Wait)]
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_it_neither_grows_nor_makes_room_for_gain(name):
+    newcomers = [state(f"new-{n}", order=n) for n in range(1, 4)]
+    for gpus in (4, 2):
+        done = steps(unsaved(), *newcomers, gpus=gpus, policy=name)
+        assert all(isinstance(step, Start) for step in done), done
+        taken = {ref.number for step in done for ref in step.placement.refs()}
+        assert taken.isdisjoint({0, 1})
+
+
+def test_the_same_job_is_reshaped_where_a_checkpoint_saves_it():
+    grown = steps(replace(unsaved(), unsaved_from=None))
+    assert [type(step) for step in grown] == [Reshape]
+
+
+def test_a_job_that_fits_only_into_what_others_keep_waits_and_blocks_nobody():
+    wide = state("wide", options=(4,), order=1)
+    small = state("small", options=(1,), order=2)
+    made = plan(unsaved(), wide, small, policy="fifo")
+    assert [(step.job, type(step)) for step in made.steps] == [("small", Start), ("wide", Wait)]
+    assert made.steps[1].cause.code is CauseCode.NO_ROOM
+
+
+def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed():
+    losers = [
+        replace(unsaved("long", holds={"n0": (0, 1)}, order=0), iterations_done=900.0),
+        replace(unsaved("short", holds={"n0": (2, 3)}, order=1), iterations_done=10.0),
+        unsaved("peer", holds={"n0": (4, 5)}, order=2, priority=5),
+    ]
+    first = state("first", options=(2,), order=3, priority=5)
+    done = steps(*losers, first, gpus=6)
+    assert [(type(step), step.job) for step in done] == [(Stop, "short"), (Start, "first")]
+    assert done[0].cause.code is CauseCode.OUTRANKED
+    assert done[0].cause.job == "first"
+    assert done[1].placement == make_placement(n0=(2, 3))
+    assert done[1].after == (JobId("short"),)
+
+
+def test_nobody_goes_for_a_job_that_would_find_no_room_even_so():
+    first = state("first", options=(4,), order=1, priority=5)
+    assert steps(unsaved(), unsaved("peer", holds={"n0": (2, 3)}, priority=5, order=2), first) == []
+
+
+def test_a_law_ends_it_all_the_same():
+    suspended = unsaved(suspend=True)
+    assert [type(step) for step in steps(suspended)] == [Stop]
+    lost = make_snapshot(make_cluster(make_node("n1", 4)), unsaved(), profiles=PROFILES)
+    first, *_ = schedule(lost, policies.make("adaptive")).steps
+    assert first.cause.code is CauseCode.NODE_LOST
+
+
+def test_what_it_keeps_counts_for_its_namespace():
+    world = make_snapshot(
+        make_cluster(n0=4), unsaved("team/old"), state("team/new", order=1), profiles=PROFILES
+    )
+    limited = replace(world, limits=NamespaceLimits(max_gpus={"team": 3}))
+    started = [
+        s for s in schedule(limited, policies.make("adaptive")).steps if isinstance(s, Start)
+    ]
+    assert [step.placement.gpus for step in started] == [1]
+
+
+def test_a_user_who_changes_its_sizes_has_it_changed():
+    done = steps(unsaved(options=(1, 4)))
+    assert [(type(step), step.new.gpus) for step in done] == [(Reshape, 4)]
