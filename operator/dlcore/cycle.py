@@ -41,11 +41,10 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     if stop:
         running = tuple(state for state in running if state.id not in stop)
     pending, set_aside = find_runnable(snapshot.queue, cluster)
-    shown, kept, crowded = snapshot, keeping.find_kept(running), Queue[JobState]()
+    shown, kept, crowded = snapshot, tuple(filter(keeping.keeps, running)), Queue[JobState]()
     if kept:
         shown = keeping.show_beside(snapshot, kept)
-        ids = {state.id for state in kept}
-        running = tuple(state for state in running if state.id not in ids)
+        running = tuple(state for state in running if not keeping.keeps(state))
         pending, crowded = _split_crowded(pending, shown.cluster)
         set_aside |= {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in crowded}
 

@@ -20,11 +20,9 @@ from dlcore.rooms import Room, count_usable
 _TURN = Cause(CauseCode.ITS_TURN)
 
 
-def find_kept(running: Iterable[JobState]) -> tuple[JobState, ...]:
-    """Find the jobs that keep what they have, because a change would lose their work."""
-    return tuple(
-        state for state in running if state.unsaved_from is not None and state.has_allowed_size
-    )
+def keeps(state: JobState) -> bool:
+    """Whether a job with GPUs keeps just these, because a change would lose its work."""
+    return state.unsaved_from is not None and state.has_allowed_size
 
 
 def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
