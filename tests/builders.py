@@ -22,6 +22,7 @@ from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
     Cause,
     CauseCode,
+    Checkpoint,
     Cluster,
     Gpu,
     GpuDemand,
@@ -84,6 +85,8 @@ def make_job(
     demand = {key: rest.pop(key) for key in list(rest) if key in _DEMAND}
     demand.setdefault("requested", options[-1])
     rest.setdefault("training", Training(iterations=1000))
+    # One without a checkpoint would keep the GPUs that it starts with.
+    rest.setdefault("checkpoint", Checkpoint(trusted=True))
     return Job(
         id=JobId(name), type=JobType(model), gpus=GpuDemand(options=options, **demand), **rest
     )

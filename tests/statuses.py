@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcontrol.records import Booking, Condition, ConditionType, Status, Trust
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
 from tests.builders import make_placement
 
@@ -27,6 +27,7 @@ def make_full_status() -> Status:
         "batch_size": 128,
         "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
         "saves": False,
+        "trust": Trust.CONFIRMED,
         "pods": (Booking(N0, 3, 2),),
         "used": frozenset({3}),
         "leftover": frozenset({GpuRef(N1, 1)}),

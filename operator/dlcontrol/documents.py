@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcontrol.records import Booking, Condition, ConditionType, Status, Trust
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.predicting import Span
 
@@ -35,6 +35,7 @@ def write_status(status: Status, *, remaining: Span | None = None) -> Json:
         "finishedAt": write_time(status.finished_at),
         "retryAt": write_time(status.retry_at),
         "boundTo": list(status.bound_to),
+        "checkpoint": _checkpoint(status),
         "failures": status.failures,
         "restarts": status.restarts,
         "setbacks": status.setbacks,
@@ -83,6 +84,7 @@ def read_status(document: Mapping[str, Any]) -> Status:
         counted_at=read_time(progress.get("countedAt")) or 0.0,
         bound_to=tuple(NodeName(node) for node in document.get("boundTo", ())),
         failures=document.get("failures", 0),
+        **_read_checkpoint(document.get("checkpoint", {})),
         restarts=document.get("restarts", 0),
         setbacks=document.get("setbacks", 0),
         reshapes=document.get("reshapes", 0),
@@ -116,6 +118,37 @@ def _allocation(status: Status) -> Json:
     if status.batch_size is not None:
         allocation["batchSize"] = status.batch_size
     return {name: value for name, value in allocation.items() if value is not None}
+
+
+_CHECKPOINT = {
+    "judged": "judged",
+    "trials": "trials",
+    "saved": "iteration",
+    "heard": "heard",
+    "pace": "pace",
+    "lost_iterations": "lostIterations",
+    "lost_seconds": "lostSeconds",
+}
+"""What is kept of checkpoints and of work that was lost, and how a document calls it."""
+
+
+def _checkpoint(status: Status) -> Json:
+    known = {name: getattr(status, ours) for ours, name in _CHECKPOINT.items()}
+    document = {name: value for name, value in known.items() if value}
+    if status.trust is not Trust.UNTRIED:
+        document["trust"] = status.trust.value
+    if status.saved_at:
+        document["savedAt"] = write_time(status.saved_at)
+    return document
+
+
+def _read_checkpoint(document: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        ours: document[name] for ours, name in _CHECKPOINT.items() if name in document
+    }
+    fields["trust"] = Trust(document.get("trust", Trust.UNTRIED.value))
+    fields["saved_at"] = read_time(document.get("savedAt")) or 0.0
+    return fields
 
 
 def _booking(pod: Booking, status: Status) -> Json:

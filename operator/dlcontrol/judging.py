@@ -37,6 +37,7 @@ from dlcontrol.progressing import (
     total_iterations,
 )
 from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.saving import tell_of_saving
 from dlcontrol.scene import Scene, Seat
 from dlcontrol.troubles import tell_of_pods, tell_of_troubles
 from dlcontrol.vanishing import cannot_prove, missing_in
@@ -129,6 +130,7 @@ class _Judge(Case):
         if self.latest.generation == self.status.run_generation:
             self.status = count_change(self.status, self.started, learnt.resumption)
         self.follow_progress()
+        self._note_saving()
         self._note_stall()
         self._note_troubles()
 
@@ -406,6 +408,20 @@ class _Judge(Case):
             self.status = self.status.with_used(placement.nodes if placement is not None else ())
         # That they are up is told when it trains.
         if told is not None and not told.status and told != before:
+            self.news.append(News(told.reason, told.message, warning=True))
+
+    def _note_saving(self) -> None:
+        if self.status.phase is not Phase.RUNNING:
+            return
+        before = self.status.condition(ConditionType.SAVED)
+        self.status = tell_of_saving(self.job, self.status, self.started, self.now)
+        told = self.status.condition(ConditionType.SAVED)
+        if (
+            told is not None
+            and not told.status
+            and told != before
+            and len(self.job.gpus.options) > 1
+        ):
             self.news.append(News(told.reason, told.message, warning=True))
 
     def _note_stall(self) -> None:

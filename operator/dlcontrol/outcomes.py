@@ -47,7 +47,9 @@ def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tu
     """Find the changes that are over now."""
     for job, verdict in verdicts.items():
         old = before.entries[job].status
-        seconds = verdict.status.reshape_seconds - old.reshape_seconds
+        new = verdict.status
+        # What it does once more is as much a cost of the change as the time that it stood still.
+        seconds = new.reshape_seconds - old.reshape_seconds + new.lost_seconds - old.lost_seconds
         if seconds > 0:
             yield job, Pause(old.generation, seconds)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from dlcontrol.learning import Resumption
 from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.saving import note_loss
 from dlcontrol.scene import Seat
 from dlcore.model import Direction, Job, Phase, Target
 from dlwire.messages import Progress
@@ -46,14 +47,23 @@ def follow_progress(
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
+        status = _hear_start(status, progress, max(seat.start for seat in started))
         if progress.iteration not in (0, status.iteration):
             figures |= {"iteration": progress.iteration, "iterated_at": now}
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
         metric, reached = _follow_metric(status, job.training.target, progress)
         figures |= {"speed": speed, "metric": metric, "reached": reached}
+        figures["pace"] = speed or status.pace
     if all(getattr(status, name) == value for name, value in figures.items()):
         return status
     return replace(status, **figures)  # type: ignore[arg-type]
+
+
+def _hear_start(status: Status, progress: Progress, start: int) -> Status:
+    """Note the first word of a start: what it does once more, the start before has lost."""
+    if start == status.heard or not progress.begun or not progress.iteration:
+        return status
+    return replace(note_loss(status, progress.iteration), heard=start)
 
 
 def _progress_of(started: Sequence[Seat]) -> Progress | None:

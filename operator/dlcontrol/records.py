@@ -44,9 +44,21 @@ class ConditionType(StrEnum):
     """It cannot be dealt with at the moment, for a reason of its own."""
     INFORMED = "Informed"
     """All that the policy uses of the job is known; if not, the message says what it assumes."""
+    SAVED = "Saved"
+    """A change of its GPUs loses no work of it; if not, it keeps its GPUs."""
     FINISHED = "Finished"
     TEMPLATE_VALID = "TemplateValid"
     """Kubernetes takes its pods; not said on one machine."""
+
+
+class Trust(StrEnum):
+    """Whether the checkpoints of a job can be counted on."""
+
+    UNTRIED = "Untried"
+    CONFIRMED = "Confirmed"
+    """Its SideCar has confirmed the latest that was asked for."""
+    FAILED = "Failed"
+    """The latest that was asked for was not confirmed, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,23 @@ class Status:
     """How often in a row the target was reached."""
     bound_to: tuple[NodeName, ...] = ()
     """The nodes that hold its checkpoint, if only they can read it."""
+
+    trust: Trust = Trust.UNTRIED
+    judged: int = 0
+    """The change of its GPUs, by its generation on the wire, whose checkpoint was judged last."""
+    trials: int = 0
+    """How often in a row a checkpoint was asked for in vain while it trains."""
+    saved: int = 0
+    """The iteration at which a checkpoint was confirmed last."""
+    saved_at: float = 0.0
+    heard: int = 0
+    """The start of its processes whose progress was heard last."""
+    pace: float = 0.0
+    """How fast it trained when that was last known, in iterations a second."""
+    lost_iterations: int = 0
+    """How many iterations it did again, because a start of it did not go on where the former ended."""
+    lost_seconds: float = 0.0
+    """How long these had taken."""
 
     failures: int = 0
     """How often its processes ended badly."""
@@ -247,10 +276,12 @@ class Status:
 _FIGURES = frozenset(
     {
         "counted_at",
+        "heard",
         "iterated_at",
         "iteration",
         "iterations_total",
         "metric",
+        "pace",
         "service",
         "speed",
     }

@@ -392,6 +392,14 @@ CHECKPOINT: Final = Record(
             ),
             default=False,
         ),
+        "trusted": Flag(
+            description=(
+                "Whether the job loses nothing when it is stopped, although no checkpoint of it was"
+                " confirmed, as training that saves each step by itself. A job without a checkpoint"
+                " that works keeps the GPUs it starts with."
+            ),
+            default=False,
+        ),
         "timeoutSeconds": Number(
             description="After so many seconds a checkpoint is given up and the process stopped.",
             whole=False,

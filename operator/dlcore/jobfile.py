@@ -254,6 +254,7 @@ def _checkpoint(checkpoint: Fields) -> Checkpoint:
         marker=checkpoint.get("marker", ""),
         settle_seconds=_optional_number(checkpoint.get("settleSeconds")),
         shared=checkpoint["shared"],
+        trusted=checkpoint["trusted"],
         timeout_seconds=float(checkpoint["timeoutSeconds"]),
         grace_seconds=float(checkpoint["graceSeconds"]),
     )
@@ -385,6 +386,7 @@ def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
         marker=checkpoint.marker,
         settleSeconds=_optional_plainest(checkpoint.settle_seconds),
         shared=checkpoint.shared,
+        trusted=checkpoint.trusted,
         timeoutSeconds=_plainest(checkpoint.timeout_seconds),
         graceSeconds=_plainest(checkpoint.grace_seconds),
     )

@@ -244,6 +244,8 @@ class Checkpoint:
     settle_seconds: float | None = None
     shared: bool = False
     """Whether the other nodes can read it. If not, the job never moves to another node."""
+    trusted: bool = False
+    """Whether it is counted on although no SideCar has confirmed one."""
     timeout_seconds: float = 60.0
     grace_seconds: float = 10.0
 

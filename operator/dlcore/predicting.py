@@ -254,8 +254,16 @@ class Predictor:
         """
         costs = self.costs_of(state.job)
         lead = costs.pod_start(shape.gpus) if moves and not self._recreates else 0.0
-        change = lead + self._change(costs, shape.gpus)
+        change = lead + self._change(costs, shape.gpus) + self._lost_time(state, shape, now + lead)
         return change + self.training_time(state, shape, now + lead) + costs.end
+
+    def _lost_time(self, state: JobState, shape: Shape, now: float) -> float:
+        """How long it takes to do once more what a change now would lose; nothing where it is saved."""
+        lost = state.unsaved_at(now)
+        if lost <= 0.0:
+            return 0.0
+        speed = self._speed_of(state, shape)
+        return lost / speed if speed > 0.0 else math.inf
 
     def change_cost(self, job: Job, shape: Shape) -> float:
         """How long a change to that shape keeps the job from training."""

@@ -283,6 +283,10 @@ def _iter_costs(job: JobView) -> Iterator[str]:
     yield _part("GPU time", f"{texts.duration(progress.get('gpuSeconds', 0.0))} of one GPU")
     lost = status.get("reshapeSeconds", 0.0)
     yield _part("Reshapes", f"{job.reshapes}, {lost:.1f} s without training")
+    again = status.get("checkpoint", {})
+    if again.get("lostIterations"):
+        took = texts.duration(again.get("lostSeconds", 0.0))
+        yield _part("Work lost", f"{again['lostIterations']:,} iterations ({took}), done again")
     limit = job.spec.get("backoffLimit", 3)
     yield _part("Failures", f"{status.get('failures', 0)} (limit {limit})")
     if status.get("restarts"):

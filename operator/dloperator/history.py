@@ -38,10 +38,17 @@ def continued(before: Json, after: Json) -> list[Entry]:
 
 
 def _cost(before: Json, after: Json) -> float:
-    """Say for how long the job has not trained because of the latest change, if that is known now."""
+    """Say how long the job did nothing new because of the latest change, if that is known now."""
     is_same = _generation(before) == _generation(after)
-    seconds: float = after.get("reshapeSeconds", 0.0) - before.get("reshapeSeconds", 0.0)
+    seconds = _lost_by_changes(after) - _lost_by_changes(before)
     return round(seconds, 3) if is_same and seconds > 0 else 0.0
+
+
+def _lost_by_changes(status: Json) -> float:
+    """The time without training, and that for what it did once more."""
+    again: float = status.get("checkpoint", {}).get("lostSeconds", 0.0)
+    still: float = status.get("reshapeSeconds", 0.0)
+    return still + again
 
 
 def _entry(before: Json, after: Json) -> Entry | None:

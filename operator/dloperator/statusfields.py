@@ -7,6 +7,7 @@ Written in the same language as the spec. What is here is what :mod:`dlcontrol.d
 
 from typing import Final
 
+from dlcontrol.records import Trust
 from dlcore.jobfields import MAX_GPUS
 from dlcore.model import CauseCode, Phase
 from dlcore.records import Many, Record
@@ -255,6 +256,24 @@ _FIELDS: Final[dict[str, Node]] = {
         description="The nodes that hold its checkpoint, if only they can read it.",
         max_items=MOST_NODES,
         items=_node(),
+    ),
+    "checkpoint": Record(
+        description="Whether its work is saved, and what of it was lost.",
+        fields={
+            "trust": Text(
+                description="Whether its checkpoints can be counted on.",
+                max_length=16,
+                choices=tuple(trust.value for trust in Trust),
+            ),
+            "iteration": _count("The iteration at which a checkpoint was confirmed last."),
+            "savedAt": _time("When that was."),
+            "judged": _count("The change of its GPUs whose checkpoint was judged last."),
+            "trials": _count("How often in a row one was asked for in vain while it trains."),
+            "heard": _count("The start of its processes whose progress was heard last."),
+            "pace": _amount("How fast it trained when that was last known."),
+            "lostIterations": _count("How many iterations it did again after its starts."),
+            "lostSeconds": _amount("How long these had taken."),
+        },
     ),
     "failures": _count("How often its processes ended badly."),
     "restarts": _count("How often it was started anew for a reason that was not its own."),

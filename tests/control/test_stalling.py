@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlcore import policies
-from dlcore.model import JobId, Limits, Phase, Progress
+from dlcore.model import JobId, Limits, Phase, Progress, Training
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import World
@@ -21,6 +21,7 @@ def trained(restart_seconds: float | None, backoff_limit: int = 3) -> Iterator[G
     job = make_job(
         JOB,
         options=(4,),
+        training=Training(iterations=400),
         progress=Progress(http=True, stall_seconds=10.0, restart_seconds=restart_seconds),
         limits=Limits(backoff_limit=backoff_limit),
     )

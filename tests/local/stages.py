@@ -61,6 +61,8 @@ def job_document(name: str = "resnet", **spec: Any) -> dict[str, Any]:
             "training": {"iterations": 1000},
             "profile": {"model": "resnet"},
             "progress": {"log": r"step (?P<iteration>\d+)"},
+            # One without a checkpoint would keep the GPUs that it starts with.
+            "checkpoint": {"trusted": True},
             "template": {"spec": {"containers": [{"name": "trainer", "command": ["sleep", "60"]}]}},
             **spec,
         },
