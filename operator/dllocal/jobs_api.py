@@ -16,12 +16,8 @@ from typing import Any
 
 from aiohttp import web
 
-<<<<<<< HEAD
-from dlcontrol import previewing
-from dlcontrol.launching import has_own_folder
-=======
 from dlcontrol import previewing, saving
->>>>>>> 56c1063 (Let a job without a checkpoint that works keep the GPUs it starts with)
+from dlcontrol.launching import has_own_folder
 from dlcontrol.platforms import Entry
 from dlcore import jobfile
 from dlcore.jobschema import KIND
@@ -297,7 +293,6 @@ class JobsApi:
             raise Refused.because_of(complaints)
         return submissions
 
-<<<<<<< HEAD
     async def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
         """Say what has no effect here, whose checkpoints are overwritten, and which are there; once."""
         notices = [
@@ -305,12 +300,7 @@ class JobsApi:
             for each in submissions
             for notice in trainers.notices_here(each.job, each.document)
         ]
-=======
-    def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
-        """Say what has no effect here, and who would overwrite whose checkpoint; each thing once."""
-        notices = [notice for each in submissions for notice in trainers.notices_here(each.job)]
         notices += filter(None, (saving.notice_for(each.job) for each in submissions))
->>>>>>> 56c1063 (Let a job without a checkpoint that works keep the GPUs it starts with)
         living = self._registry.entries.values()
         owners = {
             posixpath.normpath(entry.job.checkpoint.path): entry.job.id

@@ -96,10 +96,8 @@ class Processes:
         """The GPUs that were told to be all that is in the way of the release."""
         self._must_report_gone = False
         self._has_reported_start = False
-        self._is_terminating = False
-        self._is_killing = False
-        self._looks = 0
-        self._kills = 0
+        self._is_terminating = self._is_killing = False
+        self._looks = self._kills = 0
         self._empty_at: int | None = None
         self._read_until: float | None = None
         """Until when unread output keeps a start from being over; None where it ended otherwise."""
