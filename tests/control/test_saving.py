@@ -87,6 +87,7 @@ def test_how_the_checkpoint_before_a_change_went_is_remembered(saving, trust):
 
 def test_a_job_without_a_checkpoint_is_told_so():
     said = judged(trains(checkpoint=NONE)).condition(ConditionType.SAVED)
+    assert said is not None
     assert (said.status, said.reason) == (False, "NoCheckpoint")
     assert said.message == "no checkpoint: it keeps the GPUs it starts with"
     assert notice_for(make_job("a", checkpoint=NONE)) == (
