@@ -16,7 +16,7 @@ from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
 from dlcore.needs import Needs
 from dlcore.placing import Placed
-from dlcore.planning import Plan
+from dlcore.planning import Plan, Step
 from dlcore.predicting import Predictor
 from dlcore.queues import FEW, Queue
 
@@ -37,16 +37,14 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
 
     # 1. Who is runnable: the others wait or stop, and no policy has to think of them.
     stop = find_ending(snapshot.running, cluster, policy)
-    running = snapshot.running
-    if stop:
-        running = tuple(state for state in running if state.id not in stop)
+    running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
-    shown, kept, crowded = snapshot, tuple(filter(keeping.keeps, running)), Queue[JobState]()
+    shown, kept = snapshot, tuple(filter(keeping.keeps, running))
+    crowded: Queue[JobState] = Queue()
     if kept:
         shown = keeping.show_beside(snapshot, kept)
         running = tuple(state for state in running if not keeping.keeps(state))
-        pending, crowded = _split_crowded(pending, shown.cluster)
-        set_aside |= {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in crowded}
+        pending, crowded = _split_crowded(pending, shown.cluster, set_aside)
 
     attempts = ATTEMPTS
     while True:
@@ -74,21 +72,14 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         pending = leave_out(pending, vain)
     if kept:
         settled = keeping.Settled(decision, placed, running, kept, tuple(newcomers.values()))
-        # Who is beyond what its namespace may have is not among those that the policy was shown.
-        waiting = (*allotted.pending, *(() if snapshot.limits else crowded))
-        decision, placed = keeping.outrank(settled, waiting, cluster, snapshot.now)
+        decision, placed = _outrank(settled, allotted, crowded, snapshot)
 
     # 4. What has to be done for it.
     set_aside = {**placed.unplaced, **set_aside, **allotted.set_aside}
-    steps = planning.diff(
-        snapshot,
-        placed.wanted,
-        changed=placed.changed,
-        stopped=_name_causes(snapshot.running, placed, stop),
-        waits={**decision.waits, **set_aside} if set_aside else decision.waits,
-        wait=None if is_partial else decision.wait,
-        worths=decision.worths,
-    )
+    stopped = _name_causes(snapshot.running, placed, stop)
+    waits = {**decision.waits, **set_aside} if set_aside else decision.waits
+    wait = None if is_partial else decision.wait
+    steps = _take_steps(snapshot, placed, stopped, waits=waits, wait=wait, worths=decision.worths)
     plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial, decision.worths)
 
     # 5. Whether it may be done at all.
@@ -96,12 +87,44 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     return plan
 
 
+def _take_steps(
+    snapshot: Snapshot,
+    placed: Placed,
+    stopped: Mapping[JobState, Cause],
+    *,
+    waits: Mapping[JobId, Cause],
+    wait: Cause | None,
+    worths: Mapping[JobId, float],
+) -> tuple[Step, ...]:
+    """Say what has to be done for what was placed."""
+    return planning.diff(
+        snapshot,
+        placed.wanted,
+        changed=placed.changed,
+        stopped=stopped,
+        waits=waits,
+        wait=wait,
+        worths=worths,
+    )
+
+
 def _split_crowded(
-    pending: Queue[JobState], lent: Cluster
+    pending: Queue[JobState], lent: Cluster, set_aside: dict[JobId, Cause]
 ) -> tuple[Queue[JobState], Queue[JobState]]:
-    """Split off the jobs that could run but for GPUs which other jobs keep; a policy would be lost."""
-    rest, crowded = find_runnable(pending, lent)
-    return rest, Queue.of(pending.select(crowded.keys()).values())
+    """Set the jobs aside that could run but for GPUs which other jobs keep; a policy would be lost."""
+    rest, found = find_runnable(pending, lent)
+    crowded = Queue.of(pending.select(found.keys()).values())
+    set_aside |= {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in crowded}
+    return rest, crowded
+
+
+def _outrank(
+    settled: keeping.Settled, allotted: Allotted, crowded: Queue[JobState], snapshot: Snapshot
+) -> tuple[Decision, Placed]:
+    """Let a job of higher priority have what others keep, as far as limits allow that."""
+    # Who is beyond what its namespace may have is not among those that the policy was shown.
+    waiting = (*allotted.pending, *(() if snapshot.limits else crowded))
+    return keeping.outrank(settled, waiting, snapshot.cluster, snapshot.now)
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
