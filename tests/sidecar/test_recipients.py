@@ -16,12 +16,11 @@ from dlsidecar.recipients import find_recipients
 
 pytestmark = pytest.mark.processes
 
-RANK = (
-    "import signal,sys,time; signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))"
-)
-PARENT = f"{RANK}; import os; os.fork(); print('up', flush=True); time.sleep(600)"
-READY = f"{RANK}; print('up', flush=True); time.sleep(600)"
-LATE = "import time; print('up', flush=True); time.sleep(600)"
+# Each line in one piece, because several write to one pipe.
+LATE = "import os, time; os.write(1, b'up\\n'); time.sleep(600)"
+RANK = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'saved\\n'))"
+PARENT = f"{RANK}; os.fork(); {LATE}"
+READY = f"{RANK}; {LATE}"
 LIMIT_SECONDS = 60
 
 
