@@ -16,13 +16,13 @@ from typing import NamedTuple
 from dlsidecar.descendants import Process, read_environment, scan
 
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
-"""What ends nobody, with or without a handler."""
+"""What ends no process, with or without a handler."""
 LAUNCH = b"TORCHELASTIC_RUN_ID"
 """Where torchrun names its own launch, to each process that it starts."""
 
 
 class Recipients(NamedTuple):
-    """Whom to send the signal to, or why it cannot be sent to anybody."""
+    """The processes to send the signal to, or why it is sent to none."""
 
     pids: tuple[int, ...] = ()
     fault: str = ""

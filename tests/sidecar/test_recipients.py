@@ -1,4 +1,4 @@
-"""The signal that asks for a checkpoint goes to whoever has a handler for it, and ends nobody."""
+"""The signal that asks for a checkpoint goes to the processes that have a handler for it, and ends none."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 
 import pytest
 
@@ -55,6 +56,10 @@ def read_saves(folder, rank):
     return path.read_text().split() if path.exists() else []
 
 
+def runs(generation, state):
+    return state.phase is Phase.RUNNING and state.held_generation == generation
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("through_shell", [False, True], ids=["python", "sh"])
 @pytest.mark.parametrize(
@@ -66,12 +71,9 @@ def test_ranks_save_together_and_go_on_from_there(train, options, words, through
     saved = 0
     for generation, width in enumerate(WIDTHS, start=1):
         sidecar.run(generation, *map(str, range(width)), processes=width)
-        running = wait_for(
-            sidecar,
-            lambda s, g=generation: s.phase is Phase.RUNNING and s.held_generation == g,
-            f"generation {generation}",
-        )
+        running = wait_for(sidecar, partial(runs, generation), f"generation {generation}")
         if generation > 1:
+            assert running.change is not None
             assert running.change.saving is Saving.CONFIRMED
             former = range(WIDTHS[generation - 2])
             saves = {tuple(read_saves(folder, rank)[-1:]) for rank in former}

@@ -134,7 +134,7 @@ def test_without_dljob_nothing_is_asked_for_and_folders_are_those_that_are_given
     training.report(1, loss=0.5)
 
 
-def test_a_request_counts_once_and_whoever_listened_before_still_hears(monkeypatch):
+def test_a_request_counts_once_and_a_handler_of_the_program_is_called_as_well(monkeypatch):
     heard = []
     signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
     monkeypatch.setenv("DLJOB_CHECKPOINT_SIGNAL", "SIGUSR1")

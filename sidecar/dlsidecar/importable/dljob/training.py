@@ -256,7 +256,7 @@ class _Request:
 
         def take(number: int, frame: Any) -> None:
             cls.is_open = True
-            # Whoever listened before is not deprived of it; the default would end the process.
+            # A handler of the program's own is called as well; the default would end the process.
             if callable(former):
                 former(number, frame)
 
@@ -282,7 +282,7 @@ class _Board:
     """
     The agreement of ranks in one container: a few bytes that all of them see.
 
-    Each rank writes the step it has come to, and whoever was asked fixes the step to save at: the one after
+    Each rank writes the step it has come to, and the rank that was asked fixes the step to save at: the one after
     the farthest that any rank has come to. All of it is done under one lock, so that no rank can have passed
     that step: to come to it, it has to take the lock after it was fixed.
     """
