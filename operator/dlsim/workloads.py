@@ -73,6 +73,8 @@ class TracedJob:
     """Of a job that a live system has already: it is there from the beginning."""
     noise: Noise | None = None
     """What larger batches cost it in convergence; without one, nothing."""
+    saves: bool = True
+    """Whether it saves itself when it is stopped. Traces say nothing of that: there all jobs do."""
     curve: str = ""
     """The type of job whose measured speeds it follows, where that is one."""
     is_drawn: bool = False

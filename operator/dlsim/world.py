@@ -80,6 +80,8 @@ class Setting:
     """How far jobs may grow at once; ``None``: as far as they like."""
     trials: Mapping[JobType, float] = field(default_factory=dict)
     """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
+    keeps_work: bool = True
+    """Whether decisions know whose work nothing saves; without it one sees what the law is worth."""
 
 
 class World:
@@ -383,6 +385,8 @@ class World:
         unsaved_s = (now - run.training_since) % every if every > 0 else 0.0
         done = run.state.iterations_at(now)
         kept = max(run.safe_iterations, done - unsaved_s * run.state.speed)
+        if not run.traced.saves:
+            kept = run.safe_iterations
         run.record.redone += done - kept
         run.wasted -= (done - kept) * (1.0 - run.worth)
         self._note(run, iterations_done=kept)
@@ -423,7 +427,8 @@ class World:
         run.profiled = max(run.profiled, shape.gpus)
         growth = self._setting.growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
-        self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound)
+        unsaved = run.safe_iterations if self._is_kept(run) else None
+        self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound, unsaved_from=unsaved)
         self._weigh(run)
         alone = self._one_gpu_speed(run)
         run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
@@ -431,6 +436,10 @@ class World:
         self._log(run, Happening.TRAINS, shape.gpus)
         self._due = True
         self._foresee(run)
+
+    def _is_kept(self, run: Run) -> bool:
+        """Whether decisions know that a change would lose its work."""
+        return self._setting.keeps_work and not run.traced.saves
 
     def _weigh(self, run: Run) -> None:
         """Say what its iterations are worth from now on, with the batch that it has."""
@@ -470,10 +479,19 @@ class World:
             return
         if run.state.placement is not None:
             run.idle_since = now
-        self._note(run, speed=0.0)
-        if saves:
+        self._note(run, speed=0.0, unsaved_from=None)
+        if saves and run.traced.saves:
             run.safe_iterations = run.state.iterations_done
+        elif saves:
+            self._lose_work(run)
         self._log(run, Happening.HALTS)
+
+    def _lose_work(self, run: Run) -> None:
+        """It was stopped, and nothing has saved what it did."""
+        lost = run.state.iterations_done - run.safe_iterations
+        run.record.redone += lost
+        run.wasted -= lost * (1.0 - run.worth)
+        self._note(run, iterations_done=run.safe_iterations)
 
     def held_changes(self, by: int) -> None:
         """Count the GPUs that are in somebody's hands."""

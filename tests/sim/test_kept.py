@@ -1,0 +1,68 @@
+"""
+Random histories with jobs that save themselves and jobs that nothing saves, under every policy.
+
+No iteration is lost that neither a law nor a priority demanded; without the law ``work-kept`` the
+same histories lose many, so that the histories are hard enough.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from dlcore import policies
+from dlcore.model import Node
+from dlsim.records import Record
+from dlsim.world import Setting, World
+from tests.sim.worlds import COSTS, make_traced, make_workload
+
+NODES = (Node.of("n1", 4), Node.of("n2", 4))
+NAMES = [name for name in policies.NAMES if name != "kube-pods"]
+SEEDS = range(3)
+
+
+def make_history(seed: int, *, levels: int = 1):
+    """Some twenty jobs that come at random moments, half of which nothing saves."""
+    rng = random.Random(seed)
+    jobs = []
+    for number in range(20):
+        job = make_traced(
+            f"job-{number}",
+            at=round(rng.uniform(0.0, 2000.0), 1),
+            iterations=round(rng.lognormvariate(6.5, 1.0)),
+            options=rng.choice([(1, 2, 4), (1,), (2, 4), (1, 2, 4, 8)]),
+        )
+        own = replace(job.job, priority=rng.randrange(levels))
+        jobs.append(replace(job, job=own, saves=rng.random() < 0.5))
+    return make_workload(*jobs)
+
+
+def play(seed: int, policy: str, *, levels: int = 1, keeps_work: bool = True) -> Record:
+    setting = Setting(nodes=NODES, costs=COSTS, seed=seed, keeps_work=keeps_work)
+    return World(make_history(seed, levels=levels), setting, policies.make(policy)).play()
+
+
+def lost(record: Record) -> float:
+    return sum(job.redone for job in record.jobs)
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_no_iteration_is_lost_that_nothing_demanded(policy):
+    for seed in SEEDS:
+        record = play(seed, policy)
+        assert all(job.completed_at is not None for job in record.jobs)
+        assert lost(record) == 0.0, (policy, seed)
+
+
+@pytest.mark.parametrize("policy", ["foresight", "adaptive", "afs-l"])
+def test_without_the_law_the_same_histories_lose_work(policy):
+    assert any(lost(play(seed, policy, keeps_work=False)) > 100.0 for seed in SEEDS)
+
+
+@pytest.mark.parametrize("policy", ["foresight", "adaptive", "fifo"])
+def test_only_a_higher_priority_costs_a_job_its_work(policy):
+    for seed in SEEDS:
+        record = play(seed, policy, levels=2)
+        assert all(job.completed_at is not None for job in record.jobs)
+        top = {t.job.id for t in make_history(seed, levels=2).jobs if t.job.priority == 1}
+        assert all(job.redone == 0.0 for job in record.jobs if job.job in top)
