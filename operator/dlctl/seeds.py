@@ -146,13 +146,17 @@ def _tabulate(plan: Plan, rows: Sequence[Values]) -> str:
         or any(any(cells[index]) for cells in values.values())
     ]
     title = _title(plan, rows, unit)
+    all_of_it = plan.output == printing.WIDE
     wide = Console(width=printing.ENDLESS)
-    room = printing.find_width(printing.ENDLESS)
+    room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
     table = _make_table(title, values, shown)
+    hidden: list[str] = []
     while len(shown) > 1 and wide.measure(table).maximum > room:
+        hidden.insert(0, FIGURES[shown[-1]].title)
         shown = shown[:-1]
         table = _make_table(title, values, shown)
-    return printing.render(table, piped_width=printing.ENDLESS)
+    text = printing.render(table, piped_width=printing.ENDLESS, all_of_it=all_of_it)
+    return text + printing.tell_hidden(hidden, room)
 
 
 def _make_table(title: str, values: dict[str, list[list[float]]], shown: Sequence[int]) -> Table:

@@ -88,3 +88,15 @@ def test_processes_of_all_cores_come_to_the_same(dljob, folder, one_core):
     assert apart.status == 0, apart.stderr
     here = dljob(*options)
     assert [row["avg_jct_s"] for row in apart.rows] == [row["avg_jct_s"] for row in here.rows]
+
+
+def test_columns_without_room_are_named_and_wide_prints_them(dljob, folder, one_core, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
+    options = (*FIVE, "--policy", "foresight", "--seeds", 2)
+    narrow, _, _ = dljob(*options).stdout.partition("Assumed:")
+    assert "lost to them" in narrow.partition("No room for ")[2]
+    wide = dljob(*options, "-o", "wide").stdout
+    assert "No room for" not in wide
+    assert "lost to them" in wide
