@@ -53,7 +53,12 @@ def _try_to_change(backend: Backend, name: str, alter: Callable[[Json], Json]) -
 
 
 def insist_on_living(job: JobView, name: str) -> None:
-    """Refuse to change a job that has ended, because nothing would come of it."""
+    """Refuse to change a job that has ended or is another user's: nothing would come of it."""
+    if job.owner:
+        raise BackendError(
+            f"{name} belongs to {job.owner}; only {job.owner} and root may see more than dljob get"
+            " shows, or change it"
+        )
     if job.is_final:
         remedy = "submit it under another name to train it again"
         raise BackendError(f"{name} is {job.phase} already; {remedy}")

@@ -8,7 +8,8 @@ The first of these that applies decides, and docs/command.md says the same:
 2. ``kubectl dljob`` is a cluster.
 3. ``$DLJOB_PLATFORM``, which is ``machine`` or ``cluster``.
 4. ``$DLJOB_STATE`` is the ``dljob up`` of that folder.
-5. A ``dljob up`` of the usual state folder, if one answers.
+5. A ``dljob up`` of the usual state folder, if one answers, or else that of all users of this
+   machine (``dljob up --system``), if that does.
 6. A cluster, if there is a kubeconfig, or if this is a pod of one.
 7. Else the ``dljob up`` of the usual folder, which is then told to be missing.
 """
@@ -28,7 +29,7 @@ from click.shell_completion import CompletionItem
 from dlctl.backends import Backend, BackendError
 from dlctl.jobviews import full_name
 from dlctl.local_backend import LocalBackend
-from dllocal.folders import Folders, default_root
+from dllocal.folders import SYSTEM_ROOT, Folders, default_root
 
 if TYPE_CHECKING:
     from dlctl.cluster.backend import ClusterBackend
@@ -99,7 +100,12 @@ def _has_cluster() -> bool:
 
 
 def _socket(state: Path | None) -> Path:
-    return Folders(state or default_root(os.environ)).socket
+    """Find the socket: of the folder that is named, else one's own, else that of all users."""
+    own = Folders(state or default_root(os.environ)).socket
+    if state is not None or os.environ.get("DLJOB_STATE") or _answers(own):
+        return own
+    of_all = Folders(SYSTEM_ROOT).socket
+    return of_all if _answers(of_all) else own
 
 
 def _answers(path: Path) -> bool:
@@ -139,7 +145,11 @@ STATE_HELP = (
 
 _OPTIONS = (
     click.option(
-        "--state", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help=STATE_HELP
+        "--state",
+        # That of a server of all users can be passed through by them, and not be read.
+        type=click.Path(path_type=Path, file_okay=False, readable=False),
+        metavar="DIR",
+        help=STATE_HELP,
     ),
     click.option(
         "--kubeconfig",

@@ -75,6 +75,12 @@ class JobView:
         return self.phase in FINAL
 
     @property
+    def owner(self) -> str:
+        """The user whose job it is, where it is another one's and only its outline is shown; else empty."""
+        owner: str = self.status.get("owner", "")
+        return owner
+
+    @property
     def is_suspended(self) -> bool:
         """Whether its user wants it to have no GPUs."""
         return bool(self.spec.get("suspend", False))

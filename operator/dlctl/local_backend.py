@@ -8,6 +8,7 @@ is to see a job's GPUs runs here, in the surroundings that it tells.
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ WORKING_DIRECTORY = "dljob.io/working-directory"
 class LocalBackend:
     """Asks at a socket."""
 
-    home = ""
     look_seconds = 1.0
 
     def __init__(self, socket: Path, *, or_else: str = "") -> None:
@@ -47,6 +47,21 @@ class LocalBackend:
 
     def close(self) -> None:
         """Nothing is open between two questions."""
+
+    @cached_property
+    def home(self) -> str:
+        """The namespace of one's own jobs: where users share a server, the user; else none."""
+        # Who may open the socket tells whether it is shared, without a question more.
+        try:
+            is_shared = self._client.path.stat().st_mode & 0o077
+        except OSError:
+            return ""
+        home: str = self.about().get("home", "") if is_shared else ""
+        return home
+
+    def _named(self, name: str) -> str:
+        """Complete the name of a job as people write it."""
+        return name if "/" in name or not self.home else f"{self.home}/{name}"
 
     def about(self) -> Json:
         return self._get("about")
@@ -69,7 +84,7 @@ class LocalBackend:
             yield news
 
     def get_job(self, name: str) -> Json:
-        return self._get("jobs", name)
+        return self._get("jobs", self._named(name))
 
     def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
         query = {"dryRun": "true"} if dry_run else None
@@ -78,28 +93,28 @@ class LocalBackend:
         return Created(answer["items"], answer["notices"])
 
     def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
-        parts = ("jobs", full_name(dict(document)))
+        parts = ("jobs", self._named(full_name(dict(document))))
         query = {"dryRun": "true"} if dry_run else None
         return self._client.ask("PUT", parts, query=query, body=document)
 
     def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
         query = {"keepCheckpoints": "true"} if keep_checkpoints else None
-        return self._client.ask("DELETE", ("jobs", name), query=query)
+        return self._client.ask("DELETE", ("jobs", self._named(name)), query=query)
 
     def preview(self, documents: Sequence[Json]) -> Plan:
         answer = self._ask("POST", "plan", body=_list(documents))
         return Plan(answer["items"], answer["notices"])
 
     def explain(self, name: str) -> Json:
-        return self._get("jobs", name, "why")
+        return self._get("jobs", self._named(name), "why")
 
     def list_history(self, name: str, limit: int) -> list[Json]:
-        return self._items("jobs", name, "history", query={"limit": limit})
+        return self._items("jobs", self._named(name), "history", query={"limit": limit})
 
     # --- the machine
 
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
-        query = {"since": since, **({"job": name} if name else {})}
+        query = {"since": since, **({"job": self._named(name)} if name else {})}
         return self._items("events", query=query)
 
     def list_nodes(self) -> list[Json]:
@@ -127,7 +142,7 @@ class LocalBackend:
         return follow(lambda: self._find_logs(name, query.node), query.lines)
 
     def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
-        there = self._items("jobs", name, "surroundings")
+        there = self._items("jobs", self._named(name), "surroundings")
         chosen = [each for each in there if each["node"] == node] if node else there
         if not chosen:
             nodes = ", ".join(each["node"] for each in there)
@@ -141,6 +156,7 @@ class LocalBackend:
                 cwd=place["folder"],
                 env={**_of_this_terminal(), **place["environment"]},
                 check=False,
+                **_as_user(place.get("user", {})),
             )
         except OSError as error:
             what = error.filename or command[0]
@@ -152,7 +168,7 @@ class LocalBackend:
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
         """Say where the output is, and whether there will be no more of it."""
-        answer = self._get("jobs", name, "logs")
+        answer = self._get("jobs", self._named(name), "logs")
         logs = {each["node"]: Path(each["path"]) for each in answer["items"]}
         if node and node not in logs:
             known = ", ".join(logs) or "none yet"
@@ -172,6 +188,13 @@ class LocalBackend:
     def _items(self, *parts: str, query: Mapping[str, object] | None = None) -> list[Json]:
         items: list[Json] = self._get(*parts, query=query)["items"]
         return items
+
+
+def _as_user(user: Json) -> dict[str, Any]:
+    """Let root run a command beside a job of another user as that user, whose PATH it is."""
+    if os.getuid() != 0 or user.get("uid", 0) == 0:
+        return {}
+    return {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
 
 
 def _of_this_terminal() -> dict[str, str]:

@@ -43,7 +43,7 @@ class Selection(NamedTuple):
             return self.names
         listed = backend.list_jobs(self.selector).items
         jobs = [JobView.of(item, backend.home) for item in listed]
-        chosen = tuple(job.name for job in jobs if applies(job))
+        chosen = tuple(job.name for job in jobs if not job.owner and applies(job))
         if not chosen:
             where = "with these labels " if self.selector else ""
             say(f"There is no job {where}to {verb}.")

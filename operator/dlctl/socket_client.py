@@ -8,7 +8,9 @@ of ``dljob get``; and what answers here is our own server, which says how long a
 
 import contextlib
 import json
+import os
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ PATIENCE_S = 30.0
 """How long an answer may take beyond what it was asked to wait."""
 
 BLOCK = 1 << 18
+
+ROOT = 0
 
 
 class _Cut(ConnectionError):
@@ -96,6 +100,7 @@ def _exchange(path: Path, request: bytes, limit: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit)
         connection.connect(str(path))
+        _insist_on_user(connection, path)
         # Who refuses what is too large does so before all of it has arrived.
         with contextlib.suppress(BrokenPipeError):
             connection.sendall(request)
@@ -103,6 +108,22 @@ def _exchange(path: Path, request: bytes, limit: float) -> bytes:
         while block := connection.recv(BLOCK):
             blocks.append(block)
     return b"".join(blocks)
+
+
+def _insist_on_user(connection: socket.socket, path: Path) -> None:
+    """
+    Send nothing to a server of another user than root and our own.
+
+    The folder of a socket may be one that others can make, such as below /tmp. The kernel knows who
+    listens, whatever the folder is.
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    if uid not in (ROOT, os.getuid()):
+        raise BackendError(
+            f"user {uid} answers at {path}, and not you or root; nothing was sent. Remove that"
+            " folder, or name another one with --state"
+        )
 
 
 def _read(answer: bytes) -> dict[str, Any]:

@@ -38,13 +38,38 @@ TimeoutStopSec=60
 WantedBy=default.target
 """
 
+SYSTEM_UNIT = """\
+# Printed by `dljob up --system --print-unit`: a server for all users, each of whose jobs runs as its user.
+#   cp dljob.service /etc/systemd/system/
+#   systemctl daemon-reload
+#   systemctl enable --now dljob
+[Unit]
+Description=DLJob: elastic GPU scheduling for all users of this machine
+After=network.target
+
+[Service]
+Type=notify
+ExecStart={command}
+UMask=0077
+KillMode=process
+Restart=on-failure
+RestartSec=2
+TimeoutStartSec=infinity
+TimeoutStopSec=60
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
 
 
-def unit(arguments: Sequence[str]) -> str:
-    """Write a unit that runs ``dljob`` with these arguments."""
-    words = (_find_program(), *arguments)
-    return UNIT.format(command=" ".join(map(_quote, words)))
+def unit(arguments: Sequence[str], *, program: str = "") -> str:
+    """Write a unit that runs ``dljob``, or the program that is named, with these arguments."""
+    words = (program or _find_program(), *arguments)
+    return (SYSTEM_UNIT if "--system" in arguments else UNIT).format(
+        command=" ".join(map(_quote, words))
+    )
 
 
 def _find_program() -> str:

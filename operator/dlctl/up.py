@@ -6,16 +6,19 @@ needed often.
 """
 
 import asyncio
+import grp
 import logging
 import logging.handlers
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+import dllocal
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.opening import open_notebook
@@ -30,10 +33,10 @@ from dlctl.messages import say
 from dllocal import devices, gpu_choices
 from dllocal.devices import Supply
 from dllocal.events import Events
-from dllocal.folders import Folders, StateError, default_root
+from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root, find_closed
 from dllocal.gpu_choices import WrongChoice, is_count
 from dllocal.nvml import NoGpus, Nvml
-from dllocal.running import Running, Setup
+from dllocal.running import Running, Setup, Sharing
 from dllocal.settings import LocalSettings
 from dlsim import yamlfiles
 from dlsim.clusters import Machines, build_packed
@@ -100,6 +103,12 @@ def _read_policy(text: str) -> str:
     help="A settings file; dljob config show -o yaml prints one.",
 )
 @click.option(
+    "--system",
+    is_flag=True,
+    help="For all users of this machine: each job runs as its submitter. Root only.",
+)
+@click.option("--group", metavar="NAME", help="With --system: only for the users of this group.")
+@click.option(
     "--detach",
     is_flag=True,
     help="Return once it answers, and go on in the background until dljob down.",
@@ -130,11 +139,16 @@ def command(
     come from the options, then from the environment (DLJOB_POLICY, DLJOB_PACE_PERIOD_SECONDS, …),
     then from the settings file. The log is dljob.log in the state folder.
     """
-    root = state or default_root(os.environ)
+    sharing = _read_sharing(system=bool(given.pop("system")), group=given.pop("group"))
+    root = state or (SYSTEM_ROOT if sharing is not None else default_root(os.environ))
     loaded = load_settings(config, given)
     if print_unit:
         click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
         return 0
+    if sharing is not None:
+        _insist_on_root()
+        # Logs and lists of jobs are for root; what jobs write has the usual rights all the same.
+        os.umask(0o077)
     child = None
     if detach:
         _make_folders(root)
@@ -143,6 +157,7 @@ def command(
             return process.wait()
         child = process
     setup = build_setup(root, loaded, find_supply(root, gpus, virtual_gpus, cluster))
+    setup = replace(setup, sharing=sharing)
     try:
         with _logging(root / "dljob.log") as shown:
             asyncio.run(_run(setup, child, shown))
@@ -155,6 +170,32 @@ def command(
     except Fenced as error:
         raise click.ClickException(f"{error}; this one has ended") from error
     return 0
+
+
+def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
+    if not system:
+        if group is not None:
+            raise click.UsageError("--group says who may use a server of all users; add --system")
+        return None
+    try:
+        return Sharing(None if group is None else grp.getgrnam(str(group)).gr_gid)
+    except KeyError as error:
+        raise click.UsageError(
+            f"--group {group}: there is no such group; make it with groupadd"
+        ) from error
+
+
+def _insist_on_root() -> None:
+    """Refuse to begin where jobs could not run as their users."""
+    if os.getuid() != 0:
+        raise click.ClickException("--system: only root can run jobs as other users; use sudo")
+    for path in (Path(sys.executable), Path(dllocal.__file__)):
+        closed = find_closed(path)
+        if closed is not None:
+            raise click.ClickException(
+                f"--system: {path} cannot be used by all users, because {closed} is closed to them;"
+                " install dljob where they can read it, such as in /opt/dljob"
+            )
 
 
 def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> list[str]:

@@ -45,6 +45,8 @@ class Backstage:
     """The latest entries about a job, newest first; raises :class:`~dlcontrol.store.StoreError`."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
+    shared: bool = False
+    """Whether several users share this server."""
     about: Callable[[], Mapping[str, Any]]
     """What else is to be told of this controller."""
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 LONGEST_SOCKET_PATH = 96
 
+LONGEST_SHARED = 60
+"""Where users share a server, sockets of SideCars are a folder further down."""
+
+SYSTEM_ROOT = Path("/var/lib/dljob")
+SYSTEM_SOCKETS = Path("/run/dljob")
+"""Where the server of all users is, unless another state folder is named."""
+
 
 class StateError(Exception):
     """The state folder cannot be used: what is wrong, and what to do."""
@@ -31,8 +38,10 @@ class StateError(Exception):
 class Folders:
     """The layout of one state folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        """Where users share a server, what is of one job belongs to its user, and all else to root."""
         self.root = root
+        self.shared = shared
         self.registry = root / "jobs.db"
         self.store = root / "profiles.db"
         self.log = root / "dljob.log"
@@ -44,8 +53,19 @@ class Folders:
         return self.sockets / "dljob.sock"
 
     def pod(self, key: "PodKey", serial: int) -> Path:
-        """What belongs to one pod."""
-        return self.job(key.job) / f"{serial:04d}-{key.node}"
+        """What the server keeps of one pod, which no job of another user than its own may write."""
+        base = self.root / "pods" / _as_name(key.job) if self.shared else self.job(key.job)
+        return base / f"{serial:04d}-{key.node}"
+
+    def progress_socket(self, key: "PodKey", serial: int) -> Path:
+        """Where the training itself may tell how far it is."""
+        if self.shared:
+            return self.job(key.job) / f"{serial:04d}-{key.node}.sock"
+        return self.pod(key, serial) / "progress.sock"
+
+    def sockets_of(self, job: str) -> Path:
+        """Where the SideCars of a job answer; where users share a server, a folder of its user's."""
+        return self.sockets / _short(job) if self.shared else self.sockets
 
     def job(self, job: str) -> Path:
         """What belongs to a job, over all its pods."""
@@ -68,19 +88,31 @@ class Folders:
         return self.pod(key, serial) / "sidecar.log"
 
     def pod_socket(self, key: "PodKey", serial: int) -> Path:
-        name = hashlib.sha256(f"{key.job}\0{key.node}\0{serial}".encode()).hexdigest()[:16]
-        return self.sockets / f"{name}.sock"
+        name = _short(f"{key.job}\0{key.node}\0{serial}")
+        return self.sockets_of(key.job) / f"{name}.sock"
 
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""
-        for folder in (self.root, self.root / "jobs", self.sockets):
+        mode = 0o711 if self.shared else 0o700
+        if self.shared and len(os.fsencode(self.sockets.absolute())) > LONGEST_SHARED:
+            raise StateError(
+                f"{self.root}: is too long for sockets below it; name a shorter --state"
+            )
+        for folder in self._bases():
             try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=mode, parents=True, exist_ok=True)
+                if self.shared:
+                    # Users go through these to what is theirs, and cannot list what is in them.
+                    folder.chmod(mode)
             except OSError as error:
                 raise StateError(
                     f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
                 ) from error
             _insist_on_privacy(folder)
+
+    def _bases(self) -> tuple[Path, ...]:
+        usual = (self.root, self.root / "jobs", self.sockets)
+        return (*usual, self.root / "checkpoints", self.root / "pods") if self.shared else usual
 
     def machine_name(self) -> str:
         """
@@ -123,10 +155,21 @@ class Folders:
                 " use that one, end it (dljob down), or name another folder with --state"
             ) from error
         # Who held it before has removed this if it was empty.
-        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        self.sockets.mkdir(mode=0o711 if self.shared else 0o700, exist_ok=True)
         os.ftruncate(held, 0)
         os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         return held
+
+
+def find_closed(path: Path) -> Path | None:
+    """Return what on the way to a file keeps other users from it; ``None`` if nothing does."""
+    for each in (path.absolute(), path.resolve()):
+        for part in (each, *each.parents):
+            mode = part.stat().st_mode
+            wanted = 0o001 if stat.S_ISDIR(mode) else 0o004
+            if not mode & wanted:
+                return part
+    return None
 
 
 def older_parts(path: Path) -> list[Path]:
@@ -148,11 +191,22 @@ def default_root(environment: Mapping[str, str]) -> Path:
 
 
 def _socket_folder(root: Path) -> Path:
+    if root == SYSTEM_ROOT:
+        return SYSTEM_SOCKETS
     beside = root.absolute() / "run"
     if len(os.fsencode(beside)) + len("/0123456789abcdef.sock") <= LONGEST_SOCKET_PATH:
         return beside
     name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
     return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - checked by _insist_on_privacy
+
+
+def _as_name(job: str) -> str:
+    return job.replace("/", "__")
+
+
+def _short(text: str) -> str:
+    """Name something with few letters, because paths of sockets have to be short."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _insist_on_privacy(folder: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import math
 import posixpath
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dlcore.jobschema import KIND
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
 from dllocal import environments, labels, leftovers, showing, trainers, turns
+from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import older_parts
@@ -54,6 +55,7 @@ class JobsApi:
     ) -> None:
         self._stage = backstage
         self._registry = backstage.registry
+        self._access = Access(backstage.registry, shared=backstage.shared)
         self._present = present
         self._clock = clock
         self._turns = turns.Turns(present, backstage.policy)
@@ -83,8 +85,7 @@ class JobsApi:
         if "watch" in request.query:
             return await self._watch(request, selector)
         await self._turns.renew()
-        chosen = [e for e in self._registry.entries.values() if selector.selects(e.job.labels)]
-        items = [self._document(entry) for entry in chosen]
+        items = self._listed(request, selector, self._registry.entries.values())
         return web.json_response(showing.list_document(self._version(), items))
 
     async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
@@ -96,8 +97,8 @@ class JobsApi:
             await self._wait(version, read_seconds(request, 30.0))
         changed, removed = changes.since(version if known else 0)
         entries = self._registry.entries
-        chosen = [entries[job] for job in changed if selector.selects(entries[job].job.labels)]
-        items = [self._document(entry) for entry in sorted(chosen, key=lambda entry: entry.order)]
+        ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
+        items = self._listed(request, selector, ordered)
         answer = showing.list_document(self._version(), items)
         # Whoever was away for too long has to drop what it knows.
         return web.json_response({**answer, "removed": removed, "complete": not known})
@@ -113,7 +114,21 @@ class JobsApi:
     async def show(self, request: web.Request) -> web.Response:
         """Show one job."""
         await self._turns.renew()
-        return web.json_response(self._document(self._find(request)))
+        entry = self._find(request)
+        is_whole = self._access.may_see(request)(entry.job.id)
+        return web.json_response(self._document(entry, is_whole=is_whole))
+
+    def _listed(
+        self, request: web.Request, selector: labels.Selector, entries: Iterable[Entry]
+    ) -> list[Json]:
+        """Show jobs, those of others without their labels and all else that is not for all."""
+        may_see = self._access.may_see(request)
+        seen = [(entry, may_see(entry.job.id)) for entry in entries]
+        return [
+            self._document(entry, is_whole=is_whole)
+            for entry, is_whole in seen
+            if selector.selects(entry.job.labels if is_whole else {})
+        ]
 
     async def explain(self, request: web.Request) -> web.Response:
         """Say what a job does now and why, with the numbers of this moment."""
@@ -170,6 +185,7 @@ class JobsApi:
             {
                 "node": part.node,
                 "folder": trainer.folder,
+                "user": _user_of(self._registry.origin(entry.job.id).submitter),
                 "environment": {
                     **trainer.environment,
                     **trainers.visible_gpus(entry.job, nodes[part.node], part.gpus),
@@ -184,14 +200,14 @@ class JobsApi:
 
     async def create(self, request: web.Request) -> web.Response:
         """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
-        submissions = self._check(await read_documents(request))
-        notices = await self._notices(submissions)
+        submissions = self._check(await self._read_claimed(request))
+        notices = await self._notices(submissions, request)
         if "dryRun" in request.query:
             items = [each.document for each in submissions]
             return web.json_response(
                 {**showing.list_document(self._version(), items), "notices": notices}
             )
-        origin = Origin.of(Submitter.of_this_process(), await read_environment(request))
+        origin = Origin.of(self._access.caller(request), await read_environment(request))
         documents = [each.document for each in submissions]
         entries = self._registry.submit_all(documents, self._clock(), origin=origin)
         self._stage.wake()
@@ -203,6 +219,9 @@ class JobsApi:
         """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""
         entry = self._find(request)
         document = await read_body(request)
+        # The change of a job must not make another user's of it.
+        if isinstance(document.get("metadata"), dict):
+            document["metadata"].update(_place_of(entry))
         job = parse(document, 0)
         problems = [*jobfile.change_problems(entry.job, job), *trainers.problems_here(job)]
         if problems:
@@ -231,7 +250,7 @@ class JobsApi:
 
     async def plan(self, request: web.Request) -> web.Response:
         """Say what would be decided now if these jobs were submitted, and at whose expense."""
-        submissions = self._check(await read_documents(request))
+        submissions = self._check(await self._read_claimed(request))
         seen = self._present.see()
         if seen is None:
             raise Refused(503, "the controller has not looked around yet; try again in a moment")
@@ -240,13 +259,26 @@ class JobsApi:
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
         coming = await asyncio.to_thread(turns.foresee, after, self._stage.policy)
-        notices = await self._notices(submissions)
+        notices = await self._notices(submissions, request)
+        may_see = self._access.may_see(request)
         items = [
-            showing.effect_document(effect, coming.get(effect.job), after.now) for effect in effects
+            showing.effect_document(
+                effect,
+                coming.get(effect.job),
+                after.now,
+                is_whole=effect.is_new or may_see(effect.job),
+            )
+            for effect in effects
         ]
         return web.json_response({"items": items, "notices": notices})
 
     # --- what they share
+
+    async def _read_claimed(self, request: web.Request) -> list[Json]:
+        """Read documents, as jobs of the user who asks."""
+        documents = await read_documents(request)
+        self._access.claim(request, documents)
+        return documents
 
     def _find(self, request: web.Request) -> Entry:
         name = JobId(request.match_info["name"])
@@ -258,10 +290,10 @@ class JobsApi:
     def _version(self) -> str:
         return f"{self._registry.epoch}.{self._registry.changes.version}"
 
-    def _document(self, entry: Entry) -> Json:
+    def _document(self, entry: Entry, *, is_whole: bool = True) -> Json:
         job = entry.job.id
         seen = self._present.see()
-        return showing.job_document(
+        document = showing.job_document(
             self._present.renewed(entry),
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             now=self._clock(),
@@ -269,6 +301,9 @@ class JobsApi:
             environment=environments.of_job(entry.job, self._registry.origin(job)),
             queue=self._turns.document(job) if entry.status.placement is None else None,
         )
+        if is_whole:
+            return document
+        return showing.outline(document, self._registry.origin(job).submitter.user)
 
     def _check(self, documents: list[Json]) -> list[_Submission]:
         """Refuse all of them for whatever is wrong with any."""
@@ -283,7 +318,7 @@ class JobsApi:
                 continue
             problems = [
                 *trainers.problems_here(job),
-                *environments.problems(job),
+                *(() if self._stage.shared else environments.problems(job)),
                 *self._taken(job.id, names),
             ]
             complaints += [Complaint(problem, number) for problem in problems]
@@ -293,7 +328,7 @@ class JobsApi:
             raise Refused.because_of(complaints)
         return submissions
 
-    async def _notices(self, submissions: Sequence[_Submission]) -> list[str]:
+    async def _notices(self, submissions: Sequence[_Submission], request: web.Request) -> list[str]:
         """Say what has no effect here, whose checkpoints are overwritten, and which are there; once."""
         notices = [
             notice
@@ -301,7 +336,8 @@ class JobsApi:
             for notice in trainers.notices_here(each.job, each.document)
         ]
         notices += filter(None, (saving.notice_for(each.job) for each in submissions))
-        living = self._registry.entries.values()
+        may_see = self._access.may_see(request)
+        living = [each for each in self._registry.entries.values() if may_see(each.job.id)]
         owners = {
             posixpath.normpath(entry.job.checkpoint.path): entry.job.id
             for entry in living
@@ -322,6 +358,9 @@ class JobsApi:
 
     async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
         """Say what former runs have left where these jobs save themselves."""
+        if self._stage.shared:
+            # Root must not look into a folder for a user who may not.
+            jobs = [job for job in jobs if has_own_folder(job)]
         folders = [
             self._stage.folders.checkpoints(job.id)
             if has_own_folder(job)
@@ -370,6 +409,15 @@ def _as_written(document: Mapping[str, Any]) -> Json:
     }
     kept = {name: value for name, value in document.items() if name != "status"}
     return {**kept, "metadata": metadata}
+
+
+def _user_of(submitter: Submitter) -> Json:
+    return {"uid": submitter.uid, "gid": submitter.gid, "groups": list(submitter.groups)}
+
+
+def _place_of(entry: Entry) -> dict[str, str]:
+    namespace = entry.document.get("metadata", {}).get("namespace")
+    return {"namespace": namespace} if namespace else {}
 
 
 async def read_documents(request: web.Request) -> list[Json]:

@@ -10,6 +10,7 @@ from dlcontrol import inventory
 from dlcontrol.store import StoreError
 from dlcore.model import GpuRef, JobId, NodeName
 from dllocal import showing
+from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
 from dllocal.jobs_api import read_body, read_number, read_seconds
 from dllocal.refusals import Refused
@@ -23,6 +24,7 @@ class MachineApi:
 
     def __init__(self, backstage: Backstage, present: Present) -> None:
         self._stage = backstage
+        self._access = Access(backstage.registry, shared=backstage.shared)
         self._present = present
 
     def routes(self) -> list[web.RouteDef]:
@@ -37,9 +39,9 @@ class MachineApi:
             web.get("/metrics", self.tell_metrics),
         ]
 
-    async def tell_about(self, _request: web.Request) -> web.Response:
-        """Say which controller this is."""
-        return web.json_response(self._stage.about())
+    async def tell_about(self, request: web.Request) -> web.Response:
+        """Say which controller this is, and in which namespace the jobs of the asking user are."""
+        return web.json_response({**self._stage.about(), "home": self._access.home(request)})
 
     async def tell_config(self, _request: web.Request) -> web.Response:
         """List every setting with its origin."""
@@ -56,14 +58,19 @@ class MachineApi:
         since = int(read_number(request, "since", 0.0))
         seconds = read_seconds(request, 0.0)
         events, job = self._stage.events, request.query.get("job")
-        name = JobId(job) if job else None
+        name, may_see = JobId(job) if job else None, self._access.may_see(request)
+        if name is not None and not may_see(name):
+            raise Refused(
+                403, f"{name} is not among your jobs; only its owner and root see its events"
+            )
         try:
             async with asyncio.timeout(seconds):
                 while seconds and not any(events.since(since, name)):
                     await events.wait()
         except TimeoutError:
             pass
-        items = [showing.event_document(event) for event in events.since(since, name)]
+        found = [event for event in events.since(since, name) if may_see(event.job)]
+        items = [showing.event_document(event) for event in found]
         if name is not None and not since and not seconds:
             items = [*await self._tell_earlier(name), *items]
         return web.json_response({"items": items})

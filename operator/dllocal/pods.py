@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dlcontrol.launching import CHECKPOINT_FOLDER, sidecar_options, with_folder
 from dlcontrol.platforms import Address, Entry, Pod, PodKey, PodPhase
@@ -39,7 +40,7 @@ from dlcontrol.records import Booking
 from dlcore.model import Job, JobId, NodeName
 from dlcore.profiles import Costs
 from dllocal import environments
-from dllocal.environments import Origin
+from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
 from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
@@ -197,6 +198,9 @@ class Pods:
         """Remove what is kept of pods that have ended, so that a namesake begins with nothing."""
         if not keep_checkpoints:
             shutil.rmtree(self._folders.checkpoints(job), ignore_errors=True)
+        if self._folders.shared:
+            self._forget_shared(job)
+            return
         job_folder = self._folders.job(job)
         for pod in job_folder.glob("[0-9]*-*"):
             serial, _, node = pod.name.partition("-")
@@ -209,9 +213,19 @@ class Pods:
         with contextlib.suppress(OSError):
             job_folder.rmdir()
 
+    def _forget_shared(self, job: JobId) -> None:
+        sockets = self._folders.sockets_of(job)
+        self._watch.forget(sockets)
+        pods = self._folders.pod(PodKey(job, NodeName("")), 0).parent
+        for folder in (sockets, pods, self._folders.job(job)):
+            # It follows no link that a user may have made, whatever happens meanwhile.
+            assert shutil.rmtree.avoids_symlink_attacks
+            shutil.rmtree(folder, ignore_errors=True)
+
     # --- what is
 
     def _look_at(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        self._watch_sockets(key.job)
         socket = self._folders.pod_socket(key, booking.serial)
         address = Address(socket=str(socket))
         if not self._was_launched(key, booking):
@@ -295,6 +309,10 @@ class Pods:
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
         folder = self._folders.pod(key, booking.serial)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = self._origin(entry.job.id).submitter
+        for own in {self._folders.job(key.job), self._folders.sockets_of(key.job)}:
+            self._give(own, owner)
+        self._watch_sockets(key.job)
         trainer = self._trainer(entry)
         # Known before it is started: what was never told of may have been started.
         (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
@@ -303,9 +321,15 @@ class Pods:
             return
         with os.fdopen(held), self._folders.sidecar_log(key, booking.serial).open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - the user's own command
-                [*self._sidecar(entry.job, key, booking, trainer), "--", *trainer.command],
-                cwd=trainer.folder,
+                [
+                    *self._entered(trainer.folder),
+                    *self._sidecar(entry.job, key, booking, trainer),
+                    "--",
+                    *trainer.command,
+                ],
+                cwd="/" if self._folders.shared else trainer.folder,
                 env=dict(trainer.environment),
+                **self._identity(owner),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -324,8 +348,36 @@ class Pods:
         variables = environments.of_job(entry.job, self._origin(entry.job.id))
         trainer = trainer_of(entry.job, entry.document, checkpoints, variables=variables)
         if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
-            checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+            checkpoints.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            checkpoints.mkdir(mode=0o700, exist_ok=True)
+            self._give(checkpoints, self._origin(entry.job.id).submitter)
         return trainer
+
+    def _give(self, folder: Path, owner: Submitter) -> None:
+        """
+        Make a folder that is the user's own, where users share this server.
+
+        What is around it is root's, so that its name always means this very folder.
+        """
+        if self._folders.shared:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
+
+    def _entered(self, folder: str) -> tuple[str, ...]:
+        """Enter a folder as the user of the job, who may have no right to it."""
+        return ("/usr/bin/env", "-C", folder) if self._folders.shared else ()
+
+    def _identity(self, owner: Submitter) -> dict[str, Any]:
+        """Say as whom a SideCar runs: as the kernel identified the user at the submission."""
+        if not self._folders.shared:
+            return {}
+        groups = list(owner.groups)
+        return {"user": owner.uid, "group": owner.gid, "extra_groups": groups, "umask": 0o022}
+
+    def _watch_sockets(self, job: JobId) -> None:
+        folder = self._folders.sockets_of(job)
+        if self._folders.shared and folder.is_dir():
+            self._watch.sockets(folder)
 
     def _start_seconds(self, entry: Entry, booking: Booking) -> float:
         placement = entry.status.placement
@@ -336,7 +388,6 @@ class Pods:
     def _sidecar(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
         own = str(self._folders.checkpoints(job.id))
         job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
-        folder = self._folders.pod(key, booking.serial)
         socket = self._folders.pod_socket(key, booking.serial)
         command = [
             sys.executable,
@@ -354,7 +405,8 @@ class Pods:
         if self._virtual:
             command.append("--no-gpus-expected")
         if job.progress.http:
-            command.append(f"--inner-socket={folder / 'progress.sock'}")
+            inner = self._folders.progress_socket(key, booking.serial)
+            command.append(f"--inner-socket={inner}")
         return command
 
     def _pids(self, key: PodKey, booking: Booking) -> list[int]:

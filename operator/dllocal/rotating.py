@@ -9,9 +9,11 @@ and goes on in it first (:mod:`dlctl.following`); the lock that it takes while i
 """
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,7 +56,7 @@ def turn_over(path: Path, limits: LogLimits) -> bool:
 
 def begin(path: Path, limits: LogLimits) -> "Turn | None":
     """Copy a log that is too long, which takes its time; to be finished at once afterwards."""
-    source = path.open("rb+", buffering=0)
+    source = _open_log(path)
     turn = Turn(path, source, limits.kept_parts)
     try:
         if os.fstat(source.fileno()).st_size > limits.largest_bytes:
@@ -80,7 +82,7 @@ class Turn:
     def copy(self) -> None:
         """Take over what is there by now."""
         if self._kept and self._part is None:
-            self._part = self._unfinished.open("wb", buffering=0)
+            self._part = _create_part(self._unfinished)
         while self._part and os.sendfile(self._part.fileno(), self._source.fileno(), None, BLOCK):
             pass
 
@@ -113,6 +115,35 @@ class Turn:
             self._part.close()
             self._unfinished.unlink(missing_ok=True)
         self._source.close()
+
+
+def _open_log(path: Path) -> FileIO:
+    """
+    Open a log that may lie in the folder of another user.
+
+    That user may have put a link in its place, which is refused: else a server that runs as root would
+    cut whatever the link names.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    source = FileIO(os.open(path, flags), "rb+")
+    status, owner = os.fstat(source.fileno()), path.parent.stat().st_uid
+    is_foreign = owner != os.geteuid()
+    is_linked = is_foreign and (status.st_nlink > 1 or status.st_uid != owner)
+    if not stat.S_ISREG(status.st_mode) or is_linked:
+        source.close()
+        raise OSError(errno.EPERM, "is no log that its job has made", str(path))
+    return source
+
+
+def _create_part(path: Path) -> FileIO:
+    """Make a file that was not there, for the one whose folder it is in."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    part = FileIO(os.open(path, flags, 0o600), "wb")
+    folder = path.parent.stat()
+    if folder.st_uid != os.geteuid():
+        os.fchown(part.fileno(), folder.st_uid, folder.st_gid)
+    return part
 
 
 def _shift(path: Path, number: int, kept: int) -> None:

@@ -49,6 +49,13 @@ log = logging.getLogger(__name__)
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Each job runs as its submitter, and all users may submit, or those of a group."""
+
+    group: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What ``dljob up`` was told."""
@@ -57,6 +64,8 @@ class Setup:
     nodes: Callable[[], tuple[Node, ...]]
     virtual_gpus: bool
     options: Options
+    sharing: Sharing | None = None
+    """With whom the server is shared; by default it is its user's alone."""
     real_gpus: RealGpus | None = None
     """The GPUs of this machine behind ``nodes``, which are locked and watched; none if virtual."""
     store: str = ""
@@ -86,7 +95,7 @@ class Running:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.folders = Folders(setup.state)
+        self.folders = Folders(setup.state, shared=setup.sharing is not None)
         self.folders.make()
         self._lock = self.folders.lock()
         self.registry = Registry.open(self.folders.registry)
@@ -103,6 +112,7 @@ class Running:
             release_seconds=setup.release_seconds,
             origin=self.registry.origin,
         )
+        self._insist_on_kind()
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
@@ -126,8 +136,33 @@ class Running:
             setup.options,
             epoch=self.registry.epoch,
         )
-        self.server = Server(self._backstage(), metrics=setup.metrics)
+        self.server = Server(
+            self._backstage(),
+            metrics=setup.metrics,
+            group=setup.sharing.group if setup.sharing is not None else None,
+        )
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _insist_on_kind(self) -> None:
+        """
+        Refuse to begin as a server of one user where one of all users has left jobs, or the reverse.
+
+        As a server of one user it would run the jobs of others as its own.
+        """
+        mark, shared = self.folders.root / "shared", self.setup.sharing is not None
+        if mark.exists() != shared and self.registry.entries:
+            self._give_up()
+            kind, option = ("of one user", "without") if shared else ("of all users", "with")
+            raise StateError(
+                f"{self.folders.root}: has jobs of a server {kind}; start it {option} --system, or name"
+                " another folder with --state"
+            )
+        mark.touch() if shared else mark.unlink(missing_ok=True)
+
+    def _give_up(self) -> None:
+        self._watch.close()
+        self.registry.close()
+        os.close(self._lock)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """
@@ -143,9 +178,7 @@ class Running:
             if booking.node not in there and self.pods.lives(job, booking)
         )
         if strays:
-            self._watch.close()
-            self.registry.close()
-            os.close(self._lock)
+            self._give_up()
             raise StateError(
                 f"{self.folders.root}: jobs train on nodes that this start does not have"
                 f" ({', '.join(strays[:5])}); start it with the --virtual-gpus or --cluster of before, and"
@@ -260,6 +293,7 @@ class Running:
             settings=lambda: self.setup.settings,
             metrics=self.metrics.text,
             about=self._about,
+            shared=self.setup.sharing is not None,
         )
 
     def _about(self) -> dict[str, Any]:

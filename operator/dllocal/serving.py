@@ -10,9 +10,12 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
 from dllocal.folders import StateError
 from dllocal.jobs_api import JobsApi
@@ -27,21 +30,26 @@ GOODBYE_S = 0.5
 class Server:
     """Open from :meth:`open` to :meth:`close`."""
 
-    def __init__(self, backstage: Backstage, *, metrics: str = "") -> None:
+    def __init__(
+        self, backstage: Backstage, *, metrics: str = "", group: int | None = None
+    ) -> None:
+        """A server that users share is open to ``group``, or to all."""
         self._path = backstage.folders.socket
         self._is_open = False
         present = Present(backstage)
         machine = MachineApi(backstage, present)
-        self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()))
+        guard = Access(backstage.registry, shared=backstage.shared).guard
+        self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()), guard)
         self._metrics_at = metrics
         self._metrics = _runner((web.get("/metrics", machine.tell_metrics),))
+        self._doorkeeping = Doorkeeping(shared=backstage.shared, group=group)
 
     async def open(self) -> None:
         """Answer from now on; raises :class:`StateError` if a door cannot be opened."""
         if self._metrics_at:
             await self._open_metrics(self._metrics_at)
         await self._api.setup()
-        door = _listen(self._path)
+        door = _listen(self._path, self._doorkeeping)
         self._is_open = True
         await web.SockSite(self._api, door).start()
 
@@ -73,17 +81,36 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def _runner(routes: Iterable[web.RouteDef]) -> web.AppRunner:
-    application = web.Application(middlewares=[speak_plainly], client_max_size=LARGEST_REQUEST)
+class Doorkeeping(NamedTuple):
+    """Who may open a socket."""
+
+    shared: bool = False
+    group: int | None = None
+
+    def apply(self, path: Path) -> None:
+        """Let those in; by default the owner alone."""
+        if not self.shared:
+            path.chmod(0o600)
+        elif self.group is None:
+            path.chmod(0o666)
+        else:
+            os.chown(path, -1, self.group)
+            path.chmod(0o660)
+
+
+def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunner:
+    application = web.Application(
+        middlewares=[speak_plainly, *guards], client_max_size=LARGEST_REQUEST
+    )
     application.add_routes(routes)
     return web.AppRunner(
         application, access_log=None, shutdown_timeout=GOODBYE_S, handle_signals=False
     )
 
 
-def _listen(path: Path) -> socket.socket:
+def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
     """
-    Make the socket. Nobody sees it before it listens, and then it is its owner's alone.
+    Make the socket. Nobody sees it before it listens, and then only those who may.
 
     One that is there is left from a crash: who holds the lock of the folder is the only one here.
     """
@@ -92,7 +119,7 @@ def _listen(path: Path) -> socket.socket:
     try:
         hidden.unlink(missing_ok=True)
         ours.bind(str(hidden))
-        hidden.chmod(0o600)
+        doorkeeping.apply(hidden)
         ours.listen(128)
         hidden.rename(path)
     except OSError as error:

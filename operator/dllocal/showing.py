@@ -3,6 +3,7 @@ What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a p
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +70,18 @@ def job_document(
         "spec": entry.document.get("spec", {}),
         "status": status,
     }
+
+
+def outline(document: Json, owner: str) -> Json:
+    """Leave of a job what all users may see: its name, its owner, its phase and its GPUs."""
+    kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion")
+    metadata = {name: document["metadata"][name] for name in kept if name in document["metadata"]}
+    status = {
+        name: document["status"][name]
+        for name in ("phase", "allocation", "cancelled")
+        if name in document["status"]
+    }
+    return {**document, "metadata": metadata, "spec": {}, "status": {**status, "owner": owner}}
 
 
 def list_document(version: str, items: Iterable[Json]) -> Json:
@@ -141,8 +154,16 @@ def history_document(entry: HistoryEntry) -> Json:
     )
 
 
-def effect_document(effect: Effect, turn: Turn | None = None, now: float = 0.0) -> Json:
-    """Show what would become of a job, and where it waits, when its turn is expected."""
+def effect_document(
+    effect: Effect, turn: Turn | None = None, now: float = 0.0, *, is_whole: bool = True
+) -> Json:
+    """
+    Show what would become of a job, and where it waits, when its turn is expected.
+
+    Of another user's only its GPUs are shown.
+    """
+    if not is_whole:
+        effect = replace(effect, seconds_before=None, seconds_after=None, speed=None)
     return _without_nothing(
         job=effect.job,
         submitted=effect.is_new,

@@ -26,19 +26,28 @@ class Watch:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
-        self._folders: list[int] = []
+        self._folders: dict[Path, int] = {}
         self._processes: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def sockets(self, folder: Path) -> None:
         """Tell whenever a socket appears in this folder, or its lock, or one vanishes."""
+        if folder in self._folders:
+            return
         try:
             descriptor = _watch_folder(folder)
         except OSError as error:
             log.warning("changes in %s are seen a little later: %s", folder, error.strerror)
             return
-        self._folders.append(descriptor)
+        self._folders[folder] = descriptor
         self._loop.add_reader(descriptor, self._hear_folder, descriptor)
+
+    def forget(self, folder: Path) -> None:
+        """Tell nothing more of this folder."""
+        descriptor = self._folders.pop(folder, None)
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
 
     def processes(self, pids: Iterable[int]) -> None:
         """Tell when one of these ends, and of no others."""
@@ -60,10 +69,8 @@ class Watch:
         """Tell nothing more."""
         self.after(None)
         self.processes(())
-        for descriptor in self._folders:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-        self._folders.clear()
+        for folder in list(self._folders):
+            self.forget(folder)
 
     def _hear_folder(self, descriptor: int) -> None:
         with suppress(BlockingIOError):

@@ -1,0 +1,394 @@
+"""One server for all users: each job runs as its submitter, and is nobody else's."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlctl import units
+from dlctl.backends import Away, BackendError
+from dlctl.local_backend import LocalBackend
+from dlctl.socket_client import SocketClient
+from dllocal.access import namespace_of
+from dllocal.environments import Submitter
+from dllocal.folders import Folders
+from dllocal.rotating import LogLimits, turn_over
+from tests.ctl.running import LONGEST_S, Result, run_apart
+from tests.local.ups import ROOT, kill_all
+from tests.local.users import SCRIPT, find_python, made
+
+TOKEN = "hf_of_one_user"  # noqa: S105 - it is none
+TRAINING = (
+    "import os, time; print('I am', os.getuid(), os.getgid(), os.getgroups(), os.getcwd(), flush=True)\n"
+    "folder = os.environ['DLJOB_CHECKPOINT_DIR']\n"
+    "open(folder + '/saved', 'w').write('mine')\n"
+    "for step in range(1, 10**6): print('step', step, flush=True); time.sleep(0.2)\n"
+)
+
+
+def training(name: str, **metadata: Any) -> dict[str, Any]:
+    trainer = {"name": "trainer", "command": ["python3", "-c", TRAINING]}
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name, "labels": {"team": "vision"}, **metadata},
+        "spec": {
+            "gpus": {"options": [1]},
+            "training": {"iterations": 10**6},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "template": {"spec": {"containers": [trainer]}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def place():
+    """A server of root's, and two users whose trainings run."""
+    folder = Path(tempfile.mkdtemp(prefix="dlt-"))
+    folder.chmod(0o755)
+    try:
+        python = find_python(folder)
+        with made(folder / "s", python, "ada", "bob") as (ada, bob):
+            yield from _serving(folder, python, ada, bob)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serving(folder, python, ada, bob):
+    state, log = folder / "s", folder / "log"
+    words = ("up", "--system", "--virtual-gpus", "4", "--state", state)
+    with log.open("ab") as output:
+        server = subprocess.Popen(
+            [python, "-c", SCRIPT, *words], stdout=output, stderr=output, cwd="/"
+        )
+    backend = LocalBackend(Folders(state).socket)
+    there = SimpleNamespace(ada=ada, bob=bob, state=state, log=log, backend=backend, server=server)
+    try:
+        _until(there, lambda: _answers(backend))
+        for user in (ada, bob):
+            submitted = user.submit(training("mine"), HF_TOKEN=TOKEN)
+            assert submitted.status == 0, (submitted, log.read_text())
+        _until(there, lambda: _steps(there, ada) > 0 and _steps(there, bob) > 0)
+        yield there
+    finally:
+        there.server.kill()
+        there.server.wait()
+        kill_all(state)
+
+
+def _answers(backend):
+    try:
+        return bool(backend.about())
+    except Away:
+        return False
+
+
+def _until(there, true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 2 * LONGEST_S
+    while not true():
+        assert time.monotonic() < end, there.log.read_text()
+        assert there.server.poll() is None, there.log.read_text()
+        time.sleep(0.1)
+
+
+def _log_of(there, user):
+    logs = list((there.state / "jobs" / f"{user.name}__mine").glob("*.log"))
+    return logs[0] if logs else None
+
+
+def _steps(there, user):
+    log = _log_of(there, user)
+    return log.read_text().count("step ") if log else 0
+
+
+def _sidecars(user):
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_own = process.stat().st_uid == user.uid
+            if is_own and b"dlsidecar" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("system")]
+
+
+def test_a_training_of_each_runs_as_its_user(place):
+    for user in (place.ada, place.bob):
+        first = _log_of(place, user).read_text().splitlines()[0]
+        assert first == f"I am {user.uid} {user.gid} [] {user.home}"
+        assert _sidecars(user)
+        saved = place.state / "checkpoints" / f"{user.name}__mine" / "saved"
+        assert (saved.stat().st_uid, saved.stat().st_gid) == (user.uid, user.gid)
+        # Its own user sees all of it, by the short name.
+        assert "Phase:" in user("describe", "mine").stdout
+        assert "step 1\n" in user("logs", "mine").stdout
+        assert TOKEN not in user("get", "mine", "-o", "yaml").stdout
+        told = user("exec", "mine", "--", "sh", "-c", "id -u; echo $HF_TOKEN").stdout
+        assert told.split() == [str(user.uid), TOKEN]
+
+
+def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
+    listed = json.loads(place.bob("get", "-o", "json").stdout)["items"]
+    by_owner = {item["metadata"]["namespace"]: item for item in listed}
+    assert by_owner.keys() == {place.ada.name, place.bob.name}
+    foreign = by_owner[place.ada.name]
+    assert foreign["spec"] == {}
+    assert foreign["status"].keys() == {"phase", "allocation", "owner"}
+    assert "labels" not in foreign["metadata"]
+    table = place.bob("get").stdout
+    assert f"{place.ada.name}/mine " in table
+    assert "\nmine " in table
+    selected = json.loads(place.bob("get", "-l", "team=vision", "-o", "json").stdout)["items"]
+    assert [item["metadata"]["namespace"] for item in selected] == [place.bob.name]
+    assert "Running" in place.bob("get", f"{place.ada.name}/mine").stdout
+
+
+THEIRS = "{name}/mine"
+
+VERBS = {
+    "describe": ("describe", THEIRS),
+    "why": ("why", THEIRS),
+    "history": ("history", THEIRS),
+    "logs": ("logs", THEIRS),
+    "exec": ("exec", THEIRS, "--", "true"),
+    "suspend": ("suspend", THEIRS),
+    "resume": ("resume", THEIRS),
+    "cancel": ("cancel", THEIRS),
+}
+"""What is refused because the job is another user's."""
+
+FOR_ROOT = {
+    "cordon": ("gpu", "cordon", "{node}/0"),
+    "uncordon": ("gpu", "uncordon", "{node}/0"),
+    "config": ("config", "show"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_on_the_job_of_another_is_refused_with_the_reason(place, verb):
+    words = [word.format(name=place.ada.name) for word in VERBS[verb]]
+    refused = place.bob(*words)
+    assert refused.status != 0
+    assert f"belongs to {place.ada.name}; only {place.ada.name} and root may" in refused.stderr
+    assert TOKEN not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize("verb", FOR_ROOT)
+def test_what_concerns_all_is_refused_to_all_but_root(place, verb):
+    node = place.backend.list_nodes()[0]["name"]
+    refused = place.bob(*(word.format(node=node) for word in FOR_ROOT[verb]))
+    assert refused.status != 0
+    assert "is root's" in refused.stderr
+
+
+def test_a_job_cannot_be_submitted_as_another_user(place):
+    refused = place.bob.submit(training("forged", namespace=place.ada.name))
+    assert refused.status == 1
+    assert f'metadata.namespace: "{place.ada.name}" is not yours' in refused.stderr
+    assert "forged" not in place.bob("get").stdout
+
+
+def _python(user, code: str) -> Result:
+    done: Result = user.run("/usr/bin/python3", "-c", code)
+    return done
+
+
+ASK = """
+import json, socket
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({socket!r})
+body = json.dumps({body!r}).encode()
+head = "{method} {target} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\nContent-Length: LENGTH\\r\\n\\r\\n"
+connection.sendall(head.replace("LENGTH", str(len(body))).encode() + body)
+answer = b""
+while block := connection.recv(1 << 16):
+    answer += block
+print(answer.decode())
+"""
+
+RAW = {
+    "another's events": ("GET", "/v1/events?job={name}%2Fmine"),
+    "another's environment": ("GET", "/v1/jobs/{name}%2Fmine/surroundings"),
+    "another's spec": ("PUT", "/v1/jobs/{name}%2Fmine"),
+    "the history of a job that is gone": ("GET", "/v1/jobs/{name}%2Fgone/history"),
+    "metrics": ("GET", "/metrics"),
+}
+
+
+@pytest.mark.parametrize("what", RAW)
+def test_the_socket_itself_refuses_what_the_command_does_not_ask(place, what):
+    method, target = RAW[what]
+    code = ASK.format(
+        socket=str(Folders(place.state).socket),
+        body=training("mine", namespace=place.bob.name),
+        method=method,
+        target=target.format(name=place.ada.name),
+    )
+    answer = _python(place.bob, code).stdout
+    assert answer.startswith("HTTP/1.1 403 "), answer
+    assert TOKEN not in answer
+
+
+def test_the_kernel_keeps_files_sockets_and_processes_of_a_job_from_others(place):
+    folders = Folders(place.state, shared=True)
+    job = f"{place.ada.name}/mine"
+    attempts = {
+        "read the log": f"open({str(_log_of(place, place.ada))!r})",
+        "list the folder of the job": f"os.listdir({str(folders.job(job))!r})",
+        "list its sockets": f"os.listdir({str(folders.sockets_of(job))!r})",
+        "speak to its SideCar": f"speak({str(folders.sockets_of(job))!r})",
+        "read the list of jobs": f"open({str(folders.registry)!r})",
+        "read the log of the server": f"open({str(folders.log)!r})",
+        "list all jobs' folders": f"os.listdir({str(place.state / 'jobs')!r})",
+        "write a checkpoint": f"open({str(folders.checkpoints(job) / 'saved')!r}, 'w')",
+        "take its place": f"os.rename({str(folders.job(job))!r}, '/tmp/x')",
+        "make a socket for it": f"os.mkdir({str(folders.sockets / 'mine')!r})",
+        "end its SideCar": f"os.kill({_sidecars(place.ada)[0]}, 9)",
+        "read its environment": f"open('/proc/{_sidecars(place.ada)[0]}/environ').read()",
+    }
+    names = [path.name for path in folders.sockets_of(job).glob("*.sock")]
+    code = f"""
+import os, socket
+def speak(folder):
+    socket.socket(socket.AF_UNIX).connect(folder + "/{names[0]}")
+for name, attempt in {attempts!r}.items():
+    try:
+        eval(attempt)
+    except PermissionError:
+        print("refused:", name)
+    else:
+        print("DONE:", name)
+"""
+    told = _python(place.bob, code)
+    assert told.stdout.splitlines() == [f"refused: {name}" for name in attempts], told.stderr
+    before = _steps(place, place.ada)
+    _until(place, lambda: _steps(place, place.ada) > before)
+
+
+def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("x" * 10_000)
+    folder = place.bob.home / "logs"
+    folder.mkdir()
+    os.chown(folder, place.bob.uid, place.bob.gid)
+    limits = LogLimits(largest_bytes=4096)
+    log = folder / "node.log"
+    log.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        turn_over(log, limits)
+    log.unlink()
+    log.hardlink_to(precious)
+    with pytest.raises(OSError, match="is no log that its job has made"):
+        turn_over(log, limits)
+    log.unlink()
+    # The parts that are made beside it overwrite nothing either, and are the user's.
+    log.write_text("y" * 10_000)
+    os.chown(log, place.bob.uid, place.bob.gid)
+    (folder / "node.log.unfinished").symlink_to(precious)
+    assert turn_over(log, limits)
+    assert (folder / "node.log.1").stat().st_uid == place.bob.uid
+    assert precious.read_text() == "x" * 10_000
+
+
+def test_root_may_all(place):
+    job = f"{place.ada.name}/mine"
+    state = ("--state", place.state)
+    assert "Phase:" in run_apart("describe", job, *state).stdout
+    assert "step 1\n" in run_apart("logs", job, *state).stdout
+    # Also a command beside the job is its user's, since the PATH is.
+    assert run_apart("exec", job, *state, "--", "id", "-u").stdout == f"{place.ada.uid}\n"
+    assert run_apart("suspend", job, *state).status == 0
+    place.backend.delete_job(f"{place.bob.name}/mine")
+    _until(place, lambda: not _sidecars(place.bob))
+    _until(place, lambda: len(place.backend.list_jobs().items) == 1)
+    assert not (place.state / "jobs" / f"{place.bob.name}__mine").exists()
+    assert not (place.state / "pods" / f"{place.bob.name}__mine").exists()
+
+
+def test_a_server_that_ends_is_followed_by_one_that_knows_whose_jobs_they_are(place):
+    assert place.ada("resume", "mine").status == 0
+    _until(place, lambda: bool(_sidecars(place.ada)))
+    place.server.send_signal(signal.SIGTERM)
+    place.server.wait(LONGEST_S)
+    command = place.server.args
+    with place.log.open("ab") as output:
+        place.server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
+    _until(place, lambda: _answers(place.backend))
+    assert place.bob("cancel", f"{place.ada.name}/mine").status != 0
+    # Without --system it would run their jobs as root.
+    place.server.send_signal(signal.SIGTERM)
+    place.server.wait(LONGEST_S)
+    refused = run_apart("up", "--virtual-gpus", 4, "--state", place.state)
+    assert refused.status == 1
+    assert "has jobs of a server of all users; start it with --system" in refused.stderr
+    with place.log.open("ab") as output:
+        place.server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
+    _until(place, lambda: _answers(place.backend))
+    _until(place, lambda: place.ada("cancel", "mine").status == 0)
+    _until(place, lambda: not _sidecars(place.ada))
+
+
+# --- what needs no server
+
+
+def test_the_unit_that_is_shipped_is_the_one_that_is_printed():
+    shipped = ROOT / "manifests" / "systemd" / "dljob.service"
+    made = units.unit(["up", "--system"], program="/opt/dljob/bin/dljob")
+    assert shipped.read_text() == made
+
+
+@pytest.mark.parametrize(
+    ("user", "namespace"),
+    [("ada", "ada"), ("www-data", "www-data"), ("John.Doe", "uid-7"), ("a_b", "uid-7")],
+)
+def test_a_user_is_the_namespace(user, namespace):
+    assert namespace_of(Submitter(user, 7, 7)) == namespace
+
+
+def test_only_root_runs_jobs_of_others(tmp_path):
+    if os.getuid() == 0:
+        result = run_apart("up", "--group", "x", "--state", tmp_path)
+        assert "add --system" in result.stderr
+        result = run_apart("up", "--system", "--group", "no-such-group", "--state", tmp_path)
+        assert "there is no such group" in result.stderr
+    else:
+        result = run_apart("up", "--system", "--virtual-gpus", 1, "--state", tmp_path)
+        assert "only root can run jobs as other users" in result.stderr
+
+
+def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
+    path, heard = tmp_path / "dljob.sock", []
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+
+        def serve():
+            connection, _ = door.accept()
+            with connection:
+                heard.append(connection.recv(1000))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        # Who listens is told by the kernel; who we are is what differs here.
+        uid = os.getuid()
+        monkeypatch.setattr("os.getuid", lambda: uid + 1)
+        monkeypatch.setattr("dlctl.socket_client.ROOT", uid + 2)
+        with pytest.raises(BackendError, match=f"user {uid} answers at .*; nothing was sent"):
+            SocketClient(path).ask("GET", ("about",))
+        thread.join(LONGEST_S)
+    assert heard == [b""]

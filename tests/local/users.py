@@ -1,0 +1,112 @@
+"""Real users of this machine, made for a test and removed after it, and commands that they type."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dlctl
+from dllocal.folders import find_closed
+from tests.ctl.running import LONGEST_S, Result
+
+SCRIPT = "from dlctl.main import main; main()"
+
+
+class User:
+    """Somebody who types commands."""
+
+    def __init__(self, name: str, python: Path, state: Path) -> None:
+        entry = pwd.getpwnam(name)
+        self.name, self.uid, self.gid = name, entry.pw_uid, entry.pw_gid
+        self.home = Path(entry.pw_dir)
+        self._python = python
+        self._state = state
+
+    def run(self, *command: object, **variables: str) -> Result:
+        """Run any command as this user."""
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home)}
+        words = ["/usr/bin/env", "-C", str(self.home), *map(str, command)]
+        done = subprocess.run(
+            words,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=[] if self.uid else None,
+            env={**environment, "USER": self.name, "LANG": "C.UTF-8", **variables},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def __call__(self, *words: object, **variables: str) -> Result:
+        """Run the command; options come before what follows ``--``."""
+        place = words.index("--") if "--" in words else len(words)
+        typed = (*words[:place], "--state", self._state, *words[place:])
+        return self.run(self._python, "-c", SCRIPT, *typed, **variables)
+
+    def submit(self, document: Mapping[str, Any], **variables: str) -> Result:
+        file = self.home / "job.yaml"
+        file.write_text(yaml.safe_dump(dict(document)))
+        return self("submit", file, **variables)
+
+
+@contextmanager
+def made(state: Path, python: Path, *names: str) -> Iterator[list[User]]:
+    """Make users, each with a home, and remove them with all that is theirs."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_made(state, python, name)) for name in names]
+
+
+@contextmanager
+def _made(state: Path, python: Path, name: str) -> Iterator[User]:
+    own = f"{name}-{uuid.uuid4().hex[:6]}"
+    home = Path(tempfile.mkdtemp(prefix=f"{own}-"))
+    subprocess.run(["useradd", "--no-create-home", "--home-dir", home, own], check=True)
+    try:
+        user = User(own, python, state)
+        os.chown(home, user.uid, user.gid)
+        yield user
+    finally:
+        # Whatever this user still runs is in the way of the removal; nobody else has the number.
+        subprocess.run(["userdel", "--force", own], check=False, capture_output=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def find_python(folder: Path) -> Path:
+    """Return an interpreter with DLJob that all users can run, made in this folder if need be."""
+    if os.getuid() != 0:
+        pytest.skip("only root can make users, and run jobs as them")
+    if shutil.which("useradd") is None:
+        pytest.skip("there is no useradd here")
+    closed = find_closed(Path(dlctl.__file__))
+    if closed is not None:
+        pytest.skip(f"{closed} is closed to other users, so that they cannot run dljob")
+    if find_closed(Path(sys.executable)) is None:
+        return Path(sys.executable)
+    return _make_python(folder)
+
+
+def _make_python(folder: Path) -> Path:
+    system = Path("/usr/bin/python3")
+    told = "import sys; print('%d.%d' % sys.version_info[:2])"
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found = subprocess.run([system, "-c", told], capture_output=True, text=True, check=False)
+    if found.stdout.strip() != ours:
+        pytest.skip(f"there is no Python {ours} here that other users can run")
+    subprocess.run([system, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    packages = folder / "venv" / "lib" / f"python{ours}" / "site-packages"
+    (packages / "dljob.pth").write_text("".join(f"{each}\n" for each in sys.path if each))
+    return folder / "venv" / "bin" / "python"
