@@ -13,10 +13,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from dlcore.model import Job
 from dlcore.problems import Problem
+
+if TYPE_CHECKING:
+    # The command records the environment, and has no time to load all of the model for it.
+    from dlcore.model import Job
 
 Variables = Mapping[str, str]
 
@@ -164,7 +167,7 @@ def check(given: object) -> dict[str, str] | None:
     return record(given)
 
 
-def of_job(job: Job, origin: Origin) -> dict[str, str]:
+def of_job(job: "Job", origin: Origin) -> dict[str, str]:
     """Return the environment of a job, without what its file adds to it."""
     variables = dict(origin.variables)
     if job.variables is not None:
@@ -186,7 +189,7 @@ def _with_python(variables: dict[str, str], python: Path) -> dict[str, str]:
     return kept
 
 
-def problems(job: Job) -> Iterator[Problem]:
+def problems(job: "Job") -> Iterator[Problem]:
     """Everything that is wrong with the environment that a job names."""
     python, path = Path(job.python), "spec.environment.python"
     if job.python and not (python.is_file() and os.access(python, os.X_OK)):
