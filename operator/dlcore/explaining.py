@@ -21,6 +21,7 @@ from dlcore.model import (
     CauseCode,
     Cluster,
     GpuRef,
+    Job,
     JobId,
     JobState,
     NodeName,
@@ -29,7 +30,9 @@ from dlcore.model import (
 )
 from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import Predictor
+from dlcore.profiles import CostTerm
 from dlcore.rooms import acceptable_types, largest_possible
+from dlwire.messages import Shape
 
 Free = Mapping[NodeName, int]
 
@@ -205,10 +208,20 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
     after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
     if not after < before < inf or not isfinite(state.iterations_total):
         return ""
-    cost = predictor.change_cost(state.job, step.new.shape)
-    return (
-        f", in {duration(after)} instead of {duration(before)}; the change takes {duration(cost)}"
-    )
+    cost = _cost_of_change(predictor, state.job, step.new.shape)
+    return f", in {duration(after)} instead of {duration(before)}; {cost}"
+
+
+def _cost_of_change(predictor: Predictor, job: Job, shape: Shape) -> str:
+    """Say how long the change takes, as far as that was measured: what was not is no short time."""
+    seconds, untimed = predictor.change_cost(job, shape), predictor.untimed(job)
+    if CostTerm.PROCESS_INITIALIZATION in untimed:
+        return "how long the change takes has not been measured yet"
+    if untimed:
+        return (
+            f"the change takes {duration(seconds)} and its checkpoint, which has not been timed yet"
+        )
+    return f"the change takes {duration(seconds)}"
 
 
 # --- what a waiting job needs, and who has it ---------------------------------------------

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlcore.interpolating import Estimate
 from dlcore.model import Cluster, Job, JobState, Mechanism, Snapshot
-from dlcore.profiles import Costs, JobType, Profile
+from dlcore.profiles import Costs, CostTerm, JobType, Profile
 from dlcore.relating import atlas_of, usual_growth
 from dlwire.messages import Shape
 
@@ -268,6 +268,19 @@ class Predictor:
     def change_cost(self, job: Job, shape: Shape) -> float:
         """How long a change to that shape keeps the job from training."""
         return self._change(self.costs_of(job), shape.gpus)
+
+    def untimed(self, job: Job) -> tuple[CostTerm, ...]:
+        """Name the parts of a change in place that nobody has measured or set: they count as nothing."""
+        profile, costs = self._profiles.get(job.type), self.costs_of(job)
+        measured = profile.cost_samples if profile is not None else {}
+        saves = bool(job.checkpoint.signal or job.checkpoint.command or job.checkpoint.http)
+        known = {
+            CostTerm.PROCESS_INITIALIZATION: costs.process_start(1),
+            CostTerm.CHECKPOINT: costs.checkpoint if saves else math.inf,
+        }
+        return tuple(
+            term for term, seconds in known.items() if seconds <= 0 and term not in measured
+        )
 
     def _change(self, costs: Costs, gpus: int) -> float:
         if self._recreates:

@@ -113,6 +113,19 @@ def descend(processes: dict[int, Process], roots: Iterable[int]) -> set[int]:
     return found
 
 
+def ancestors(processes: dict[int, Process], pid: int) -> set[int]:
+    """
+    Return a process and those above it.
+
+    One SideCar may run inside another job, and then those above it carry the mark of that job.
+    """
+    found: set[int] = set()
+    while pid in processes and pid not in found:
+        found.add(pid)
+        pid = processes[pid].parent
+    return found
+
+
 def read_environment(pid: int) -> list[bytes]:
     """Return what the process was started with; nothing if it is gone, or not ours to read."""
     try:
@@ -152,19 +165,10 @@ class Household:
         else:
             ours = descend(processes, [own])
             # A process of the job carries the mark, and so does one that it had started.
-            rest = processes.keys() - ours - spared - self._ancestors(processes, own)
+            rest = processes.keys() - ours - spared - ancestors(processes, own)
             ours |= descend(processes, (pid for pid in rest if self._mark in read_environment(pid)))
         ours -= spared | {own}
         return {pid for pid in ours & processes.keys() if not processes[pid].dead}
-
-    @staticmethod
-    def _ancestors(processes: dict[int, Process], pid: int) -> set[int]:
-        """Return those above us: one SideCar may run inside another job and carry its mark."""
-        found: set[int] = set()
-        while pid in processes and pid not in found:
-            found.add(pid)
-            pid = processes[pid].parent
-        return found
 
     def kill(self) -> list[Process]:
         """

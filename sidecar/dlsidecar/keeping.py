@@ -14,8 +14,9 @@ On a plain machine the process that was started becomes the *keeper*, and the Si
 
 What the second way cannot promise: when both are killed at the same moment, the training processes
 themselves die (the kernel kills the children of a SideCar that dies), but what they have started
-goes on until the next SideCar of the job ends it (:mod:`dlsidecar.predecessors`). And what
-another daemon was asked to start, with a clean environment, was never ours.
+goes on until the next SideCar of the job ends it (:mod:`dlsidecar.predecessors`), unless it hides from
+that one as well, by another environment and by closing all descriptors. And what another
+daemon was asked to start, with a clean environment, was never ours.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ telling, because neither is enough:
 - What carries our name in its environment is killed. That finds nothing in another namespace, and
   nobody who has cleared his environment.
 - Each training process has inherited the :func:`hold` of the SideCar that started it, a lock which
-  the kernel gives back when the last of them is dead. That finds nobody who closes what he did not
-  open, and only tells that somebody is there.
+  which the kernel gives back when the last of them is dead. Who has it is found by the descriptors that
+  ``/proc`` shows, whatever it did to its environment and its parents, and is killed. That finds no
+  process that closes all that it did not open.
 
 In a container there is never anything to be found.
 """
@@ -22,7 +23,7 @@ import os
 import signal
 import time
 
-from dlsidecar.descendants import MARK, descend, read_environment, scan
+from dlsidecar.descendants import MARK, ancestors, descend, read_environment, read_file, scan
 from dlsidecar.kernel import send
 
 PATIENCE_SECONDS = 10.0
@@ -82,12 +83,63 @@ def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
     limit = time.monotonic() + patience_seconds
     held = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     while not _lock(held):
+        kill_holders(held)
         if time.monotonic() > limit:
             os.close(held)
             text = f"processes of an earlier start are still there; `fuser {path}` tells which"
             raise Lingering(text)
         time.sleep(STEP_SECONDS)
     return held
+
+
+def kill_holders(held: int) -> int:
+    """
+    Kill those that have inherited the lock on a file, and return how many there are.
+
+    Spared are those above us: who starts us may hold it on purpose. A process that merely has the
+    file open holds no lock, and is none of ours.
+    """
+    there = os.fstat(held)
+    processes = scan()
+    above = ancestors(processes, os.getpid())
+    found = 0
+    for pid, process in processes.items():
+        if process.dead or pid in above or not _has_lock(pid, there):
+            continue
+        try:
+            # A number may be given to another process at any moment, but not to this descriptor.
+            exactly = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if _has_lock(pid, there):
+                signal.pidfd_send_signal(exactly, signal.SIGKILL)
+                found += 1
+        except OSError:
+            pass
+        finally:
+            os.close(exactly)
+    return found
+
+
+def _has_lock(pid: int, there: os.stat_result) -> bool:
+    """Whether a process has a descriptor of that file on which a lock is held."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    except OSError:
+        # It is gone, or another user's.
+        return False
+    return any(_is_lock(pid, number, there) for number in numbers)
+
+
+def _is_lock(pid: int, number: str, there: os.stat_result) -> bool:
+    try:
+        found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+        if (found.st_dev, found.st_ino) != (there.st_dev, there.st_ino):
+            return False
+        return b"FLOCK" in read_file(f"/proc/{pid}/fdinfo/{number}")
+    except OSError:
+        return False
 
 
 def _lock(descriptor: int) -> bool:

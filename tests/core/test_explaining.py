@@ -15,6 +15,7 @@ from dlcore.explaining import (
 from dlcore.model import (
     Cause,
     CauseCode,
+    Checkpoint,
     Cluster,
     Gpu,
     GpuDemand,
@@ -29,7 +30,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Move, Reshape, Start, Stop, Wait
-from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile, Speed, fold
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_snapshot, make_state
 
@@ -441,6 +442,26 @@ def test_a_stop_names_who_profits():
     assert sentence_for_step(world, Stop(JobId("job-1"), OLD, outranked)) == (
         "gives back 2 GPUs: job-9 comes before it"
     )
+
+
+def test_what_was_never_measured_of_a_change_is_not_said_to_take_no_time():
+    speeds = {Shape(2): Speed(1.0), Shape(4): Speed(2.0)}
+    faster = Reshape(JobId("job-1"), OLD, WIDE, Cause(CauseCode.FASTER_WITH_MORE))
+
+    def cost(profile, state=STATE):
+        said = sentence_for_step(snapshot(state, profiles={RESNET: profile}), faster)
+        return said.rpartition("; ")[2]
+
+    unknown = Profile(RESNET, speeds=speeds)
+    assert cost(unknown) == "how long the change takes has not been measured yet"
+    started = fold(unknown, CostSeen(CostTerm.PROCESS_INITIALIZATION, 7.0, 2))
+    assert cost(started) == "the change takes about 7 s"
+    saving = replace(STATE, job=replace(STATE.job, checkpoint=Checkpoint(signal="SIGUSR1")))
+    assert cost(started, saving) == (
+        "the change takes about 7 s and its checkpoint, which has not been timed yet"
+    )
+    saved = fold(started, CostSeen(CostTerm.CHECKPOINT, 2.0, 2))
+    assert cost(saved, saving) == "the change takes about 9 s"
 
 
 def test_a_change_for_the_sake_of_speed_compares_the_ends():

@@ -12,7 +12,7 @@ import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
 from dlsidecar.descendants import MARK
-from dlsidecar.predecessors import Lingering, hold, make_mark, sweep
+from dlsidecar.predecessors import Lingering, hold, kill_holders, make_mark, sweep
 from dlwire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
 from tests.sidecar.drivers import find_processes, wait_until
@@ -71,15 +71,39 @@ def test_what_is_left_behind_by_two_deaths_is_ended_by_the_next_start(start, tok
     assert "ended 1 processes that an earlier start had left behind" in following.told()
 
 
-def test_what_cannot_be_found_is_known_by_what_it_holds(start, token, tmp_path):
-    lock = str(tmp_path / "control.held")
+def test_what_has_cleared_its_environment_and_left_its_parents_is_found_by_what_it_holds(
+    start, token, tmp_path
+):
     kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "clearenv", "deaf"))
     wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
     assert sweep(str(tmp_path / "control")) == 0
+    following = start(python=BOUNDED)
+    following.wait_ready()
+    assert following.trainings() == []
+
+
+def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
+    path = tmp_path / "held"
+    ours = hold(str(path))
+    # It inherits nothing, and opens the file itself.
+    script = f"import time; file = open({str(path)!r}); print('open', flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"open\n"
+        assert kill_holders(ours) == 0
+        assert reader.poll() is None
+        reader.kill()
+    os.close(ours)
+
+
+def test_what_cannot_be_ended_is_told(tmp_path):
+    """Whoever starts a SideCar is never killed by it."""
+    path = str(tmp_path / "held")
+    ours = hold(path)
     with pytest.raises(Lingering, match="fuser"):
-        hold(lock, patience_seconds=0.1)
-    os.kill(find_processes(token)[0], signal.SIGKILL)
-    os.close(hold(lock))
+        hold(path, patience_seconds=0.1)
+    os.close(ours)
+    os.close(hold(path))
 
 
 @pytest.mark.slow
