@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from dlsidecar import gpus, kernel, offering, processes
+from dlsidecar import gpus, kernel, offering, processes, stacks
 from dlsidecar.budgets import Budget
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
@@ -22,7 +22,7 @@ from dlsidecar.gauging import Gauges, Reading
 from dlsidecar.matching import CONFIRMED, UNMATCHED
 from dlsidecar.observing import Observer
 from dlsidecar.outputs import Pump
-from dlsidecar.settings import Confirmation, Settings, Split
+from dlsidecar.settings import Confirmation, Settings, Split, Training
 from dlsidecar.supervising import Processes
 from dlsidecar.tailing import Tail
 from dlsidecar.tracebacks import LastWords, Tracebacks
@@ -59,7 +59,11 @@ class Crew:
         """
         training = settings.training
         self._environment = environment
-        environment = {**offering.offer(environment, training), MARK: mark}
+        environment = {
+            **offering.offer(environment, training),
+            MARK: mark,
+            stacks.VARIABLE: str(int(stacks.SIGNAL)),
+        }
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._gauges = gauges or Gauges()
@@ -81,24 +85,31 @@ class Crew:
         self._outputs = self._open_outputs(training.log_file)
         if training.progress_file:
             self._follow_progress(training.progress_file)
-        self._nursery = Nursery(
+        self._nursery = self._build_nursery(training, environment, passed)
+        self._nursery.on_change = changed
+        self.supervisor = self._build_supervisor(settings, report, environment, mark)
+        self.supervisor.passed = passed
+        self._observer.warmth = self.warmth
+        self._observer.held = self._held
+        self._observer.processes = self.processes
+        self._split = training.split
+        self._most_spares = training.most_spares
+
+    def _build_nursery(
+        self, training: Training, environment: Mapping[str, str], passed: Sequence[int]
+    ) -> Nursery:
+        nursery = Nursery(
             command=training.command,
             preload=training.preload,
             environment=environment,
             outputs=self._outputs,
             passed=passed,
             reaper=self._reaper,
-            on_problem=complain,
+            on_problem=self._observer.complain,
             on_relief=self._observer.solve,
         )
-        self._nursery.budget = Budget(training.spare_memory_bytes)
-        self._nursery.on_change = changed
-        self.supervisor = self._build_supervisor(settings, report, environment, mark)
-        self.supervisor.passed = passed
-        self._observer.warmth = self.warmth
-        self._observer.held = self._held
-        self._split = training.split
-        self._most_spares = training.most_spares
+        nursery.budget = Budget(training.spare_memory_bytes)
+        return nursery
 
     def _build_supervisor(
         self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str

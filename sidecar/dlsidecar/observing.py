@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from dlsidecar import gpus, progress
 from dlsidecar.contract import Changed
 from dlsidecar.gauging import Gauges, Reading
+from dlsidecar.hanging import Hang
 from dlsidecar.remedies import make_problem
 from dlsidecar.scouting import Scout
 from dlsidecar.settings import Settings
 from dlsidecar.shortages import MemoryLimit, PidLimit, find_full_disk
-from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Progress, Warmth
+from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Process, Progress, Warmth
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ class Observer:
         """The last line on which the expression for the progress was tried in vain in this start."""
         self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self.processes: Callable[[], Sequence[Process]] = tuple
+        self._hang = Hang(
+            processes=lambda: tuple(self.processes()), complain=self.complain, solve=self.solve
+        )
         self.held: Callable[[], tuple[str, ...]] = tuple
         self.warmth: Callable[[], Warmth] = Warmth
 
@@ -99,6 +104,7 @@ class Observer:
             # Nothing more will be printed: how far it came will never be known.
             self._complain_of_unmatched()
         self._meter.end()
+        self._hang.end()
         self.solve("TrainingStalled")
         # It may be why the training ended.
         self._see_shortages()
@@ -178,9 +184,16 @@ class Observer:
             self.solve("TrainingStalled")
         if self._unmatched and now.idle_seconds > self.unmatched_seconds:
             self._complain_of_unmatched()
+        self._look_for_hang(now)
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
         self._tell("spares", self.warmth().ready)
         self._see_shortages()
+
+    def _look_for_hang(self, now: Progress) -> None:
+        pauses = self._meter.pauses
+        what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
+        limit = pauses.limit(self._settings.training.stall_seconds)
+        self._hang.look(now.idle_seconds, limit, what)
 
     def _tell(self, what: str, news: object) -> None:
         """Say that there is something new, if there is."""

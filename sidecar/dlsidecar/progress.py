@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from dlsidecar.pauses import Pauses
 from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Post, Progress
 
@@ -120,6 +121,7 @@ class Meter:
         self._speed: float | None = None
         self._is_stale = False
         self._interval = 0
+        self.pauses = Pauses()
 
     def begin(self, now: float) -> None:
         """A new start: what was measured before says nothing about the speed to come."""
@@ -130,6 +132,7 @@ class Meter:
         self._moved_at = now
         self.has_observed = False
         self._interval = 0
+        self.pauses.begin()
 
     def end(self) -> None:
         """Nothing runs any more, so nothing can stall; the last progress stays to be read."""
@@ -145,6 +148,7 @@ class Meter:
         is_first, self.has_observed = not self.has_observed, True
         if is_first or self._has_moved(seen):
             self._moved_at = now
+            self.pauses.step(now)
         if seen.iteration is not None:
             if not is_first:
                 self._see_interval(seen.iteration)

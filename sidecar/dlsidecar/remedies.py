@@ -45,6 +45,8 @@ REMEDIES = {
     " next generation takes another port",
     "SparesLimited": "raise resources.limits.memory, or leave it: what starts cold takes longer",
     "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
+    "TrainingHangs": "look at the rank that differs from the others, which wait for it, and at the stacks in"
+    " the log; to have them of every start, see docs/sidecar.md",
     "TrainingStalled": "look at the training's log",
     "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",
 }

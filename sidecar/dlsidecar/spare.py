@@ -55,6 +55,7 @@ def become(order: Any, environment: dict[str, str], path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ.update(order["environment"])
+    tell_stacks_when_asked()
     sys.path[:] = path
     sys.argv[:] = order["arguments"]
     if order["module"]:
@@ -62,6 +63,17 @@ def become(order: Any, environment: dict[str, str], path: list[str]) -> None:
         runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
     else:
         run_script(sys.argv[0])
+
+
+def tell_stacks_when_asked() -> None:
+    """Let the SideCar ask where each thread is, should the training hang."""
+    try:
+        import faulthandler  # noqa: PLC0415 - a build of Python may lack it
+
+        faulthandler.register(int(os.environ["DLJOB_STACKS_SIGNAL"]), file=2, all_threads=True)
+    except (ImportError, AttributeError, KeyError, ValueError, OSError, RuntimeError):
+        # Then the kernel alone says what it does.
+        return
 
 
 def run_script(script: str) -> None:

@@ -1,0 +1,41 @@
+"""
+For how long a training may take no step before it is said to hang, learnt from its steps.
+
+That is ten times the longest pause of this start so far, in which evaluations and checkpoints are, and a
+minute at least. Until enough steps were seen, and at the latest, it is ``--stall-seconds``.
+"""
+
+from __future__ import annotations
+
+ENOUGH_STEPS = 20
+SHORTEST_SECONDS = 60.0
+FACTOR = 10.0
+
+
+class Pauses:
+    """How long it took between one step and the next, since the latest start."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._steps = 0
+        self._longest = 0.0
+        self._moved_at: float | None = None
+
+    def step(self, now: float) -> None:
+        if self._moved_at is not None:
+            self._longest = max(self._longest, now - self._moved_at)
+        self._moved_at = now
+        self._steps += 1
+
+    def limit(self, stall_seconds: float) -> float:
+        """Return for how long nothing may move; 0 for ever."""
+        if self._steps < ENOUGH_STEPS:
+            return stall_seconds
+        learnt = max(SHORTEST_SECONDS, FACTOR * self._longest)
+        return min(learnt, stall_seconds) if stall_seconds else learnt
+
+    @property
+    def longest(self) -> float:
+        return self._longest

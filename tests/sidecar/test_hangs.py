@@ -1,0 +1,121 @@
+"""A training that hangs is told with what each of its ranks does, and with its stacks where it can."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from dlsidecar import stacks
+from dlsidecar.pauses import Pauses
+from dlsidecar.stacks import Sight
+
+processes = pytest.mark.processes
+
+
+def pauses(*at):
+    found = Pauses()
+    for now in at:
+        found.step(now)
+    return found
+
+
+def test_the_limit_is_learnt_from_the_steps():
+    steady = pauses(*range(30))
+    assert steady.limit(600.0) == 60.0
+    # An evaluation belongs to the training.
+    assert pauses(*range(20), 49).limit(600.0) == 300.0
+    assert pauses(*range(20), 119).limit(600.0) == 600.0
+    assert pauses(*range(20), 119).limit(0.0) == 1000.0
+
+
+def test_before_enough_was_seen_the_limit_is_what_the_user_says():
+    assert pauses(0.0, 1.0).limit(600.0) == 600.0
+    assert pauses().limit(0.0) == 0.0
+    again = pauses(*range(30))
+    again.begin()
+    assert again.limit(600.0) == 600.0
+
+
+def sight(state="S", waits_for="", ticks=0, threads=1):
+    return Sight(state, waits_for, threads, ticks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (sight(), sight(ticks=1000, threads=3), "computes (1000% of a CPU), 3 threads"),
+        (sight(), sight(waits_for="futex_wait"), "waits in futex_wait, 1 thread"),
+        (sight(), sight("D"), "waits for a device or a file system that does not answer, 1 thread"),
+        (sight(), sight("T"), "is stopped by a signal, 1 thread"),
+        (sight(), None, "is gone"),
+    ],
+)
+def test_it_is_told_what_a_rank_does(before, after, said):
+    ticks = os.sysconf("SC_CLK_TCK") / 100
+    scaled = after and Sight(after.state, after.waits_for, after.threads, int(after.ticks * ticks))
+    assert stacks.tell(before, scaled, 1.0) == said
+
+
+def test_the_odd_ones_come_first():
+    said = [(0, "computes"), (1, "computes"), (2, "waits"), (3, "computes")]
+    assert stacks.group(said) == "rank 2 waits; each of ranks 0, 1, 3 computes"
+
+
+STEPS = """
+import sys, time
+from pathlib import Path
+for step in range(40):
+    print(f"step {step}", flush=True)
+    time.sleep(0.01)
+def wait_for_nobody():
+    time.sleep(1000)
+wait_for_nobody()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(STEPS)
+    return path
+
+
+@processes
+@pytest.mark.parametrize("preload", [[], ["colorsys"]], ids=["cold", "warm"])
+def test_a_training_that_hangs_is_told_with_its_stack(drive, token, script, preload):
+    driver = drive(
+        command=[sys.executable, str(script), token],
+        preload=preload,
+        progress_log=r"step (?P<iteration>\d+)",
+        stall_seconds=0.5,
+    )
+    if preload:
+        driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "a spare")
+    driver.start()
+    message = driver.wait_for_problem("TrainingHangs")["message"]
+    assert "rank 0 waits" in message
+    assert "iteration 39" in message
+    if preload:
+        assert "1 of 1 ranks wrote their stacks" in message
+        assert "in wait_for_nobody" in driver.wait_for_log("in wait_for_nobody")
+    else:
+        # It would have been ended by a signal that it does not know.
+        assert "0 of 1 ranks wrote their stacks" in message
+        assert "faulthandler" not in driver.read_log()
+    assert driver.facts()["processes"][0]["signal"] is None
+    driver.stop_all()
+    assert not any(one["name"] == "TrainingHangs" for one in driver.facts()["problems"])
+
+
+@processes
+def test_only_who_handles_the_signal_is_asked(token):
+    handler = signal.signal(stacks.SIGNAL, lambda *_: None)
+    try:
+        assert stacks.ask(os.getpid())
+    finally:
+        signal.signal(stacks.SIGNAL, handler)
+    assert not stacks.ask(os.getpid())
+    assert not stacks.ask(1 << 30)
