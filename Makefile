@@ -35,16 +35,21 @@ setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to
 # processors at once, which pip would do by one; what is not for this Python is not compiled.
 $(VENV)/.locked: requirements.lock
 	@python=$$(scripts/find-python $(PYTHONS)) && \
-		echo "making $(VENV) with $$("$$python" --version)" >&2 && \
+		echo "1 of 4  makes $(VENV) with $$("$$python" --version)" >&2 && \
 		"$$python" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
+	@count=$$(grep -c '^[A-Za-z0-9].*==' requirements.lock) && \
+		echo "2 of 4  fetches the $$count packages that requirements.lock names" >&2 && \
+		PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --no-compile --no-deps --require-hashes \
+			-r requirements.lock | scripts/tell-progress "$$count"
 	@$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib || true
 	@touch $@
 
 # Without isolation, because an isolated build would fetch the build backend past the lock.
 $(VENV)/.installed: pyproject.toml $(VENV)/.locked
+	@echo "4 of 4  installs dljob itself, from this folder" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+	@echo "done: source $(BIN)/activate, and then dljob --help" >&2
 
 .PHONY: demo
 demo: setup  ## show what it does, live: the SideCar paper's case study on this machine
