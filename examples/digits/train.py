@@ -17,7 +17,7 @@ import numpy as np
 # Each digit is five rows of three points; a row is written as the number its points make.
 GLYPHS = ["75557", "26227", "71747", "71717", "55711", "74717", "74757", "71122", "75757", "75717"]
 POINTS = np.array([[[int(row) >> shift & 1 for shift in (2, 1, 0)] for row in g] for g in GLYPHS])
-BATCH, RATE = 64, 0.3 / 64
+RATE = 0.3
 
 
 def find_gradients(first, second, images, labels):
@@ -55,6 +55,7 @@ def add_up(rank, peers, values):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--iterations", type=int, default=2000)
+    options.add_argument("--batch", type=int, default=64)
     options.add_argument("--checkpoints", type=pathlib.Path, default=".")
     options = options.parse_args()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -76,12 +77,13 @@ def main():
     peers = meet(rank, world, address) if world > 1 else []
     for iteration in range(begin + 1, options.iterations + 1):
         # The same batch everywhere; each process takes its part of it.
-        batch = np.random.default_rng(iteration).integers(5000, size=BATCH)[rank::world]
+        batch = np.random.default_rng(iteration).integers(5000, size=options.batch)[rank::world]
         gradients = find_gradients(first, second, images[batch], labels[batch])
         loss, for_first, for_second = add_up(rank, peers, gradients)
-        first, second = first - RATE * for_first, second - RATE * for_second
+        first = first - RATE / options.batch * for_first
+        second = second - RATE / options.batch * for_second
         if rank == 0:
-            print(f"step {iteration} loss={loss / BATCH:.9f}", flush=True)
+            print(f"step {iteration} loss={loss / options.batch:.9f}", flush=True)
             if wanted or iteration == options.iterations:
                 wanted.clear()
                 part = saved.with_suffix(".part.npz")

@@ -26,6 +26,7 @@ from dlctl.demonstrating.reshaping import Reshapes
 from dlctl.demonstrating.script import (
     Document,
     Script,
+    choose_training,
     tell_what_is_modelled,
     write_case,
     write_real,
@@ -35,6 +36,7 @@ from dlctl.ending import run_to_the_end
 from dlctl.forms import to_json
 from dlctl.messages import say
 from dllocal.measuring import Stuck
+from dlsim.reproducing.sidecar_case import GPUS
 
 FASTER = 12.0
 LEAST_FASTER, MOST_FASTER = 1.0, 60.0
@@ -71,7 +73,8 @@ class Outcome:
 @click.option(
     "--real",
     is_flag=True,
-    help="Train for real (examples/digits), one approach after the other: nothing is modelled.",
+    help="Train for real, PyTorch where this Python has it and else numpy, one approach after the"
+    " other: nothing is modelled. It takes about seven minutes.",
 )
 @click.option(
     "--faster",
@@ -157,7 +160,9 @@ def _tell(line: str) -> None:
 async def _perform(options: Options, folder: Path) -> Outcome:
     path = options.out / JOURNAL
     path.unlink(missing_ok=True)
-    hall = Hall(folder, performing.find_machine(), Journal(path))
+    cores = len(os.sched_getaffinity(0))
+    machine = performing.find_real_machine(cores) if options.real else performing.find_machine()
+    hall = Hall(folder, machine, Journal(path))
     try:
         return await _play(options, hall)
     except (Failed, Stuck) as error:
@@ -204,21 +209,44 @@ async def _plan(options: Options, hall: Hall) -> Programme:
             performing.play_together,
             reshaping.write_probe,
         )
-    profile = await performing.profile_digits(hall, say)
+    training = choose_training()
+    gpus = len(hall.machine.node.gpus)
+    profile = await performing.profile_training(hall, training, say)
     for shape, speed in sorted(profile.speeds.items()):
-        say(f"measured offline: {speed.iterations_per_s:,.0f} it/s on {shape.gpus} GPUs")
-    iterations = performing.choose_iterations(profile)
+        say(f"measured offline: {speed.iterations_per_s:,.3g} it/s on {shape.gpus} GPUs")
+    _tell_gain(performing.gain_of(profile, gpus), gpus)
+    iterations = performing.choose_iterations(profile, gpus)
     return Programme(
-        lambda folder: write_real(folder, iterations, (profile,)),
+        lambda folder: write_real(training, folder, iterations, profile, gpus),
         performing.play_in_turn,
-        reshaping.write_real_probe,
+        lambda folder: reshaping.write_real_probe(training, folder, gpus),
+    )
+
+
+def _tell_gain(gain: float, gpus: int) -> None:
+    """Say whether there is anything to gain here, before it takes minutes to see it."""
+    told = f"{gpus} GPUs train {gain:.2f} times as fast as {gpus // 2}"
+    if gain >= performing.LEAST_GAIN:
+        _tell(f"{told}, so giving them to the right job at the right time is worth something")
+        return
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    _tell(
+        f"this machine cannot show an advantage now: {told}, because a process stands for each GPU and"
+        f" {gpus} processes share {cores} cores with a load of {load:.1f}. No scheduler gains by giving"
+        " GPUs that make nothing faster. Real GPUs, or as many idle cores as GPUs, would show it"
     )
 
 
 def _announce(options: Options, hall: Hall) -> None:
     kind = "virtual" if hall.machine.virtual_gpus else "of this machine"
     if options.real:
-        _tell(f"two real trainings on four GPUs ({kind}), three approaches one after the other")
+        gpus, what = len(hall.machine.node.gpus), choose_training().example
+        _tell(
+            f"two real trainings (examples/{what}) on {gpus} GPUs ({kind}), three approaches one after"
+            " the other, about two minutes each"
+        )
+        if gpus < GPUS:
+            _tell(f"a virtual GPU is a core here, and there are only {os.cpu_count()} of them")
         return
     _tell(
         f"two jobs on four GPUs ({kind}), three approaches side by side, {options.faster:g} times"
@@ -271,7 +299,7 @@ def _tables(options: Options, outcome: Outcome) -> list[RenderableType]:
         closing.show_jobs(outcome.script, results),
         closing.show_times(results, compared=compared),
         closing.show_sums(results, compared=compared),
-        *([closing.tell_order(results)] if compared else []),
+        closing.tell_order(results) if compared else closing.tell_gain(results),
         closing.show_reshapes(outcome.reshapes),
     ]
 

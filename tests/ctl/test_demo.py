@@ -18,10 +18,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dlctl.demonstrating import viewing
+from dlcore.model import JobId
+from dlcore.profiles import JobType, Profile, Speed
+from dlctl import demo
+from dlctl.demonstrating import closing, viewing
 from dlctl.demonstrating.journal import Journal
-from dlctl.demonstrating.performing import find_machine
+from dlctl.demonstrating.performing import (
+    choose_iterations,
+    find_machine,
+    find_real_machine,
+    gain_of,
+)
 from dlctl.examples import find_examples, load_example
+from dlwire.messages import Shape
 from tests.ctl.running import Result, run_apart
 
 FASTER = 20
@@ -228,6 +237,57 @@ def test_without_four_gpus_they_are_virtual():
     machine = find_machine()
     assert len(machine.node.gpus) == 4
     assert machine.virtual_gpus or all(gpu.uuid for gpu in machine.node.gpus)
+
+
+@pytest.mark.parametrize(("cores", "gpus"), [(1, 2), (2, 2), (4, 4), (64, 4)])
+def test_real_training_has_no_more_virtual_gpus_than_cores_stand_for_them(cores, gpus):
+    machine = find_real_machine(cores)
+    assert len(machine.node.gpus) == (gpus if machine.virtual_gpus else 4)
+
+
+def measured(one: float, two: float) -> Profile:
+    kind = JobType("digits")
+    return Profile(kind, {Shape(1, 1, ""): Speed(one), Shape(2, 1, ""): Speed(two)})
+
+
+@pytest.mark.parametrize(
+    ("two", "told"),
+    [
+        (18.0, "2 GPUs train 1.80 times as fast as 1, so giving them to the right job"),
+        (10.5, "this machine cannot show an advantage now: 2 GPUs train 1.05 times as fast as 1"),
+    ],
+)
+def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsys, two, told):
+    demo._tell_gain(gain_of(measured(10.0, two), 2), 2)
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_real_jobs_train_much_longer_than_a_change_takes():
+    iterations = choose_iterations(measured(10.0, 18.0), 2)
+    assert iterations == {"job-1": 18 * 60, "job-2": 10 * 40}
+
+
+def result(name: str, job_1: float, job_2: float) -> closing.Result:
+    return closing.Result(
+        approach=name,
+        policy="p",
+        mechanism="m",
+        times={},
+        submitted={JobId("job-1"): 0.0, JobId("job-2"): 10.0},
+        done={JobId("job-1"): job_1, JobId("job-2"): job_2},
+        gpus={},
+        curves={},
+        interrupted_s=(),
+    )
+
+
+def test_how_it_came_out_is_said_whichever_way_that_is():
+    results = [result("default", 60.0, 100.0), result("sidecar", 80.0, 52.0)]
+    assert closing.tell_gain(results) == (
+        "sidecar: beside default makespan -20% and average JCT -19% (less is better)\n"
+    )
+    results = [result("default", 60.0, 70.0), result("sidecar", 77.0, 70.0)]
+    assert "makespan +10%" in closing.tell_gain(results)
 
 
 @pytest.mark.parametrize("name", ["digits", "replay"])

@@ -99,6 +99,17 @@ def tell_order(results: Sequence[Result]) -> str:
     return ", ".join(told) + "\n"
 
 
+def tell_gain(results: Sequence[Result]) -> str:
+    """Say in a sentence how DLJob came out beside the others, whichever way that is."""
+    ours = results[-1]
+    told = []
+    for other in results[:-1]:
+        makespan = ours.makespan_s / other.makespan_s - 1
+        jct = ours.avg_jct_s / other.avg_jct_s - 1
+        told.append(f"beside {other.approach} makespan {makespan:+.0%} and average JCT {jct:+.0%}")
+    return f"{ours.approach}: {', '.join(told)} (less is better)\n"
+
+
 NEXT = """
 Try next:
   dljob up --gpus 4                  run jobs of your own on this machine

@@ -15,8 +15,8 @@ from dlcore.model import JobId, Mechanism, Node
 from dlcore.profiles import Profile
 from dlctl.demonstrating.closing import Result, read_result
 from dlctl.demonstrating.journal import Journal
-from dlctl.demonstrating.reshaping import Reshapes, measure_reshapes, write_real_probe
-from dlctl.demonstrating.script import Document, Script
+from dlctl.demonstrating.reshaping import Reshapes, measure_reshapes, turns_of, write_real_probe
+from dlctl.demonstrating.script import Document, Script, Training
 from dlctl.demonstrating.stage import Place, Stage, together
 from dllocal.devices import find_gpus
 from dllocal.measuring import Bench, Told
@@ -25,7 +25,6 @@ from dllocal.profiling import Course, profile_job
 from dlsim.reproducing.sidecar_case import APPROACHES, GPUS, JOB_1, JOB_2
 
 NODE = "node"
-SAMPLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,22 @@ class Machine:
     virtual_gpus: bool
 
 
-def find_machine() -> Machine:
-    """Take the first four GPUs of this machine, or virtual ones if it has not so many."""
+def find_machine(gpus: int = GPUS) -> Machine:
+    """Take the first GPUs of this machine, or virtual ones if it has not so many."""
     try:
         (node,) = find_gpus().nodes()
     except NoGpus:
         node = Node.of(NODE, 0)
-    if len(node.gpus) < GPUS:
-        return Machine(Node.of(NODE, GPUS), virtual_gpus=True)
+    if len(node.gpus) < gpus:
+        return Machine(Node.of(NODE, gpus), virtual_gpus=True)
     # Without a type, because nothing was measured on theirs.
-    return Machine(Node(node.name, node.gpus[:GPUS]), virtual_gpus=False)
+    return Machine(Node(node.name, node.gpus[:gpus]), virtual_gpus=False)
+
+
+def find_real_machine(cores: int) -> Machine:
+    """Take GPUs for real training; of virtual ones no more than there are cores to stand for them."""
+    machine = find_machine()
+    return machine if not machine.virtual_gpus or cores >= GPUS else find_machine(LEAST_GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +115,42 @@ async def measure_all(
 
 # --- real training ------------------------------------------------------------------------
 
-LONG_S = {JOB_1: 24.0, JOB_2: 12.0}
-"""How long the real jobs would train about on as many GPUs as they ask for."""
+LEAST_GPUS = 2
+"""A job that gives up half of its GPUs has two at least."""
+
+LONG_S = {JOB_1: 60.0, JOB_2: 40.0}
+"""How long the real jobs would train about on as many GPUs as they ask for: much longer than a change."""
+
+LEAST_GAIN = 1.25
+"""With less than this by twice as many GPUs nothing is to be gained by giving GPUs to one job or another."""
+
+PROFILED_S = 8.0
 
 
-async def profile_digits(hall: Hall, watch: Callable[[str], None]) -> Profile:
+async def profile_training(hall: Hall, training: Training, watch: Callable[[str], None]) -> Profile:
     """Measure how fast the real training is here, as the paper does offline."""
     place = hall.place("profiled")
-    setup = place.set_up(Options(policy=Told()), sample_seconds=SAMPLE_S)
-    document = write_real_probe(place.folder)
+    gpus = len(hall.machine.node.gpus)
+    setup = place.set_up(Options(policy=Told()), sample_seconds=PROFILED_S)
+    document = write_real_probe(training, place.folder, gpus)
     async with Bench(setup) as bench:
-        return await profile_job(bench, document, Course(counts=(GPUS, 2)), watch)
+        return await profile_job(bench, document, Course(counts=turns_of(gpus)), watch)
 
 
-def choose_iterations(profile: Profile) -> dict[JobId, int]:
+def gain_of(profile: Profile, gpus: int) -> float:
+    """How many times as fast the training is on all GPUs as on half of them."""
+    speeds = _speeds(profile)
+    return speeds[gpus] / speeds[gpus // 2]
+
+
+def choose_iterations(profile: Profile, gpus: int) -> dict[JobId, int]:
     """How many iterations the real jobs have, so that all is done in a few minutes."""
-    speeds = {shape.gpus: speed.iterations_per_s for shape, speed in profile.speeds.items()}
-    return {JOB_1: round(LONG_S[JOB_1] * speeds[GPUS]), JOB_2: round(LONG_S[JOB_2] * speeds[2])}
+    speeds = _speeds(profile)
+    return {
+        JOB_1: max(1, round(LONG_S[JOB_1] * speeds[gpus])),
+        JOB_2: max(1, round(LONG_S[JOB_2] * speeds[gpus // 2])),
+    }
+
+
+def _speeds(profile: Profile) -> dict[int, float]:
+    return {shape.gpus: speed.iterations_per_s for shape, speed in profile.speeds.items()}

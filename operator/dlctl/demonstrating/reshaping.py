@@ -1,7 +1,7 @@
 """
 Measures what a change of GPUs costs on this machine, nothing modelled: in place, and by recreation.
 
-Two jobs, each on a controller of its own, have two GPUs and four in turn. One keeps its SideCar, of
+Two jobs, each on a controller of its own, have half of the GPUs and all of them in turn. One keeps its SideCar, of
 the other the whole tree of processes is ended and made anew. Measured is from the moment at which
 the training was told to stop until its processes are there again.
 """
@@ -15,13 +15,13 @@ from dlcore.model import JobId, Mechanism
 from dlcore.profiles import JobType
 from dlctl.demonstrating.journal import Journal
 from dlctl.demonstrating.reading import read_interruptions, read_stints
-from dlctl.demonstrating.script import Document, write_digits, write_replay, write_speeds
+from dlctl.demonstrating.script import Document, Training, write_replay, write_speeds
 from dlctl.demonstrating.stage import Place
 from dllocal.measuring import Bench, Told
+from dlsim.reproducing.sidecar_case import GPUS
 from dlsim.scoring import Latency, summarise
 
 PROBE = JobId("probe")
-TURNS = (4, 2)
 STEPS_PER_S = 50.0
 ENDLESS = 10**9
 STEPS_BETWEEN = 10
@@ -45,11 +45,12 @@ def write_probe(folder: Path) -> Document:
     """A job that trains for ever, and waits out nothing but its steps."""
     kind = JobType("probe")
     speeds = folder / "speeds.csv"
-    write_speeds(speeds, {(kind, gpus): STEPS_PER_S for gpus in TURNS})
+    turns = turns_of(GPUS)
+    write_speeds(speeds, {(kind, gpus): STEPS_PER_S for gpus in turns})
     document = write_replay(
         folder / PROBE,
         PROBE,
-        options=sorted(TURNS),
+        options=sorted(turns),
         kind=kind,
         arguments=(f"--speeds={speeds}", f"--iterations={ENDLESS}"),
     )
@@ -57,9 +58,14 @@ def write_probe(folder: Path) -> Document:
     return document
 
 
-def write_real_probe(folder: Path) -> Document:
+def write_real_probe(training: Training, folder: Path, gpus: int) -> Document:
     """The real training, for ever."""
-    return write_digits(folder / PROBE, PROBE, options=sorted(TURNS), iterations=ENDLESS)
+    return training.write(folder / PROBE, PROBE, options=sorted(turns_of(gpus)), iterations=ENDLESS)
+
+
+def turns_of(gpus: int) -> tuple[int, int]:
+    """What a job has in turn."""
+    return gpus, gpus // 2
 
 
 async def measure_reshapes(
@@ -76,11 +82,12 @@ async def measure_reshapes(
         listener=lambda key, state, at: journal.note_state(label, key, state, at),
     )
     async with Bench(setup) as bench:
+        turns = turns_of(len(place.node.gpus))
         journal.note_submission(label, PROBE)
-        bench.put(write(place.folder), TURNS[-1])
-        await bench.have(PROBE, TURNS[-1], PATIENCE_S)
+        bench.put(write(place.folder), turns[-1])
+        await bench.have(PROBE, turns[-1], PATIENCE_S)
         for change in range(changes):
             await bench.train(PROBE, STEPS_BETWEEN, PATIENCE_S)
-            await bench.have(PROBE, TURNS[change % len(TURNS)], PATIENCE_S)
+            await bench.have(PROBE, turns[change % len(turns)], PATIENCE_S)
     found = read_interruptions(read_stints(journal.lines, label, PROBE))
     return Reshapes(mechanism, tuple(found))

@@ -4,12 +4,13 @@ What a demonstration plays: two jobs as DLJob documents, when each comes, and wh
 There are two scripts. The usual one is the case study of the SideCar paper with the constants of
 ``dljob reproduce sidecar``, in so many times less time: its training paces its steps, and waits out
 what a framework and a model would take that are not there, and its pods take as long as the paper's.
-The real one trains ``examples/digits``, and waits for nothing.
+The real one trains ``examples/pytorch`` or ``examples/digits``, and waits for nothing.
 """
 
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Profile
 from dlctl.examples import load_example
 from dllocal.pods import AT_ONCE, PodTimes
-from dlsim.reproducing.sidecar_case import GPUS, JOB_1, JOB_2, make_workload
+from dlsim.reproducing.sidecar_case import JOB_1, JOB_2, make_workload
 from dlsim.reproducing.sidecar_constants import FROZEN
 
 Document = dict[str, Any]
@@ -164,33 +165,63 @@ def write_speeds(path: Path, speeds: Mapping[tuple[JobType, int], float]) -> Non
 
 # --- real training ------------------------------------------------------------------------
 
-DIGITS = JobType("digits", "drawn", 64)
-SECOND_AFTER_S = 5.0
+BATCH = 8192
+"""So many images a step that what a process computes outweighs that it tells the others."""
+
+SECOND_AFTER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A real training to be shown."""
+
+    example: str
+    kind: JobType
+    environment: Mapping[str, str]
+
+    def write(self, folder: Path, job: str, *, options: Iterable[int], iterations: int) -> Document:
+        """A job of it: as many processes as it has GPUs, and each a core for itself."""
+        example = load_example(self.example)
+        document = _named(example.document, job, options, folder)
+        document["spec"]["training"] = {"iterations": iterations}
+        _set_type(document, self.kind)
+        container = _container(document)
+        container["env"] = [{"name": name, "value": v} for name, v in self.environment.items()]
+        container["command"] = [
+            *example.command,
+            f"--iterations={iterations}",
+            f"--batch={self.kind.batch_size}",
+            f"--checkpoints={folder}",
+        ]
+        return document
+
+
+ONE_CORE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Otherwise one process takes all cores, and more of them cannot be faster."""
+
+DIGITS = Training("digits", JobType("digits", "drawn", BATCH), ONE_CORE)
+PYTORCH = Training("pytorch", JobType("small-resnet", "drawn", 64), ONE_CORE)
+
+
+def choose_training() -> Training:
+    """Take PyTorch where this Python has it, and else plain numpy."""
+    return PYTORCH if find_spec("torch") else DIGITS
 
 
 def write_real(
-    folder: Path, iterations: Mapping[JobId, int], profiles: Iterable[Profile]
+    training: Training,
+    folder: Path,
+    iterations: Mapping[JobId, int],
+    profile: Profile,
+    gpus: int,
 ) -> Script:
-    """Two trainings of ``examples/digits``, as many iterations each."""
+    """Two real trainings: the first on all GPUs or half of them, the second on half of them."""
     acts = []
-    for job, at, options in ((JOB_1, 0.0, (2, GPUS)), (JOB_2, SECOND_AFTER_S, (2,))):
-        document = write_digits(folder / job, job, options=options, iterations=iterations[job])
+    half = gpus // 2
+    for job, at, options in ((JOB_1, 0.0, (half, gpus)), (JOB_2, SECOND_AFTER_S, (half,))):
+        document = training.write(folder / job, job, options=options, iterations=iterations[job])
         acts.append(Act(job, at, document, max(options)))
-    return Script(acts=tuple(acts), profiles=tuple(profiles))
-
-
-def write_digits(folder: Path, job: str, *, options: Iterable[int], iterations: int) -> Document:
-    """A job of ``examples/digits``: as many processes as it has GPUs."""
-    example = load_example("digits")
-    document = _named(example.document, job, options, folder)
-    document["spec"]["training"] = {"iterations": iterations}
-    _set_type(document, DIGITS)
-    _container(document)["command"] = [
-        *example.command,
-        f"--iterations={iterations}",
-        f"--checkpoints={folder}",
-    ]
-    return document
+    return Script(acts=tuple(acts), profiles=(profile,))
 
 
 # --- both ---------------------------------------------------------------------------------
