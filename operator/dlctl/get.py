@@ -33,7 +33,7 @@ HEADER = (
 WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
 GROWING = frozenset({"STARTS", "DURATION", "AGE"})
 """Columns that change all the time, and are no news."""
-HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "ETA", "PROGRESS")
+HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "STARTS", "ETA", "PROGRESS")
 """What goes first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
 
 ROOM = 4

@@ -112,7 +112,7 @@ def tell_gain(results: Sequence[Result]) -> str:
 
 NEXT = """
 Try next:
-  dljob up --gpus 4                  run jobs of your own on this machine
+  dljob up --virtual-gpus 4 --detach run jobs of your own on this machine
   dljob demo --real                  the same with real training
   dljob reproduce sidecar --plot     the paper's whole evaluation, simulated
 """
