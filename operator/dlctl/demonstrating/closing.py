@@ -114,7 +114,7 @@ NEXT = """
 Try next:
   dljob up --virtual-gpus 4 --detach run jobs of your own on this machine
   dljob demo --real                  the same with real training
-  dljob reproduce sidecar --plot     the paper's whole evaluation, simulated
+  dljob reproduce sidecar --plot     the whole evaluation of the paper, simulated
 """
 
 
