@@ -7,6 +7,7 @@ GPUs or without, or none any more.
 
 from dataclasses import replace
 
+from dlcontrol.endings import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NOT_FOUND
 from dlcontrol.platforms import Entry
 from dlcontrol.progressing import follow_progress
 from dlcontrol.records import Condition, ConditionType
@@ -16,6 +17,7 @@ from dlcontrol.verdicts import News, Rules
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import NodeName, Placement
+from dlwire.messages import Problem
 
 
 class Case:
@@ -67,6 +69,13 @@ class Case:
         message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
         again = self._try_again if keeps else self.step_back
         again(reason, message, delay)
+
+    def end_without_command(self, problem: Problem) -> None:
+        """Its command is not there or cannot be executed, which no other attempt would change."""
+        self.status = replace(self.status, failures=self.status.failures + 1)
+        code = EXIT_NOT_FOUND if problem.name == NOT_FOUND else EXIT_NOT_EXECUTABLE
+        message = f"{problem.message}; {problem.remedy}"
+        self.end(Event.FAILED, problem.name, message, exit_code=code)
 
     def _delay_after(self, times: int) -> float:
         longest = self.rules.longest_retry_seconds

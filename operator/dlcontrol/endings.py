@@ -6,13 +6,16 @@ from typing import NamedTuple
 from dlcontrol.records import Status
 from dlcontrol.scene import Seat
 from dlcore.model import Job
-from dlwire.messages import Failure, Phase, Process, State
+from dlwire.messages import Failure, Phase, Problem, Process, State
 
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
 """Why processes could not be started at all; the message says what was not found."""
 LONGEST_EXCEPTION = 200
+NOT_FOUND, NOT_EXECUTABLE = "CommandNotFound", "CommandNotExecutable"
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
+"""As a shell tells of a command that it cannot run."""
 KILLED = frozenset({"OutOfMemory"})
 """Why the kernel killed one that was; a signal alone would not say it."""
 
@@ -69,6 +72,12 @@ def ended_well(seats: Iterable[Seat]) -> list[Seat]:
         for seat in seats
         if seat.state is not None and seat.state.released and seat.phase is Phase.EXITED
     ]
+
+
+def find_missing_command(failed: Sequence[Seat]) -> Problem | None:
+    """The problem of a command that is not there, or that cannot be executed."""
+    problems = (problem for state in _states(failed) for problem in state.problems)
+    return next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
 
 
 def describe_failure(failed: Sequence[Seat]) -> str:

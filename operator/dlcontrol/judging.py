@@ -24,6 +24,7 @@ from dlcontrol.endings import (
     describe_end,
     describe_failure,
     ended_well,
+    find_missing_command,
 )
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
@@ -273,7 +274,12 @@ class _Judge(Case):
         if not failed or self.latest.generation <= self.status.broken:
             return False
         self.status = replace(self.status, broken=self.latest.generation, exit_code=code_of(failed))
-        self.fail(describe_failure(failed))
+        missing = find_missing_command(failed)
+        if missing is None:
+            self.fail(describe_failure(failed))
+        else:
+            # Whatever is started again finds as little, so that the user hears of it at once.
+            self.end_without_command(missing)
         return True
 
     def _stands_still(self) -> bool:

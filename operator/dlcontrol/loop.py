@@ -521,7 +521,12 @@ class Controller:
         return min(times)
 
 
-_DISPLACED = {CauseCode.NODE_LOST, CauseCode.SPEC_CHANGED, CauseCode.TWO_MASTERS}
+_DISPLACED = {
+    CauseCode.NODE_LOST,
+    CauseCode.GPUS_GONE,
+    CauseCode.SPEC_CHANGED,
+    CauseCode.TWO_MASTERS,
+}
 
 
 def _displaces(step: Step) -> bool:

@@ -101,9 +101,9 @@ class Entry:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether it has lost its node, and would go on with what it had there."""
+        """Whether it has lost its node or GPUs, and would go on with what it had there."""
         cause = self.status.cause
-        was_lost = cause is not None and cause.code is CauseCode.NODE_LOST
+        was_lost = cause is not None and cause.code in (CauseCode.NODE_LOST, CauseCode.GPUS_GONE)
         return was_lost and self.status.placement is None and not self.is_wanted_gone
 
 

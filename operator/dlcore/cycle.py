@@ -196,7 +196,8 @@ def find_ending(
         if state.job.suspend:
             ending[state.id] = Cause(CauseCode.SUSPENDED)
         elif not cluster.has(placement):
-            ending[state.id] = Cause(CauseCode.NODE_LOST)
+            are_there = all(node in cluster.devices for node in placement.nodes)
+            ending[state.id] = Cause(CauseCode.GPUS_GONE if are_there else CauseCode.NODE_LOST)
         elif state.gang > placement.shape.gpus and Law.WHOLE_GANG not in policy.breaks:
             # Left over from another policy; with this one it would stay incomplete for ever.
             ending[state.id] = Cause(CauseCode.GANG_INCOMPLETE, gpus=state.gang)

@@ -168,6 +168,9 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}{_worth(cause)}",
     CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it{_worth(cause)}",
     CauseCode.SUSPENDED: lambda _: "it is suspended, until spec.suspend is false again",
+    CauseCode.GPUS_GONE: lambda _: (
+        "the node has fewer GPUs now, and some that it had are not among them"
+    ),
     CauseCode.NODE_LOST: lambda _: "a node that it ran on was lost",
     CauseCode.SPEC_CHANGED: lambda _: "its spec does not allow these GPUs any longer",
     CauseCode.TWO_MASTERS: lambda cause: f"{_named(cause.job)} was found to have a GPU of its own",

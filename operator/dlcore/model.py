@@ -322,6 +322,7 @@ class CauseCode(StrEnum):
     OUTRANKED = "Outranked"
     SUSPENDED = "Suspended"
     NODE_LOST = "NodeLost"
+    GPUS_GONE = "GPUsGone"
     SPEC_CHANGED = "SpecChanged"
     TWO_MASTERS = "TwoMasters"
     # Why it gives some away, or waits.
@@ -344,6 +345,7 @@ OWN_REASONS = frozenset(
     {
         CauseCode.SUSPENDED,
         CauseCode.NODE_LOST,
+        CauseCode.GPUS_GONE,
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
         CauseCode.NAMESPACE_LIMIT,

@@ -16,6 +16,7 @@ import click
 from dlctl.backends import Backend, BackendError, Complaint, Json, NotThere
 from dlctl.changing import change_job, describe_changes, insist_on_living
 from dlctl.choosing import output_option, with_backend
+from dlctl.completing import complete_files
 from dlctl.jobviews import JobView, full_name
 from dlctl.messages import say
 from dlctl.sources import Source, WrongJobs, check, iter_sources, refuse, tell
@@ -24,7 +25,7 @@ from dlctl.sources import Source, WrongJobs, check, iter_sources, refuse, tell
 class Wish(NamedTuple):
     """A job as its file has it, beside the one that is there."""
 
-    place: str
+    source: Source
     name: str
     document: Json
     there: Json | None
@@ -51,7 +52,7 @@ def merge(there: Json, wanted: Mapping[str, Any]) -> Json:
 
 
 @click.command("apply")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
 @click.option("--dry-run", is_flag=True, help="Only say what would be submitted and changed.")
 @output_option("name")
 @with_backend
@@ -82,7 +83,7 @@ def _look(backend: Backend, sources: Sequence[Source]) -> list[Wish]:
         name, there = full_name(document), None
         with suppress(NotThere):
             there = backend.get_job(name)
-        wishes.append(Wish(source.place, name, document, there))
+        wishes.append(Wish(source, name, document, there))
     return wishes
 
 
@@ -94,7 +95,7 @@ def _try_all(backend: Backend, wishes: Sequence[Wish]) -> None:
             _try(backend, wish)
         except BackendError as error:
             found = error.complaints or (Complaint(0, f"{wish.name}: {error}"),)
-            lines += [f"{wish.place}: {each.line}" for each in found]
+            lines += [f"{wish.source.at(each.path)}: {each.line}" for each in found]
     if lines:
         raise WrongJobs(lines)
 
@@ -113,7 +114,7 @@ def _create(backend: Backend, wishes: Sequence[Wish]) -> None:
     try:
         created = backend.create_jobs([wish.document for wish in wishes])
     except BackendError as error:
-        refuse(error, [wish.place for wish in wishes])
+        refuse(error, [wish.source for wish in wishes])
         raise
     for notice in created.notices:
         say(f"note: {notice}")

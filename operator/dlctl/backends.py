@@ -19,6 +19,8 @@ class Complaint(NamedTuple):
     """Its number."""
     line: str
     """The problem: field, what is wrong, remedy."""
+    path: str = ""
+    """Where in the document the field is."""
 
 
 class BackendError(Exception):

@@ -186,7 +186,7 @@ def with_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def chosen(**given: Any) -> Any:
-        place, rest = _place_of(given)
+        place, rest = place_of(given)
         return function(place=place, **rest)
 
     for option in reversed((*_OPTIONS, _EVERYWHERE)):
@@ -197,7 +197,7 @@ def with_place(function: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callable[..., Any]:
     @wraps(function)
     def chosen(**given: Any) -> Any:
-        place, rest = _place_of(given)
+        place, rest = place_of(given)
         with opened(place) as backend:
             return function(backend, **rest)
 
@@ -206,7 +206,7 @@ def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callabl
     return chosen
 
 
-def _place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
+def place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
     """Tell what of the options of a verb says of the place, and what is the verb's."""
     named = {each.name for each in fields(Place)}
     said = {name: value for name, value in given.items() if name in named}
@@ -231,7 +231,7 @@ def complete_jobs(
 ) -> list[CompletionItem]:
     """Complete the names of jobs. Where nobody answers there is nothing to complete."""
     try:
-        with opened(_place_of(ctx.params)[0]) as backend:
+        with opened(place_of(ctx.params)[0]) as backend:
             items, home = backend.list_jobs().items, backend.home
     except (BackendError, click.UsageError):
         return []

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from dlcore import policies
 from dlctl import arguments, comparisons, leaderboard, printing, writing
 from dlctl.bars import Bar, progress_bar
+from dlctl.completing import complete_policies
 from dlctl.forms import to_json
 from dlctl.messages import INTERRUPTED, say
 from dlctl.scenarios import CLUSTER, OUTPUT, PART, PICTURES, SPEEDS, take_scenario, takes
@@ -69,6 +70,7 @@ class Display:
     "--policy",
     "policies",
     type=arguments.read_contestant,
+    shell_complete=complete_policies,
     multiple=True,
     metavar="NAME",
     help="A policy, with options, or FILE.py:Class, as for `dljob simulate`; may be given several times.",

@@ -143,14 +143,13 @@ class _Editing:
         from dlsim.errors import BadInput  # noqa: PLC0415
 
         try:
-            found = [
-                each for each in yamlfiles.read(io.StringIO(text), "text") if each[1] is not None
-            ]
+            read = yamlfiles.read_placed(io.StringIO(text), "text")
         except BadInput as error:
             raise WrongJobs([str(error)]) from error
+        found = [each for each in read if each.content is not None]
         if len(found) != 1:
             raise WrongJobs([f"the text holds {len(found)} documents; leave exactly one"])
-        (wanted,) = check([Source("text", found[0][1])])
+        (wanted,) = check([Source("text", found[0].content, found[0].find_line)])
         if full_name(wanted) != full_name(self._base):
             raise WrongJobs(["metadata.name: a job cannot be renamed; submit another one"])
         return wanted

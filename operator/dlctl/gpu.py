@@ -7,6 +7,7 @@ import click
 from dlctl import texts
 from dlctl.backends import Backend, Json, NotThere
 from dlctl.choosing import output_option, with_backend
+from dlctl.completing import complete_gpus, complete_gpus_and_nodes
 from dlctl.forms import to_json
 from dlctl.jobviews import read_time
 
@@ -22,7 +23,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("which", nargs=-1, metavar="[NODE|NODE/NUMBER]…")
+@click.argument(
+    "which", nargs=-1, metavar="[NODE|NODE/NUMBER]…", shell_complete=complete_gpus_and_nodes
+)
 @output_option("wide", "json")
 @with_backend
 def list_gpus(backend: Backend, *, which: tuple[str, ...], output: str | None) -> None:
@@ -95,7 +98,14 @@ class _Gpu(click.ParamType[tuple[str, int]]):
         return _read_gpu(str(value))
 
 
-_GPUS = click.argument("gpus", nargs=-1, required=True, type=_Gpu(), metavar="NODE/NUMBER…")
+_GPUS = click.argument(
+    "gpus",
+    nargs=-1,
+    required=True,
+    type=_Gpu(),
+    metavar="NODE/NUMBER…",
+    shell_complete=complete_gpus,
+)
 
 
 @command.command("cordon")

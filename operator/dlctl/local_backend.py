@@ -25,6 +25,7 @@ from dlctl.backends import (
 )
 from dlctl.following import follow, read_lines
 from dlctl.jobviews import JobView, full_name
+from dlctl.messages import complain
 from dlctl.socket_client import SocketClient
 from dllocal import environments
 
@@ -33,6 +34,9 @@ WATCH_S = 25.0
 
 RETRY_S = 1.0
 """Where nobody answers any longer, it is asked again so often."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""What a shell returns for a command that is not there, or that cannot be executed."""
 
 WORKING_DIRECTORY = "dljob.io/working-directory"
 
@@ -159,10 +163,7 @@ class LocalBackend:
                 **_as_user(place.get("user", {})),
             )
         except OSError as error:
-            what = error.filename or command[0]
-            raise BackendError(
-                f"{what}: cannot be run ({error.strerror}); check the command"
-            ) from error
+            return _tell_not_run(command[0], place["folder"], error)
         # As a shell tells of a command that a signal has ended.
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
@@ -200,6 +201,17 @@ def _as_user(user: Json) -> dict[str, Any]:
 def _of_this_terminal() -> dict[str, str]:
     """What belongs to the terminal and not to the job, in whose environment a command runs."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+
+
+def _tell_not_run(command: str, folder: str, error: OSError) -> int:
+    """Say why a command was not run, and return what a shell would."""
+    if error.filename == folder:
+        raise BackendError(
+            f"{folder}: the folder of the job is not there ({error.strerror})"
+        ) from error
+    remedy = "check the command, and PATH" if "/" not in command else "check the command"
+    complain(f"{command}: cannot be run ({error.strerror}); {remedy}")
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def _job_list(answer: Json) -> JobList:

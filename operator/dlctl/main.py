@@ -19,7 +19,7 @@ import click
 
 from dlcore.problems import WrongDocument
 from dlctl.backends import BackendError
-from dlctl.messages import INTERRUPTED, say
+from dlctl.messages import INTERRUPTED, say, tell_lines
 from dlctl.verbs import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
@@ -92,6 +92,5 @@ def _refuse(error: Told, prog: str) -> int:
         verb = context.command_path if context is not None else prog
         say(f"{verb}: {' '.join(error.format_message().split())}")
         return error.exit_code
-    for line in error.lines() if isinstance(error, WrongDocument) else [str(error)]:
-        say(f"{prog}: {line}")
+    tell_lines(error.lines() if isinstance(error, WrongDocument) else [str(error)], prog)
     return 1

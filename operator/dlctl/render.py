@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlctl.backends import Json
+from dlctl.completing import complete_files
 from dlctl.forms import to_yaml
 from dlctl.messages import complain
 from dlctl.sources import WrongJobs, check, is_job, iter_sources
@@ -18,7 +19,7 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 @click.command("render")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
 @click.option(
     "--node", default="NODE", show_default=True, help="The node that the pod is to be on."
 )
@@ -57,7 +58,7 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
         except WrongDocument as wrong:
             status = 1
             for problem in wrong.problems:
-                complain(problem.line(source.place))
+                complain(problem.line(source.at(problem.path)))
     if status:
         return status
     click.echo("---\n".join(map(to_yaml, pods)), nl=False)

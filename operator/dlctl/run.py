@@ -182,7 +182,7 @@ def _show(backend: Backend, draft: Draft, output: str | None) -> int:
     try:
         preview(backend, [document], None)
     except BackendError as error:
-        refuse(error, ["run"])
+        refuse(error, [Source("run", document)])
     return 0
 
 
@@ -210,7 +210,7 @@ def _submit(backend: Backend, draft: Draft) -> Json:
             is_taken = any(each.line.startswith("metadata.name:") for each in error.complaints)
             if is_taken and not draft.name and attempt < ATTEMPTS - 1:
                 continue
-            refuse(error, ["run"])
+            refuse(error, [Source("run", document)])
             raise
         for notice in created.notices:
             say(f"note: {notice}")

@@ -20,6 +20,7 @@ from dlctl import arguments, printing, writing
 from dlctl import bound as bounding
 from dlctl.bars import progress_bar
 from dlctl.choosing import Place, opened, with_place
+from dlctl.completing import complete_policies
 from dlctl.messages import INTERRUPTED, say
 from dlctl.scenarios import (
     CASE,
@@ -70,6 +71,7 @@ class Options:
     "--policy",
     "policies",
     type=arguments.read_contestant,
+    shell_complete=complete_policies,
     multiple=True,
     default=("foresight",),
     show_default=True,

@@ -153,7 +153,8 @@ def _judge(status: int, content: bytes) -> dict[str, Any]:
     if status < 400:
         return document
     complaints = tuple(
-        Complaint(problem["document"], _line(problem)) for problem in document["problems"]
+        Complaint(problem["document"], _line(problem), problem["path"])
+        for problem in document["problems"]
     )
     kind = {404: NotThere, 409: Conflict}.get(status, BackendError)
     raise kind(document["error"], complaints)

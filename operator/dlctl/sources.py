@@ -3,12 +3,12 @@ The documents of job files, of the files in folders, and of standard input.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlctl.backends import BackendError, Json
-from dlctl.messages import complain
+from dlctl.messages import tell_lines
 
 KIND = "DLJob"
 STDIN = "-"
@@ -17,9 +17,19 @@ STDIN = "-"
 class Source(NamedTuple):
     """A document, and where it stands."""
 
-    place: str
-    """``FILE:LINE``."""
+    file: str
     document: Any
+    find_line: Callable[[str], int] | None = None
+    """The line of a field, by its path; ``None`` for what is in no file."""
+
+    @property
+    def place(self) -> str:
+        """``FILE:LINE`` of the document."""
+        return self.at("")
+
+    def at(self, path: str) -> str:
+        """``FILE:LINE`` of a field."""
+        return self.file if self.find_line is None else f"{self.file}:{self.find_line(path)}"
 
 
 class WrongJobs(Exception):
@@ -36,16 +46,16 @@ def iter_sources(name: str) -> Iterator[Source]:
     from dlsim.errors import BadInput  # noqa: PLC0415
 
     if name == STDIN:
-        found = [("stdin", yamlfiles.read(sys.stdin, "stdin"))]
+        found = [("stdin", yamlfiles.read_placed(sys.stdin, "stdin"))]
     else:
         paths = yamlfiles.find_files(Path(name))
-        found = [(str(path), yamlfiles.load(path)) for path in paths]
+        found = [(str(path), yamlfiles.load_placed(path)) for path in paths]
     for file, documents in found:
-        there = [(line, content) for line, content in documents if content is not None]
+        there = [each for each in documents if each.content is not None]
         if not there:
             raise BadInput(file, "holds no DLJob", remedy="put at least one DLJob into it")
-        for line, content in there:
-            yield from _iter_items(Source(f"{file}:{line}", content))
+        for each in there:
+            yield from _iter_items(Source(file, each.content, each.find_line))
 
 
 def _iter_items(source: Source) -> Iterator[Source]:
@@ -53,10 +63,17 @@ def _iter_items(source: Source) -> Iterator[Source]:
     content = source.document
     if isinstance(content, dict) and content.get("kind") == "DLJobList":
         items = content.get("items")
-        for item in items if isinstance(items, list) else ():
-            yield Source(source.place, item)
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            yield Source(source.file, item, _below(source, f"items[{number}]"))
     else:
         yield source
+
+
+def _below(source: Source, prefix: str) -> Callable[[str], int] | None:
+    find = source.find_line
+    if find is None:
+        return None
+    return lambda path: find(f"{prefix}.{path}" if path else prefix)
 
 
 def is_job(source: Source) -> bool:
@@ -72,25 +89,24 @@ def check(sources: Sequence[Source]) -> list[Json]:
     lines: list[str] = []
     for source in sources:
         try:
-            jobfile.parse(source.document, source=source.place, require_template=True)
+            jobfile.parse(source.document, require_template=True)
         except jobfile.JobFileError as error:
-            lines += error.lines()
+            lines += [each.line(source.at(each.path)) for each in error.problems]
     if lines:
         raise WrongJobs(lines)
     return [source.document for source in sources]
 
 
-def refuse(error: BackendError, places: Sequence[str]) -> None:
+def refuse(error: BackendError, sources: Sequence[Source]) -> None:
     """Raise what a backend says of documents as what is wrong in their files; else as it is."""
     if not error.complaints:
         raise error
     raise WrongJobs(
-        [f"{places[each.document]}: {each.line}" for each in error.complaints]
+        [f"{sources[each.document].at(each.path)}: {each.line}" for each in error.complaints]
     ) from error
 
 
 def tell(wrong: WrongJobs) -> int:
     """Tell all that is wrong, and return the exit status."""
-    for line in wrong.lines:
-        complain(line)
+    tell_lines(wrong.lines)
     return 1

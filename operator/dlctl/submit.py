@@ -9,6 +9,7 @@ import click
 from dlctl import texts
 from dlctl.backends import Backend, BackendError, Json
 from dlctl.choosing import output_option, with_backend
+from dlctl.completing import complete_files
 from dlctl.forms import to_json, to_yaml
 from dlctl.jobviews import full_name
 from dlctl.messages import say
@@ -17,7 +18,7 @@ from dlctl.turns import describe_queue
 
 
 @click.command("submit")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -41,7 +42,7 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
             else:
                 _submit(backend, documents, output)
         except BackendError as error:
-            refuse(error, [source.place for source in sources])
+            refuse(error, sources)
     except WrongJobs as wrong:
         return tell(wrong)
     return 0

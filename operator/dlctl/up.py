@@ -29,6 +29,7 @@ from dlcore.contract import Policy
 from dlcore.model import Mechanism
 from dlctl import arguments, detaching, units
 from dlctl.choosing import STATE_HELP
+from dlctl.completing import complete_policies
 from dlctl.messages import say
 from dllocal import devices, gpu_choices
 from dllocal.devices import Supply
@@ -85,6 +86,7 @@ def _read_policy(text: str) -> str:
 @click.option(
     "--policy",
     type=_read_policy,
+    shell_complete=complete_policies,
     metavar="NAME",
     help="How GPUs are shared out; see dljob policies.",
 )

@@ -9,7 +9,7 @@ moves, if it trains for a target, stands in the annotation ``sim.dljob.io/learni
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ class Document:
     """A job as its file has it."""
 
     file: Path
-    line: int
+    find_line: Callable[[str], int]
+    """The line of a field, by its path."""
     job: Job
     annotations: Mapping[str, str]
 
     def error(self, message: str, *, field: str, remedy: str) -> BadInput:
         """Make the error that says so of this document."""
-        return BadInput(self.file, message, line=self.line, field=field, remedy=remedy)
+        return BadInput(self.file, message, line=self.find_line(field), field=field, remedy=remedy)
 
 
 def is_document(path: Path) -> bool:
@@ -54,7 +55,7 @@ def read_documents(path: Path) -> tuple[Document, ...]:
         twin = documents.setdefault(document.job.id, document)
         if twin is not document:
             raise document.error(
-                f"{document.job.id!r} is the job of {twin.file}:{twin.line} already",
+                f"{document.job.id!r} is the job of {twin.file}:{twin.find_line('')} already",
                 field="metadata.name",
                 remedy="give every job a name of its own",
             )
@@ -65,9 +66,10 @@ def read_documents(path: Path) -> tuple[Document, ...]:
 
 def _iter_documents(path: Path) -> Iterator[Document]:
     for file in yamlfiles.find_files(path):
-        for line, content in yamlfiles.load(file):
-            if content is not None:
-                document = Document(file, line, _parse(file, line, content), _annotations(content))
+        for each in yamlfiles.load_placed(file):
+            if each.content is not None:
+                job, annotations = _parse(file, each), _annotations(each.content)
+                document = Document(file, each.find_line, job, annotations)
                 _check_submission(document)
                 yield document
 
@@ -82,14 +84,18 @@ def _check_submission(document: Document) -> None:
         )
 
 
-def _parse(file: Path, line: int, content: object) -> Job:
+def _parse(file: Path, placed: yamlfiles.Placed) -> Job:
     try:
-        return jobfile.parse(content)
+        return jobfile.parse(placed.content)
     except jobfile.JobFileError as error:
         first, *others = error.problems
         more = f" (and {len(others)} more)" if others else ""
         raise BadInput(
-            file, first.message + more, line=line, field=first.path, remedy=first.remedy
+            file,
+            first.message + more,
+            line=placed.find_line(first.path),
+            field=first.path,
+            remedy=first.remedy,
         ) from error
 
 

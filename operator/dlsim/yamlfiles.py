@@ -7,14 +7,18 @@ What cannot be read is told with its file and line. Used for DLJob files, by the
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import yaml
 
+from dlcore.problems import join
 from dlsim.errors import BadInput
 from dlsim.tables import open_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
+
+MOST_FIELDS = 100_000
+"""A few anchors can make millions of fields out of nothing, in which no one looks for a line."""
 
 
 def find_files(path: Path) -> list[Path]:
@@ -31,11 +35,32 @@ def find_files(path: Path) -> list[Path]:
     return files
 
 
+class Placed(NamedTuple):
+    """A document, and where its fields stand."""
+
+    line: int
+    """On which it begins."""
+    content: Any
+    node: yaml.Node
+
+    def find_line(self, path: str) -> int:
+        """Find the line of a field, named as problems name it; of one that is missing, its parent's."""
+        lines = dict(_iter_lines(self.node))
+        while path and path not in lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return lines.get(path, self.line)
+
+
 def load(file: Path) -> list[tuple[int, Any]]:
     """Read the documents of a file, with the lines on which they begin."""
+    return [(each.line, each.content) for each in load_placed(file)]
+
+
+def load_placed(file: Path) -> list[Placed]:
+    """Read the documents of a file, with the lines of all their fields."""
     try:
         with open_text(file) as text:
-            return read(text, file)
+            return read_placed(text, file)
     except OSError as error:
         message = f"cannot be read ({error.strerror or error})"
         raise BadInput(file, message, remedy="check the path and its permissions") from error
@@ -43,8 +68,13 @@ def load(file: Path) -> list[tuple[int, Any]]:
 
 def read(text: IO[str], name: object) -> list[tuple[int, Any]]:
     """Read the documents of an open text, which bears this name in what is told of it."""
+    return [(each.line, each.content) for each in read_placed(text, name)]
+
+
+def read_placed(text: IO[str], name: object) -> list[Placed]:
+    """Do the same, with the lines of all their fields."""
     try:
-        return list(_construct(yaml.SafeLoader(text)))
+        return list(_construct(yaml.SafeLoader(text), name))
     except UnicodeDecodeError as error:
         raise BadInput(name, "is not UTF-8 text", remedy="save it as UTF-8") from error
     except yaml.YAMLError as error:
@@ -59,11 +89,61 @@ def read(text: IO[str], name: object) -> list[tuple[int, Any]]:
         raise BadInput(name, message, remedy="write dates in quotes, and nest less") from error
 
 
-def _construct(loader: yaml.SafeLoader) -> Iterator[tuple[int, Any]]:
+def _construct(loader: yaml.SafeLoader, name: object) -> Iterator[Placed]:
     try:
         while loader.check_node():
             node = loader.get_node()
             assert node is not None  # There is one, as was just checked.
-            yield node.start_mark.line + 1, loader.construct_document(node)
+            _refuse_double_keys(node, name)
+            yield Placed(_line(node), loader.construct_document(node), node)
     finally:
         loader.dispose()
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _refuse_double_keys(root: yaml.Node, name: object) -> None:
+    """Refuse a mapping that has a key twice, of which YAML would silently take the last one."""
+    stack, seen = [root], {id(root)}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, yaml.MappingNode):
+            _refuse_double_key(node, name)
+            inner = [value for _, value in node.value]
+        else:
+            inner = node.value if isinstance(node, yaml.SequenceNode) else []
+        # An anchor may contain itself, and is looked at once however often it is named.
+        new = [each for each in inner if id(each) not in seen]
+        seen.update(map(id, new))
+        stack.extend(new)
+
+
+def _refuse_double_key(node: yaml.MappingNode, name: object) -> None:
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        first = lines.get((key.tag, key.value))
+        if first is not None:
+            message = f'"{key.value}" is given twice, on lines {first} and {_line(key)}'
+            raise BadInput(name, message, line=_line(key), remedy="keep one of them")
+        lines[key.tag, key.value] = _line(key)
+
+
+def _iter_lines(root: yaml.Node) -> Iterator[tuple[str, int]]:
+    """Yield the path and the line of every field, as far as a person could have written them."""
+    stack, left = [("", root)], MOST_FIELDS
+    while stack and left:
+        left -= 1
+        path, node = stack.pop()
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                where = join(path, key.value)
+                yield where, _line(key)
+                stack.append((where, value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                yield f"{path}[{index}]", _line(value)
+                stack.append((f"{path}[{index}]", value))

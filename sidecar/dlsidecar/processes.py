@@ -58,6 +58,19 @@ def read_helper(name: str) -> str:
     return source.decode()
 
 
+LONGEST_PATH = 400
+"""Of a longer PATH only the beginning is shown."""
+
+
+def _not_found(name: str, env: Mapping[str, str], error: OSError) -> str:
+    """Say what was not found, and where it was looked for."""
+    if "/" in name:
+        return f"{name}: {error.strerror}"
+    path = env.get("PATH", "")
+    shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+    return f"{name}: not found in PATH ({shown})"
+
+
 def start(
     command: Sequence[str],
     *,
@@ -95,7 +108,7 @@ def start(
             preexec_fn=None if parent == 1 else prepare,  # noqa: PLW1509 - it takes no lock
         )
     except FileNotFoundError as error:
-        raise CannotStart("CommandNotFound", f"{command[0]}: {error.strerror}") from error
+        raise CannotStart("CommandNotFound", _not_found(command[0], env, error)) from error
     except PermissionError as error:
         raise CannotStart("CommandNotExecutable", f"{command[0]}: {error.strerror}") from error
     except BlockingIOError as error:

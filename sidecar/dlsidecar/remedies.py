@@ -20,7 +20,8 @@ REMEDIES = {
     "CheckpointsNotTrusted": "let checkpoint.complete name a sign that is written last (a marker, a"
     " rename); another sign is trusted again",
     "CommandNotExecutable": "make the command executable, or name its interpreter",
-    "CommandNotFound": "give a command that exists in the image, with its full path",
+    "CommandNotFound": "give a command that exists where the job runs, with its full path, or put its"
+    " folder into PATH",
     "DiskFull": "make room where the output is written",
     "ExpressionGivenUp": "look at what the expressions cost on the lines that the training prints",
     "ExpressionInvalid": "correct the expression; it is one of Python's `re`",

@@ -360,10 +360,20 @@ def test_a_job_whose_attempts_are_used_up_has_failed():
     assert once.message == "it failed once; the last time rank 0 exited with status 1"
 
 
-def test_a_command_that_is_not_there_is_told_as_such():
-    problem = Problem("CommandNotFound", "train.py: No such file or directory")
+@pytest.mark.parametrize(
+    ("name", "code"), [("CommandNotFound", 127), ("CommandNotExecutable", 126)]
+)
+def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):
+    problem = Problem(name, "trian.py: not found in PATH (/bin)", "give its full path")
     state = after(run(3, 0), StartFailed(1, problem), Gone(1))
-    assert judged(alone(state)).message.startswith("train.py: No such file or directory; attempt 2")
+    said = verdict(alone(state, limits=Limits(backoff_limit=3)))
+    assert (said.status.phase, said.status.exit_code) == (Phase.FAILED, code)
+    assert said.status.message == "trian.py: not found in PATH (/bin); give its full path"
+    assert (said.news[-1].reason, said.news[-1].warning) == (name, True)
+    # What may be otherwise at the next attempt is tried again.
+    busy = Problem("TooManyProcesses", "train.py: Resource temporarily unavailable")
+    state = after(run(3, 0), StartFailed(1, busy), Gone(1))
+    assert "; attempt 2 of 4 in" in judged(alone(state)).message
 
 
 def test_one_crash_is_counted_once():

@@ -128,12 +128,19 @@ def test_a_policy_without_shares_stops_everybody_in_vain_and_so_nobody():
     assert make_steps(make_snapshot(make_cluster(n1=1), old), {}) == []
 
 
-@pytest.mark.parametrize("cluster", [make_cluster(n2=4), make_cluster(n1=1, n2=4)])
-def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster):
+@pytest.mark.parametrize(
+    ("cluster", "code"),
+    [
+        (make_cluster(n2=4), CauseCode.NODE_LOST),
+        # No node was lost where a node has fewer GPUs than before.
+        (make_cluster(n1=1, n2=4), CauseCode.GPUS_GONE),
+    ],
+)
+def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster, code):
     old = make_state("old", holds={"n1": (0, 1), "n2": (0,)}, options=(3,))
     policy, plan = ask(make_snapshot(cluster, old, make_state("new", options=(4,))))
     assert policy.running == []
-    assert plan.steps[0] == Stop("old", old.placement, Cause(CauseCode.NODE_LOST))
+    assert plan.steps[0] == Stop("old", old.placement, Cause(code))
 
 
 def test_what_is_left_of_a_lost_jobs_gpus_can_be_given_in_the_same_plan():

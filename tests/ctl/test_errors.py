@@ -126,7 +126,7 @@ def test_a_job_file_is_told_what_is_wrong_with_it_line_by_line(dljob, folder):
     )
     result = dljob("simulate", "bad.yaml")
     assert (result.status, result.stdout) == (1, "")
-    assert "bad.yaml:1: spec.gpus.options[0]: 0 is not a positive number" in result.stderr
+    assert "bad.yaml:4: spec.gpus.options[0]: 0 is not a positive number" in result.stderr
     assert all(line.startswith("dljob: ") for line in result.stderr.splitlines())
 
 
@@ -425,9 +425,9 @@ spec: {{gpus: {{options: [1]}}, training: {{iterations: {iterations}}}}}
 @pytest.mark.parametrize(
     ("at", "iterations", "told"),
     [
-        ("1e300", 10, "jobs.yaml:1: metadata.annotations"),
-        ("9" * 300, 10, "jobs.yaml:1: metadata.annotations"),
-        ("0", 10**18, "jobs.yaml:1: spec.training.iterations: "),
+        ("1e300", 10, "jobs.yaml:3: metadata.annotations"),
+        ("9" * 300, 10, "jobs.yaml:3: metadata.annotations"),
+        ("0", 10**18, "jobs.yaml:4: spec.training.iterations: "),
         ("0", 10**12, "jobs: job x would train for "),
     ],
 )

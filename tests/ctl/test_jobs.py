@@ -466,8 +466,17 @@ def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
 
 def test_a_command_that_cannot_be_run_is_told(busy):
     result = busy("exec", "runs", "--", "no-such-command")
-    assert result.stderr == (
-        "dljob: no-such-command: cannot be run (No such file or directory); check the command\n"
+    assert (result.status, result.stderr) == (
+        127,
+        (
+            "dljob: no-such-command: cannot be run (No such file or directory); check the command, and"
+            " PATH\n"
+        ),
+    )
+    result = busy("exec", "runs", "--", "/etc/passwd")
+    assert (result.status, result.stderr) == (
+        126,
+        "dljob: /etc/passwd: cannot be run (Permission denied); check the command\n",
     )
     assert busy("exec", "waits", "--", "true").stderr.startswith("dljob: waits has no GPUs now (Q")
     assert busy("exec", "runs", "--node", "n2", "--", "true").stderr == (

@@ -98,7 +98,7 @@ def test_a_name_that_is_taken_is_refused_with_both_ways_out(played):
     result = played("submit", path)
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == (
-        f'dljob: {path}:1: metadata.name: "a" is a job already (Submitted);'
+        f'dljob: {path}:4: metadata.name: "a" is a job already (Submitted);'
         " choose another name, or remove that one first: dljob cancel a\n"
     )
     assert played(

@@ -78,6 +78,14 @@ def test_exit_codes_and_signals_are_told(drive, token, code, expected):
     assert names == ["Ready", "Started", "RankEnded", "Gone"]
 
 
+def test_a_command_that_is_in_no_folder_of_path_is_told_with_path(drive, token):
+    driver = drive(command=["no-such-command-anywhere", token])
+    driver.start()
+    failed = driver.wait_for("StartFailed")
+    assert "no-such-command-anywhere: not found in PATH (/" in str(failed["problem"])
+    driver.wait_for("Gone")
+
+
 def test_a_command_that_does_not_exist_is_named(drive, token):
     driver = drive(command=["/nonexistent/python", token])
     driver.start()

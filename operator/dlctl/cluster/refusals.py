@@ -96,10 +96,11 @@ def _missing(error: Rejected, address: str) -> BackendError:
 
 def complaints(error: Rejected, number: int = 0) -> list[Complaint]:
     """List what is wrong with a document that was handed in, the one with this number."""
-    return [Complaint(number, line) for line in _iter_lines(error)]
+    return [Complaint(number, line, path) for path, line in _iter_lines(error)]
 
 
-def _iter_lines(error: Rejected) -> Iterator[str]:
+def _iter_lines(error: Rejected) -> Iterator[tuple[str, str]]:
+    """Yield the field and what is wrong with it."""
     name = error.details.get("name", "")
     if error.status == INVALID and error.causes:
         for cause in error.causes:
@@ -107,17 +108,24 @@ def _iter_lines(error: Rejected) -> Iterator[str]:
                 continue
             said = one_line(_VALUE.sub("", cause.get("message", "")))
             # Rules that concern several fields are told of the whole of them.
-            yield f"{cause['field']}: {said}" if cause.get("field") else said
+            field = str(cause.get("field") or "")
+            yield field, f"{field}: {said}" if field else said
     elif error.reason == "AlreadyExists":
         yield (
-            f'metadata.name: "{name}" is a job already; choose another name, or remove that one'
-            f" first: dljob cancel {name}"
+            "metadata.name",
+            (
+                f'metadata.name: "{name}" is a job already; choose another name, or remove that one'
+                f" first: dljob cancel {name}"
+            ),
         )
     else:
         for field in dict.fromkeys(_UNKNOWN_FIELD.findall(str(error))):
             yield (
-                f"{field}: the DLJob that is installed there does not know this field; install it"
-                f" anew ({INSTALL}), or leave the field out"
+                field,
+                (
+                    f"{field}: the DLJob that is installed there does not know this field; install it"
+                    f" anew ({INSTALL}), or leave the field out"
+                ),
             )
 
 

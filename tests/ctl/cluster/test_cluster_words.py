@@ -209,14 +209,14 @@ def test_each_rule_that_is_broken_is_a_line_of_its_own():
     ]
     lines = complaints(Rejected(422, {"message": "all", "details": {"causes": causes}}), 3)
     assert [tuple(line) for line in lines] == [
-        (3, "spec.gpus: give options; or a range"),
-        (3, "spec.priority: must be an integer"),
+        (3, "spec.gpus: give options; or a range", "spec.gpus"),
+        (3, "spec.priority: must be an integer", "spec.priority"),
     ]
 
 
 def test_a_field_that_an_older_definition_does_not_know_is_told():
     message = 'strict decoding error: unknown field "spec.new", unknown field "spec.other"'
-    lines = [line for _, line in complaints(Rejected(400, {"message": message}))]
+    lines = [found.line for found in complaints(Rejected(400, {"message": message}))]
     assert [line.split(":")[0] for line in lines] == ["spec.new", "spec.other"]
     assert "kubectl apply -k manifests/install" in lines[0]
 

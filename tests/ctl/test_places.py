@@ -1,0 +1,147 @@
+"""Errors name the line of the field, keys are given once, many errors are counted, shells complete."""
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from dlcore import policies
+from dlctl.main import cli
+from dlctl.messages import MOST_LINES
+from tests.local.stages import job_document
+
+WRONG = """\
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata:
+  name: wrong
+spec:
+  gpus:
+    options:
+    - 1
+    - 0
+  training:
+    iterations: 10
+  priority: high
+  progress:
+    log: step (?P<iteration>[0-9]+)
+  template:
+    spec:
+      containers:
+      - name: trainer
+        command: python train.py
+---
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: second}
+spec:
+  gpus: {options: [1], watts: 3}
+  progress: {log: 'step (?P<iteration>[0-9]+)'}
+  template: {spec: {containers: [{name: trainer, command: [x]}]}}
+"""
+
+
+def lines_of(result):
+    """Each line with what it says first, from what is told."""
+    told = [line.split(": ") for line in result.stderr.splitlines()]
+    return [(int(place.rpartition(":")[2]), field) for _, place, field, *_ in told]
+
+
+def test_each_error_names_the_line_of_its_field(played):
+    path = played.folder / "wrong.yaml"
+    path.write_text(WRONG, encoding="utf-8")
+    for verb in (["submit"], ["submit", "--dry-run"], ["apply"], ["render"]):
+        words = (*verb, path)
+        result = played(*words) if verb != ["render"] else played._dljob(*words)
+        assert lines_of(result) == [
+            (9, "spec.gpus.options[1]"),
+            (12, "spec.priority"),
+            (19, "spec.template.spec.containers[0].command"),
+            (25, "spec.gpus.watts"),
+            # What is missing has the line of what it is missing in.
+            (24, "spec.training"),
+        ], verb
+
+
+def test_what_only_the_server_knows_has_its_line_too(played):
+    document = job_document("a")
+    document["spec"]["template"]["spec"]["volumes"] = [{"name": "data"}]
+    path = played.file(document)
+    text = path.read_text(encoding="utf-8").splitlines()
+    line = next(n for n, each in enumerate(text, start=1) if "volumes" in each)
+    assert lines_of(played("submit", path)) == [(line, "spec.template.spec.volumes")]
+    played.submit("b")
+    path = played.file(job_document("b", training={"iterations": 5}))
+    text = path.read_text(encoding="utf-8").splitlines()
+    line = next(n for n, each in enumerate(text, start=1) if "iterations: 5" in each)
+    assert lines_of(played("apply", path)) == [(line, "spec.training.iterations")]
+
+
+def test_of_a_list_the_line_is_that_of_the_item(played):
+    document = {"kind": "DLJobList", "items": [job_document("a"), job_document("b", priority="x")]}
+    path = played.file(document)
+    text = path.read_text(encoding="utf-8").splitlines()
+    line = next(n for n, each in enumerate(text, start=1) if "priority: x" in each)
+    assert lines_of(played("submit", path)) == [(line, "spec.priority")]
+
+
+def test_the_simulator_names_the_line_of_the_field_as_well(played):
+    path = played.folder / "wrong.yaml"
+    path.write_text(WRONG, encoding="utf-8")
+    result = played._dljob("simulate", path, "--gpus", 4)
+    assert f"{path}:9: spec.gpus.options[1]: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\nb: 2\na: 3\n", ':3: "a" is given twice, on lines 1 and 3; keep one of them'),
+        ("x:\n- {k: 1, k: 2}\n", ':2: "k" is given twice, on lines 2 and 2; keep one of them'),
+        ("a: 1\n---\nb: &b {c: 1}\nd: *b\nb: 2\n", ':5: "b" is given twice, on lines 3 and 5'),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_with_both_lines(played, text, told):
+    path = played.folder / "twice.yaml"
+    path.write_text(text, encoding="utf-8")
+    result = played("submit", path)
+    assert result.status == 1
+    assert f"{path}{told}" in result.stderr
+
+
+def test_an_anchor_that_contains_itself_is_refused_and_not_followed_for_ever(played):
+    path = played.folder / "loop.yaml"
+    path.write_text("a: &a {b: *a}\n", encoding="utf-8")
+    assert played("submit", path).status == 1
+
+
+def test_of_many_errors_some_are_told_and_the_rest_is_counted(played):
+    path = played.file(*(job_document(f"j{n}", priority="x") for n in range(450)))
+    told = played("submit", path).stderr.splitlines()
+    assert len(told) == MOST_LINES + 1
+    assert told[-1] == f"dljob: and {450 - MOST_LINES} more problems; mend these first"
+
+
+def complete(played, *words, incomplete=""):
+    shell = ShellComplete(cli, {}, "dljob", "_DLJOB_COMPLETE")
+    found = shell.get_completions([*words, "--state", str(played.up.root)], incomplete)
+    return [(each.value, each.type) for each in found]
+
+
+def test_shells_complete_files_policies_gpus_and_jobs(played):
+    played.submit("bert", "resnet")
+    for verb in ("submit", "apply", "render"):
+        shell = ShellComplete(cli, {}, "dljob", "_DLJOB_COMPLETE")
+        assert [each.type for each in shell.get_completions([verb], "jo")] == ["file"]
+    assert complete(played, "gpu", "cordon", incomplete="n1/") == [
+        (f"n1/{n}", "plain") for n in range(4)
+    ]
+    assert ("n1", "plain") in complete(played, "gpu", "list")
+    shell = ShellComplete(cli, {}, "dljob", "_DLJOB_COMPLETE")
+    for verb in ("simulate", "compare", "up"):
+        names = [each.value for each in shell.get_completions([verb, "--policy"], "")]
+        assert names == list(policies.NAMES)
+    for verb in ("why", "cancel", "set", "wait", "edit", "logs"):
+        assert complete(played, verb, incomplete="be") == [("bert", "plain")], verb
+
+
+def test_what_is_away_completes_nothing(dljob, tmp_path):
+    shell = ShellComplete(cli, {}, "dljob", "_DLJOB_COMPLETE")
+    assert shell.get_completions(["gpu", "cordon", "--state", str(tmp_path)], "") == []
