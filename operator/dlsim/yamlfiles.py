@@ -17,9 +17,6 @@ from dlsim.tables import open_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
-MOST_FIELDS = 100_000
-"""A few anchors can make millions of fields out of nothing, in which no one looks for a line."""
-
 
 def find_files(path: Path) -> list[Path]:
     """Name the files of a folder in order, or the file itself."""
@@ -133,17 +130,21 @@ def _refuse_double_key(node: yaml.MappingNode, name: object) -> None:
 
 
 def _iter_lines(root: yaml.Node) -> Iterator[tuple[str, int]]:
-    """Yield the path and the line of every field, as far as a person could have written them."""
-    stack, left = [("", root)], MOST_FIELDS
-    while stack and left:
-        left -= 1
+    """Yield the path and the line of every field; what an anchor repeats is told where it is written."""
+    stack, seen = [("", root)], {id(root)}
+    while stack:
         path, node = stack.pop()
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                where = join(path, key.value)
-                yield where, _line(key)
+        for where, line, value in _iter_fields(path, node):
+            yield where, line
+            if id(value) not in seen:
+                seen.add(id(value))
                 stack.append((where, value))
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                yield f"{path}[{index}]", _line(value)
-                stack.append((f"{path}[{index}]", value))
+
+
+def _iter_fields(path: str, node: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield join(path, key.value), _line(key), value
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield f"{path}[{index}]", _line(value), value

@@ -1,7 +1,6 @@
 """``dljob render``: what a job's pods would be, for people to read before they apply it."""
 
 import copy
-
 import re
 
 import pytest

@@ -40,7 +40,7 @@ def test_the_real_command_refuses_a_wrong_file_and_leaves_no_job_behind(played):
     result = run_apart("submit", path, "--state", played.up.root)
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr.splitlines()[0] == (
-        f"dljob: {path}:2: spec.gpus.options[0]: 0.5 is not a whole number;"
+        f"dljob: {path}:6: spec.gpus.options[0]: 0.5 is not a whole number;"
         " give a whole number from 1 to 16,384"
     )
     assert names(played) == []
@@ -63,11 +63,10 @@ def test_where_one_of_several_is_wrong_none_is_submitted(played):
     result = played("submit", path)
     assert result.status == 1
     lines = result.stderr.splitlines()
-    starts = [
-        number for number, line in enumerate(path.read_text().splitlines(), 1) if "apiV" in line
-    ]
-    assert lines[0].startswith(f"dljob: {path}:{starts[1]}: spec.gpus.options[0]: 0 is not")
-    assert lines[1].startswith(f"dljob: {path}:{starts[2]}: spec.priority: ")
+    text = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    zero, high = (n for n, line in text if line.strip() in ("- 0", "priority: high"))
+    assert lines[0].startswith(f"dljob: {path}:{zero}: spec.gpus.options[0]: 0 is not")
+    assert lines[1].startswith(f"dljob: {path}:{high}: spec.priority: ")
     assert names(played) == []
 
 
