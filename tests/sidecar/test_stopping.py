@@ -65,7 +65,8 @@ def test_a_signal_confirmed_by_a_line_of_the_log(drive, tmp_path):
 @pytest.mark.parametrize("is_tailed", [True, False])
 def test_one_that_ends_with_the_word_that_confirms_has_saved(drive, tmp_path, is_tailed):
     say = "signal.signal(10, lambda *_: (print('saved', flush=True), os._exit(0)))"
-    code = f"import os, signal, time; {say}; print('ready', flush=True); time.sleep(1000)"
+    # In one piece: an unbuffered print writes the end of its line apart, and the signal may come between.
+    code = f"import os, signal, time; {say}; os.write(1, b'ready\\n'); time.sleep(1000)"
     saving = {"signal": "SIGUSR1", "confirm": "log", "confirm_log": "^saved"}
     output = tmp_path / "output"
     output.touch()
