@@ -452,7 +452,7 @@ def gpus(ask):
 
 
 def test_every_gpu_is_shown_with_who_has_it_and_why_nobody_may(ask, up):
-    ask.submit(job_document("a"), job_document("b"))
+    ask.submit(job_document("a", framework="pytorch", processes="perGpu"), job_document("b"))
     up.do(lambda stage: stage.give("a", {"n1": (1, 2)}))
     assert ask("PUT", "/v1/nodes/n1/gpus/0/cordon", {"reason": "too hot"}).status == 200
     there = gpus(ask)
