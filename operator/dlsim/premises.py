@@ -71,10 +71,12 @@ def _tell_changes(workload: Workload, setting: Setting) -> str:
     how = "in place" if in_place else "by recreating its pods"
     measured = any(profile.costs is not None for profile in workload.known.values())
     rest = " unless its profile holds measured costs" if measured else ""
-    return (
-        "every job saves a checkpoint when it is asked, so a change of GPUs loses no iteration; "
-        f"a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
-    )
+    saving = sum(traced.saves for traced in workload.jobs)
+    saves = "every job saves a checkpoint when it is asked, so a change of GPUs loses no iteration"
+    if saving < len(workload.jobs):
+        lossy = _of(len(workload.jobs) - saving, workload.jobs)
+        saves = f"{lossy} save no checkpoint, so a change of GPUs loses what they have done"
+    return f"{saves}; a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
 
 
 def _tell_failures(setting: Setting) -> Iterator[str]:

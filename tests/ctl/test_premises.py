@@ -1,9 +1,13 @@
 """What a simulation assumed is part of its result: below the table, in JSON and beside each job."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 
+from dlsim.clusters import fill_nodes
+from dlsim.premises import list_premises
+from dlsim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER, run_apart
 
 ITP = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,iterations\n"
@@ -101,3 +105,13 @@ def test_lines_are_no_wider_than_the_terminal(folder):
     told = run_apart("simulate", "five.csv", "--gpus", 8, cwd=folder).stdout
     _, _, below = told.partition("\nAssumed:\n")
     assert max(map(len, below.splitlines())) <= 140
+
+
+def test_jobs_that_save_nothing_are_counted(folder):
+    scenario = Scenario(trace=folder / "five.csv", machines=fill_nodes(8))
+    setting = build_setting(scenario)
+    workload = read_workload(scenario, setting)
+    first, *others = workload.jobs
+    lossy = replace(workload, jobs=(replace(first, saves=False), *others))
+    told = "\n".join(list_premises(lossy, setting))
+    assert "1 of 5 jobs save no checkpoint, so a change of GPUs loses what they have done" in told
