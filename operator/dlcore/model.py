@@ -362,6 +362,7 @@ DEMANDS = frozenset(
     {
         CauseCode.SUSPENDED,
         CauseCode.NODE_LOST,
+        CauseCode.GPUS_GONE,
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
         CauseCode.GANG_INCOMPLETE,

@@ -143,6 +143,13 @@ def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster, 
     assert plan.steps[0] == Stop("old", old.placement, Cause(code))
 
 
+def test_a_job_without_a_checkpoint_is_stopped_where_its_gpus_are_gone():
+    old = make_state("old", holds={"n1": (0, 1)}, options=(2,), unsaved_from=0.0)
+    for cluster, code in ((make_cluster(n2=2), "NodeLost"), (make_cluster(n1=1), "GPUsGone")):
+        _, plan = ask(make_snapshot(cluster, old))
+        assert plan.steps[0] == Stop("old", old.placement, Cause(CauseCode(code)))
+
+
 def test_what_is_left_of_a_lost_jobs_gpus_can_be_given_in_the_same_plan():
     old = make_state("old", holds={"n1": (0, 1), "n2": (0,)}, options=(3,))
     snapshot = make_snapshot(make_cluster(n2=1), old, make_state("new", options=(1,)))
