@@ -433,7 +433,7 @@ def test_a_job_that_no_sound_plan_is_made_for_is_set_aside_alone():
         assert has_begun(government, good, other)
         condition = status(government, bad).condition(ConditionType.SET_ASIDE)
         assert condition.status
-        assert "allowed-shape: bad: cannot run on 2 GPUs" in condition.message
+        assert "job bad cannot run on 2 GPUs" in condition.message
         assert status(government, bad).placement is None
         for job in (good, other):
             assert status(government, job).condition(ConditionType.SET_ASIDE) is None
