@@ -259,7 +259,7 @@ USAGE = {
     "--placement loose": "'--placement': 'loose' is not one of 'packed', 'counted'.",
     "--mechanism magic": "'--mechanism': 'magic' is not one of 'in-place', 'recreate'.",
     "--seed one": "'--seed': 'one' is not a valid integer range.",
-    "-o xml": "'-o' / '--output': 'xml' is not one of 'table', 'json', 'csv'.",
+    "-o xml": "'-o' / '--output': 'xml' is not one of 'table', 'wide', 'json', 'csv'.",
     "--plot five.csv": "'--plot': Directory 'five.csv' is a file.",
 }
 
