@@ -121,6 +121,7 @@ def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
         "shared": False,
         "timeoutSeconds": 60,
         "to": "leader",
+        "trusted": False,
     }
     assert (spec["priority"], spec["suspend"], spec["backoffLimit"]) == (0, False, 3)
 
