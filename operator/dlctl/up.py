@@ -25,6 +25,7 @@ from dlcontrol.opening import open_notebook
 from dlcontrol.platforms import Fenced
 from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
+from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import Mechanism
 from dlctl import arguments, detaching, units
@@ -53,8 +54,11 @@ KEPT_LOGS = 3
 
 
 def _read_policy(text: str) -> str:
-    """Check that there is such a policy; the text is what settings hold."""
-    arguments.read_contestant(text)
+    """Check that there is such a policy, no file of a user's; the text is what settings hold."""
+    try:
+        policies.read(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
     return text
 
 
@@ -331,9 +335,9 @@ def build_setup(
 
 def _make_policy(text: str) -> Policy:
     try:
-        return arguments.read_contestant(text).policy
-    except click.BadParameter as error:
-        raise click.ClickException(f"policy: {error.message}") from error
+        return policies.read(text)
+    except ValueError as error:
+        raise click.ClickException(f"policy: {error}") from error
 
 
 async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
