@@ -167,7 +167,6 @@ def command(
     if detach or output:
         click.echo(_written(created, output, name), nl=False)
         return 0
-    say(f"{name} submitted; Ctrl-C asks whether to leave it running or to cancel it")
     return _attend(backend, name)
 
 
@@ -233,6 +232,8 @@ def _free_name(backend: Backend, name: str) -> str:
 def _attend(backend: Backend, name: str) -> int:
     """Show what the job writes until it ends or its user leaves; return the exit status."""
     try:
+        # Said here, because Ctrl-C may be pressed as soon as it can be read.
+        say(f"{name} submitted; Ctrl-C asks whether to leave it running or to cancel it")
         _await_turn(backend, name)
         _print_logs(backend, name)
         return _tell_end(backend, name)

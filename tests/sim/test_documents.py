@@ -167,9 +167,9 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path, text, words):
     expect_error(tmp_path, text, words)
 
 
-def test_the_line_is_that_of_the_document(tmp_path):
+def test_the_line_is_that_of_the_field_in_its_document(tmp_path):
     text = job("one") + "---" + job("two", 0, ("kind: DLJob", "kind: Pod"))
-    assert expect_error(tmp_path, text, "kind").line == 12
+    assert expect_error(tmp_path, text, "kind").line == 13
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):
