@@ -6,6 +6,7 @@ place has in common. :mod:`dlctl.local_backend` asks the ``dljob up`` of this ma
 :mod:`dlctl.cluster.backend` the API server of a Kubernetes cluster.
 """
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -71,6 +72,15 @@ class Plan(NamedTuple):
     """Whether it says of all other jobs what becomes of them."""
 
 
+class Keeping(enum.Enum):
+    """What becomes of the checkpoints in a job's own folder when the job is cancelled."""
+
+    USUAL = ""
+    """They are removed, but those of a Completed job are kept."""
+    KEEP = "keepCheckpoints"
+    REMOVE = "removeCheckpoints"
+
+
 class LogQuery(NamedTuple):
     """Which output is asked for."""
 
@@ -120,8 +130,12 @@ class Backend(Protocol):
     def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
         """Give a job another spec; :class:`Conflict` if it is not the one that was read."""
 
-    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
-        """End a job and forget it, and its own checkpoints unless they are to be kept."""
+    @property
+    def removes_checkpoints(self) -> bool:
+        """Whether a job's own folder of checkpoints can go with the job."""
+
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:
+        """End a job and forget it; ``checkpoints`` of the answer says where they are and whether they stay."""
 
     def preview(self, documents: Sequence[Json]) -> Plan:
         """Tell what would be decided if these were submitted now."""

@@ -18,6 +18,7 @@ from dlctl.backends import (
     Created,
     JobList,
     Json,
+    Keeping,
     LogLine,
     LogQuery,
     NotThere,
@@ -45,6 +46,7 @@ class LocalBackend:
     """Asks at a socket."""
 
     look_seconds = 1.0
+    removes_checkpoints = True
 
     def __init__(self, socket: Path, *, or_else: str = "") -> None:
         self._client = SocketClient(socket, or_else=or_else)
@@ -101,8 +103,8 @@ class LocalBackend:
         query = {"dryRun": "true"} if dry_run else None
         return self._client.ask("PUT", parts, query=query, body=document)
 
-    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:
-        query = {"keepCheckpoints": "true"} if keep_checkpoints else None
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:
+        query = {checkpoints.value: "true"} if checkpoints.value else None
         return self._client.ask("DELETE", ("jobs", self._named(name)), query=query)
 
     def preview(self, documents: Sequence[Json]) -> Plan:

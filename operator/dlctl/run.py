@@ -23,6 +23,7 @@ from dlctl.logs import Printer
 from dlctl.messages import say
 from dlctl.sources import Source, WrongJobs, check, refuse, tell
 from dlctl.spans import read_span_option
+from dlctl.steer import cancel_job
 from dlctl.submit import preview
 
 LOOK_S = 0.3
@@ -290,8 +291,7 @@ def _tell_end(backend: Backend, name: str) -> int:
 def _leave(backend: Backend, name: str) -> int:
     """Ask what is to become of the job, and do it."""
     if sys.stdin.isatty() and _wants_to_cancel(name):
-        backend.delete_job(name)
-        say(f"{name} cancelled")
+        say(f"{name} {cancel_job(backend, name)}")
         return INTERRUPTED
     say(f"{name} goes on: dljob logs -f {name} shows what it writes, dljob cancel {name} ends it")
     return INTERRUPTED

@@ -31,11 +31,17 @@ class Selection(NamedTuple):
     """Whether nothing is asked."""
 
     def find(
-        self, backend: Backend, verb: str, *, applies: Callable[[JobView], bool] = lambda _: True
+        self,
+        backend: Backend,
+        verb: str,
+        *,
+        applies: Callable[[JobView], bool] = lambda _: True,
+        warning: str = "",
     ) -> tuple[str, ...]:
         """
         Name the jobs that are meant; of labels and ``--all``, those that the verb applies to.
 
+        The ``warning`` says, before the question, what else the answer yes does.
         Raises :class:`click.Abort` if the user does not want that.
         """
         self._check_usage()
@@ -48,7 +54,7 @@ class Selection(NamedTuple):
             where = "with these labels " if self.selector else ""
             say(f"There is no job {where}to {verb}.")
         elif not self.is_sure:
-            _ask(verb, chosen)
+            _ask(verb, chosen, warning)
         return chosen
 
     def _check_usage(self) -> None:
@@ -59,7 +65,7 @@ class Selection(NamedTuple):
         raise click.UsageError("no job is named; give names, --selector LABELS or --all")
 
 
-def _ask(verb: str, names: tuple[str, ...]) -> None:
+def _ask(verb: str, names: tuple[str, ...], warning: str) -> None:
     shown = ", ".join(names[:MOST_NAMED])
     others = len(names) - MOST_NAMED
     more = f" and {others} others" if others > 0 else ""
@@ -69,6 +75,8 @@ def _ask(verb: str, names: tuple[str, ...]) -> None:
             f"this would {verb} {count} ({shown}{more}), and standard input is no terminal to ask"
             " at; confirm it with --yes"
         )
+    if warning:
+        say(warning)
     if not click.confirm(f"{verb.capitalize()} {count} ({shown}{more})?", err=True):
         say("Nothing is changed.")
         raise click.exceptions.Exit(1)

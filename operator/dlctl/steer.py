@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from dlctl.backends import Away, Backend, BackendError, Json, NotThere
+from dlctl.backends import Away, Backend, BackendError, Json, Keeping, NotThere
 from dlctl.changing import change_job
 from dlctl.choosing import with_backend
 from dlctl.jobviews import CANCELLING, JobView
@@ -15,6 +15,13 @@ from dlctl.messages import complain
 from dlctl.selecting import Selection, with_selection
 
 LOOK_S = 0.3
+
+_WARNINGS = {
+    Keeping.USUAL: "The checkpoints in their own folders are removed with them (--keep-checkpoints keeps them);"
+    " those of Completed jobs are kept.",
+    Keeping.KEEP: "Their checkpoints are kept.",
+    Keeping.REMOVE: "The checkpoints in their own folders are removed with them, also those of Completed jobs.",
+}
 
 
 @click.command("suspend")
@@ -51,17 +58,39 @@ def resume(backend: Backend, *, selection: Selection) -> int:
     is_flag=True,
     help="Keep the job's own folder of checkpoints; a job of the same name goes on from there.",
 )
+@click.option(
+    "--remove-checkpoints",
+    is_flag=True,
+    help="Remove that folder also where the job is Completed, with the model that it has trained.",
+)
 @with_backend
-def cancel(backend: Backend, *, selection: Selection, wait: bool, keep_checkpoints: bool) -> int:
+def cancel(
+    backend: Backend,
+    *,
+    selection: Selection,
+    wait: bool,
+    keep_checkpoints: bool,
+    remove_checkpoints: bool,
+) -> int:
     """
     End jobs, without saving them, and forget them and their logs.
 
     On one machine the checkpoints in a job's own folder ($DLJOB_CHECKPOINT_DIR) are removed with it,
-    unless you keep them. Elsewhere, and on a cluster, checkpoints stay where they are.
+    unless you keep them; those of a Completed job are kept, unless you remove them. Elsewhere, and on
+    a cluster, checkpoints stay where they are. As long as a job is Cancelling, cancel it again with
+    --keep-checkpoints to keep them after all.
     """
-    names = selection.find(backend, "cancel", applies=lambda job: job.phase != CANCELLING)
-    keep = keep_checkpoints
-    status = for_each(names, lambda name: _cancel(backend, name, keep_checkpoints=keep))
+    if keep_checkpoints and remove_checkpoints:
+        raise click.UsageError("--keep-checkpoints and --remove-checkpoints exclude each other")
+    keeping = Keeping.KEEP if keep_checkpoints else Keeping.USUAL
+    keeping = Keeping.REMOVE if remove_checkpoints else keeping
+    names = selection.find(
+        backend,
+        "cancel",
+        applies=lambda job: keep_checkpoints or job.phase != CANCELLING,
+        warning=_WARNINGS[keeping] if backend.removes_checkpoints else "",
+    )
+    status = for_each(names, lambda name: cancel_job(backend, name, keeping))
     if wait:
         _wait_until_gone(backend, names)
     return status
@@ -92,9 +121,13 @@ def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
     return "suspended" if suspended else "resumed"
 
 
-def _cancel(backend: Backend, name: str, *, keep_checkpoints: bool) -> str:
-    backend.delete_job(name, keep_checkpoints=keep_checkpoints)
-    return "cancelled"
+def cancel_job(backend: Backend, name: str, keeping: Keeping = Keeping.USUAL) -> str:
+    """Cancel a job; return what to tell of it, and of its checkpoints where the place knows of any."""
+    fate = backend.delete_job(name, checkpoints=keeping).get("checkpoints")
+    if not fate:
+        return "cancelled"
+    what = f"are kept in {fate['path']}" if fate["kept"] else "are removed"
+    return f"cancelled; its checkpoints {what}"
 
 
 def _wait_until_gone(backend: Backend, names: Iterable[str]) -> None:

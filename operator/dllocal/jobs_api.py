@@ -21,7 +21,7 @@ from dlcontrol.launching import has_own_folder
 from dlcontrol.platforms import Entry
 from dlcore import jobfile
 from dlcore.jobschema import KIND
-from dlcore.model import Job, JobId
+from dlcore.model import Job, JobId, Phase
 from dlcore.problems import Problem
 from dllocal import environments, labels, leftovers, showing, trainers, turns
 from dllocal.access import Access
@@ -240,13 +240,34 @@ class JobsApi:
         return web.json_response(self._document(changed))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """End a job and forget it; with ``keepCheckpoints`` its own folder of checkpoints stays."""
+        """
+        End a job and forget it, and say what becomes of its checkpoints.
+
+        Its own folder of them is removed, unless ``keepCheckpoints`` is asked for or the job is Completed: what
+        that has trained is removed by ``removeCheckpoints`` alone.
+        """
         entry = self._find(request)
-        if not entry.cancelled:
-            keeps = request.query.get("keepCheckpoints", "false") != "false"
-            self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
-            self._stage.wake()
-        return web.json_response(self._document(self._find(request)), status=202)
+        is_done = entry.status.phase is Phase.COMPLETED
+        keeps = _is_asked(request, "keepCheckpoints") or (
+            is_done and not _is_asked(request, "removeCheckpoints")
+        )
+        self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
+        self._stage.wake()
+        fate = self._fate_of_checkpoints(entry.job)
+        document = {
+            **self._document(self._find(request)),
+            **({"checkpoints": fate} if fate else {}),
+        }
+        return web.json_response(document, status=202)
+
+    def _fate_of_checkpoints(self, job: Job) -> Json:
+        """Say where the checkpoints of a cancelled job are, and whether they stay; empty without any."""
+        if not has_own_folder(job):
+            return {"path": job.checkpoint.path, "kept": True}
+        folder = self._stage.folders.checkpoints(job.id)
+        if not folder.is_dir():
+            return {}
+        return {"path": str(folder), "kept": self._registry.keeps_checkpoints(job.id)}
 
     async def plan(self, request: web.Request) -> web.Response:
         """Say what would be decided now if these jobs were submitted, and at whose expense."""
@@ -413,6 +434,10 @@ def _as_written(document: Mapping[str, Any]) -> Json:
 
 def _user_of(submitter: Submitter) -> Json:
     return {"uid": submitter.uid, "gid": submitter.gid, "groups": list(submitter.groups)}
+
+
+def _is_asked(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "false") != "false"
 
 
 def _place_of(entry: Entry) -> dict[str, str]:

@@ -158,7 +158,13 @@ class Registry:
         return changed
 
     def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
-        """Let a job be removed as soon as nothing of it is left but, if so wished, its checkpoints."""
+        """
+        Let a job be removed as soon as nothing of it is left but, if so wished, its checkpoints.
+
+        A later request can still save the checkpoints, and no later one can give them up again.
+        """
+        if self._entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
+            return
         how = _CANCELLED_KEEPING if keep_checkpoints else _CANCELLED
         with self._transaction():
             self._db.execute("UPDATE jobs SET cancelled = ? WHERE name = ?", (how, job))

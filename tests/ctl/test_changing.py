@@ -72,6 +72,28 @@ def test_at_a_terminal_it_is_asked(several, answer, left):
     assert sum("cancelled" not in job["status"] for job in jobs) == left
 
 
+def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
+    folders = several.up.stage.folders
+    for name in ("a", "b"):
+        folders.checkpoints(name).mkdir(parents=True)
+    several.do("record", "b", phase=Phase.COMPLETED)
+    with Terminal("cancel", "--all", "--state", several.up.root, cwd=several.folder) as terminal:
+        terminal.until("Cancel 3 jobs (a, b, c)? [y/N]")
+        assert "those of Completed jobs are kept." in terminal.seen
+        terminal.type("n\n")
+        assert terminal.status() == 1
+    kept = f"b cancelled; its checkpoints are kept in {folders.checkpoints('b')}\n"
+    lines = f"a cancelled; its checkpoints are removed\n{kept}c cancelled\n"
+    assert several("cancel", "--all", "-y").stdout == lines
+
+    # What was a mistake can be mended while the job ends.
+    kept = f"a cancelled; its checkpoints are kept in {folders.checkpoints('a')}\n"
+    assert several("cancel", "a", "--keep-checkpoints").stdout == kept
+    assert several("cancel", "a", "--remove-checkpoints").stdout == kept
+    both = several("cancel", "a", "--keep-checkpoints", "--remove-checkpoints")
+    assert (both.status, "exclude each other" in both.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("words", [[], ["a", "--all"], ["a", "-l", "x"], ["--all", "-l", "x"]])
 def test_jobs_are_named_in_one_way(several, words):
     assert several("suspend", *words).status == 2

@@ -326,6 +326,48 @@ def test_a_cancelled_job_is_on_its_way_out_and_not_changed_any_more(ask, up):
     ask.submit(job_document("a"))
 
 
+def cancelled(ask, query=""):
+    answer = ask("DELETE", f"/v1/jobs/a{query}")
+    assert answer.status == 202, answer
+    return answer.json.get("checkpoints", {}).get("kept")
+
+
+def test_a_second_request_can_keep_the_checkpoints_and_none_gives_them_up_again(ask, up):
+    up.stage.folders.checkpoints("a").mkdir(parents=True)
+    ask.submit(job_document("a"))
+    requests = (
+        "",
+        "?removeCheckpoints=true",
+        "?keepCheckpoints=true",
+        "",
+        "?removeCheckpoints=true",
+    )
+    assert [cancelled(ask, query) for query in requests] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("phase", "query", "kept"),
+    [
+        (Phase.COMPLETED, "", True),
+        (Phase.COMPLETED, "?removeCheckpoints=true", False),
+        (Phase.FAILED, "", False),
+        (Phase.FAILED, "?keepCheckpoints=true", True),
+    ],
+)
+def test_what_a_completed_job_has_trained_is_only_removed_on_request(ask, up, phase, query, kept):
+    up.stage.folders.checkpoints("a").mkdir(parents=True)
+    ask.submit(job_document("a"))
+    up.do(lambda stage: stage.record("a", phase=phase))
+    assert cancelled(ask, query) is kept
+
+
+def test_a_cancelled_job_without_checkpoints_says_nothing_of_them_and_another_folder_stays(ask):
+    ask.submit(job_document("a"), job_document("b", checkpoint={"path": "/data/b"}))
+    assert cancelled(ask) is None
+    answer = ask("DELETE", "/v1/jobs/b").json
+    assert answer["checkpoints"] == {"path": "/data/b", "kept": True}
+
+
 # --- watching -----------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from dlctl.backends import (
     Created,
     JobList,
     Json,
+    Keeping,
     LogLine,
     LogQuery,
     NotThere,
@@ -49,6 +50,7 @@ class ClusterBackend:
     """Asks one API server, mostly about one namespace."""
 
     look_seconds = 5.0
+    removes_checkpoints = False
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class ClusterBackend:
             )
         )
 
-    def delete_job(self, name: str, *, keep_checkpoints: bool = False) -> Json:  # noqa: ARG002 - volumes outlive jobs
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:  # noqa: ARG002 - volumes outlive jobs
         document = self.get_job(name)
         metadata = document["metadata"]
         self._asker.ask(
