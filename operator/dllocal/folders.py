@@ -75,6 +75,11 @@ class Folders:
         """Where a job saves itself unless its file says otherwise; it may outlive the job."""
         return self.root / "checkpoints" / job.replace("/", "__")
 
+    def of_jobs(self) -> tuple[Path, ...]:
+        """Where there is a folder for each job, or may be."""
+        bases = (self.root / name for name in ("jobs", "checkpoints", "pods"))
+        return (*bases, self.sockets)
+
     def training_log(self, key: "PodKey") -> Path:
         """The output of the training on one node, over all its pods."""
         return self.job(key.job) / f"{key.node}.log"

@@ -24,7 +24,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from dlcore.profiles import Costs
 from dllocal import environments
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
+from dllocal.removing import Complain, Remover, to_the_log
 from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
 
@@ -95,14 +95,17 @@ class Pods:
         poll_seconds: float = POLL_SECONDS,
         release_seconds: float = RELEASE_SECONDS,
         origin: Callable[[JobId], Origin] = lambda _: Origin.here(),
+        complain: Complain = to_the_log,
     ) -> None:
-        """``origin`` says whose a job is, and its environment."""
+        """``origin`` says whose a job is, and its environment; ``complain`` takes what is not removed."""
         self._folders = folders
         self._poll_seconds = poll_seconds
         self._release_seconds = release_seconds
         self._virtual = virtual_gpus
         self._origin = origin
         self._watch = watch
+        self._remover = Remover(complain)
+        self._remover.sweep(folders.of_jobs())
         self._times = times
         self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
         self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
@@ -197,7 +200,7 @@ class Pods:
     def forget(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
         """Remove what is kept of pods that have ended, so that a namesake begins with nothing."""
         if not keep_checkpoints:
-            shutil.rmtree(self._folders.checkpoints(job), ignore_errors=True)
+            self._remover.remove(job, self._folders.checkpoints(job))
         if self._folders.shared:
             self._forget_shared(job)
             return
@@ -207,20 +210,14 @@ class Pods:
             socket = self._folders.pod_socket(PodKey(job, NodeName(node)), int(serial))
             for path in socket.parent.glob(f"{socket.name}*"):
                 path.unlink(missing_ok=True)
-        for path in sorted(job_folder.rglob("*"), reverse=True):
-            with contextlib.suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
-        with contextlib.suppress(OSError):
-            job_folder.rmdir()
+        self._remover.remove(job, job_folder)
 
     def _forget_shared(self, job: JobId) -> None:
         sockets = self._folders.sockets_of(job)
         self._watch.forget(sockets)
         pods = self._folders.pod(PodKey(job, NodeName("")), 0).parent
         for folder in (sockets, pods, self._folders.job(job)):
-            # It follows no link that a user may have made, whatever happens meanwhile.
-            assert shutil.rmtree.avoids_symlink_attacks
-            shutil.rmtree(folder, ignore_errors=True)
+            self._remover.remove(job, folder)
 
     # --- what is
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from dlcontrol.platforms import Fenced, PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
-from dlcore.model import GpuRef, Node
+from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
 from dllocal.devices import PATIENCE_S, RealGpus
@@ -39,6 +40,7 @@ from dllocal.machine import Machine
 from dllocal.occupancy import Ours
 from dllocal.pods import AT_ONCE, POLL_SECONDS, RELEASE_SECONDS, Pods, PodTimes
 from dllocal.registry import Registry
+from dllocal.removing import Complain, to_the_log
 from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
 from dllocal.watching import Watch
@@ -111,6 +113,7 @@ class Running:
             poll_seconds=setup.poll_seconds,
             release_seconds=setup.release_seconds,
             origin=self.registry.origin,
+            complain=self._tell_not_removed(),
         )
         self._insist_on_kind()
         self._insist_on_nodes(setup.nodes())
@@ -310,6 +313,20 @@ class Running:
 
     def _look(self) -> None:
         self.controller.wake()
+
+    def _tell_not_removed(self) -> Complain:
+        """Return what tells users of a folder that is not removed, on whichever thread that is found."""
+        loop = asyncio.get_running_loop()
+
+        def complain(job: str, message: str) -> None:
+            tell = partial(self.events.add, JobId(job), "NotRemoved", message, warning=True)
+            try:
+                loop.call_soon_threadsafe(tell)
+            except RuntimeError:
+                # The controller has ended, and its events with it.
+                to_the_log(job, message)
+
+        return complain
 
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self.registry.entries.get(key.job)

@@ -174,7 +174,8 @@ def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
             there.signal(signal.SIGTERM)
             await there.until(PodPhase.ENDED)
             there.pods.forget(KEY.job)
-            assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+            assert not there.folders.job(KEY.job).exists()
+            assert [*there.folders.sockets.iterdir()] == []
             # The first pod of a namesake has the same number, and has never been up.
             there.pods.launch(there.entry, BOOKING)
             assert there.look().phase is PodPhase.PENDING
@@ -195,6 +196,27 @@ def test_a_pod_that_was_booked_and_never_launched_ends_when_it_is_removed(tmp_pa
             assert there.look().phase is PodPhase.ENDED
             assert not there.pods._children
             there.pods.forget(KEY.job)
+
+    live_through(story)
+
+
+def test_checkpoints_that_cannot_be_removed_are_told_of(tmp_path):
+    """Their job is forgotten all the same, and a namesake would go on from them."""
+    told: list[tuple[str, str]] = []
+
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            pods = Pods(
+                there.folders,
+                virtual_gpus=True,
+                watch=there.watch,
+                complain=lambda job, message: told.append((job, message)),
+            )
+            checkpoints = there.folders.checkpoints(KEY.job)
+            checkpoints.parent.write_text("is no folder")
+            pods.forget(KEY.job)
+            ((_, message),) = told
+            assert message.startswith(f"{checkpoints} cannot be removed (")
 
     live_through(story)
 
