@@ -8,6 +8,7 @@ this itself. The same snapshot and policy give the same plan.
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from dlcore import allotting, checking, keeping, placing, planning, rooms
 from dlcore.allotting import Allotted
@@ -39,48 +40,29 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     stop = find_ending(snapshot.running, cluster, policy)
     running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
-    shown, kept = snapshot, tuple(filter(keeping.keeps, running))
-    crowded: Queue[JobState] = Queue()
-    if kept:
-        shown = keeping.show_beside(snapshot, kept)
-        running = tuple(state for state in running if not keeping.keeps(state))
-        pending, crowded = _split_crowded(pending, shown.cluster, set_aside)
+    kept = tuple(filter(keeping.keeps, running))
 
-    attempts = ATTEMPTS
-    while True:
-        # 2. How many GPUs each shall have: the only step that differs between policies.
-        allotted = allotting.allot(running, pending, shown.limits)
-        decision = policy.allocate(show(shown, allotted, enough))
-        decision = fit_to_spec(decision, allotted.running)
-        decision = allotting.keep_within(decision, allotted, shown.limits)
-
-        # 3. Which GPUs these are.
-        new = decision.shares.keys() - {state.id for state in running}
-        newcomers = allotted.pending.select(new)
-        placed = placing.place(decision, running, tuple(newcomers.values()), shown.cluster)
-        vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
-        attempts -= 1
-        is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
-        if enough and decision.is_partial and (placed.unplaced or not is_partial):
-            # Who is started for those that are not may be among the others.
-            enough, attempts = 0, attempts + 1
-            continue
-        if not vain or not attempts:
-            break
-        # The policy counted on what cannot be, and others may use what it held back for them.
-        set_aside |= vain
-        pending = leave_out(pending, vain)
-    if kept:
-        settled = keeping.Settled(decision, placed, running, kept, tuple(newcomers.values()))
-        decision, placed = _outrank(settled, allotted, crowded, snapshot)
+    # 2. and 3. What each shall have; asked twice where the first answer costs a job its work.
+    shown = tuple(map(keeping.show_rigid, running)) if kept else running
+    made = _decide(snapshot, shown, pending, policy, enough)
+    if kept and keeping.find_lost(made.placed, kept):
+        made = _decide_beside(snapshot, running, pending, policy, enough=enough, wanted=made.placed)
+    decision, placed = made.decision, made.placed
 
     # 4. What has to be done for it.
-    set_aside = {**placed.unplaced, **set_aside, **allotted.set_aside}
+    set_aside = {**placed.unplaced, **set_aside, **made.set_aside}
     stopped = _name_causes(snapshot.running, placed, stop)
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
-    wait = None if is_partial else decision.wait
+    wait = None if made.is_partial else decision.wait
     steps = _take_steps(snapshot, placed, stopped, waits=waits, wait=wait, worths=decision.worths)
-    plan = Plan(steps, len(pending), decision.wake_at, decision.state, is_partial, decision.worths)
+    plan = Plan(
+        steps,
+        made.considered,
+        decision.wake_at,
+        decision.state,
+        made.is_partial,
+        decision.worths,
+    )
 
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, policy=policy.name, breaks=policy.breaks)
@@ -108,23 +90,95 @@ def _take_steps(
     )
 
 
-def _split_crowded(
-    pending: Queue[JobState], lent: Cluster, set_aside: dict[JobId, Cause]
-) -> tuple[Queue[JobState], Queue[JobState]]:
-    """Set the jobs aside that could run but for GPUs which other jobs keep; a policy would be lost."""
-    rest, found = find_runnable(pending, lent)
-    crowded = Queue.of(pending.select(found.keys()).values())
-    set_aside |= {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in crowded}
-    return rest, crowded
+class _Made(NamedTuple):
+    """What came of asking a policy."""
+
+    decision: Decision
+    placed: Placed
+    newcomers: tuple[JobState, ...]
+    """Those of the jobs that wait which have a share, as the policy was shown them."""
+    waiting: Queue[JobState]
+    """All of them that it was shown."""
+    set_aside: Mapping[JobId, Cause]
+    considered: int
+    is_partial: bool
 
 
-def _outrank(
-    settled: keeping.Settled, allotted: Allotted, crowded: Queue[JobState], snapshot: Snapshot
-) -> tuple[Decision, Placed]:
-    """Let a job of higher priority have what others keep, as far as limits allow that."""
-    # Who is beyond what its namespace may have is not among those that the policy was shown.
-    waiting = (*allotted.pending, *(() if snapshot.limits else crowded))
-    return keeping.outrank(settled, waiting, snapshot.cluster, snapshot.now)
+def _decide(
+    snapshot: Snapshot,
+    running: tuple[JobState, ...],
+    pending: Queue[JobState],
+    policy: Policy,
+    enough: int,
+) -> _Made:
+    """Ask the policy about these jobs, and place what it answers."""
+    vain_before: dict[JobId, Cause] = {}
+    attempts = ATTEMPTS
+    while True:
+        # 2. How many GPUs each shall have: the only step that differs between policies.
+        allotted = allotting.allot(running, pending, snapshot.limits)
+        decision = policy.allocate(show(snapshot, allotted, enough))
+        decision = fit_to_spec(decision, allotted.running)
+        decision = allotting.keep_within(decision, allotted, snapshot.limits)
+
+        # 3. Which GPUs these are.
+        new = decision.shares.keys() - {state.id for state in running}
+        newcomers = allotted.pending.select(new)
+        placed = placing.place(decision, running, tuple(newcomers.values()), snapshot.cluster)
+        vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
+        attempts -= 1
+        is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
+        if enough and decision.is_partial and (placed.unplaced or not is_partial):
+            # Who is started for those that are not may be among the others.
+            enough, attempts = 0, attempts + 1
+            continue
+        if not vain or not attempts:
+            break
+        # The policy counted on what cannot be, and others may use what it held back for them.
+        vain_before |= vain
+        pending = leave_out(pending, vain)
+    return _Made(
+        decision,
+        placed,
+        tuple(newcomers.values()),
+        allotted.pending,
+        {**vain_before, **allotted.set_aside},
+        len(pending),
+        is_partial,
+    )
+
+
+def _decide_beside(
+    snapshot: Snapshot,
+    running: tuple[JobState, ...],
+    pending: Queue[JobState],
+    policy: Policy,
+    *,
+    enough: int,
+    wanted: Placed,
+) -> _Made:
+    """
+    Ask the policy once more without the jobs that keep their GPUs, because it would stop some.
+
+    Where it wanted their GPUs for a job of higher priority, that job has them all the same.
+    """
+    kept = tuple(filter(keeping.keeps, running))
+    others = tuple(state for state in running if not keeping.keeps(state))
+    shown = keeping.show_beside(snapshot, kept)
+    # Who has room but for what others keep is set aside, because a policy would be lost.
+    rest, found = find_runnable(pending, shown.cluster)
+    entitled = allotting.allot(others, pending, shown.limits).pending
+    crowded = tuple(entitled.select(found.keys()).values())
+    behind = keeping.hold_back(rest, crowded, kept, snapshot.now)
+    made = _decide(shown, others, leave_out(rest, behind), policy, enough)
+    roomless = pending.select(found.keys()).values()
+    aside = {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in roomless}
+    made = made._replace(set_aside={**aside, **behind, **made.set_aside})
+
+    settled = keeping.Settled(made.decision, made.placed, others, kept, made.newcomers)
+    urgent = keeping.find_urgent((*made.waiting, *crowded), wanted, kept)
+    decision, placed = keeping.outrank(settled, urgent, snapshot)
+    return made._replace(decision=decision, placed=placed)
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:

@@ -1,12 +1,20 @@
 """
 Jobs whose work nothing saves keep their GPUs: the law ``work-kept``, seen to for all policies alike.
 
-Called by :func:`dlcore.cycle.schedule`. A policy is shown neither these jobs nor their GPUs, so that
-no policy has to think of them. They give their GPUs up where a law demands it (they are suspended,
-their node is lost, their spec changes), and to a job of higher priority that finds no room otherwise:
+Called by :func:`dlcore.cycle.schedule`. A policy is shown such a job with the one number of GPUs that
+it has. Where the answer leaves all of them what they have, it is taken as it is, so that the order of
+the policy holds: what a job first in the queue waits for is not given to those behind it. Only where
+the answer would cost one its work, the policy is asked once more and sees neither these jobs nor
+their GPUs. They give their GPUs up where a law demands it (they are suspended, their node is lost,
+their spec changes), and to a job of higher priority which the policy wanted to start at their cost:
 then those go whose stop loses least, and no more of them than that job needs.
+
+In that second answer a job that needs what others keep would be passed by newer jobs for ever. So
+those wait behind it once it has waited as long as the last of the kept jobs still takes. The GPUs
+that are idle for it are so for no longer than it has waited already.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +31,71 @@ _TURN = Cause(CauseCode.ITS_TURN)
 def keeps(state: JobState) -> bool:
     """Whether a job with GPUs keeps just these, because a change would lose its work."""
     return state.unsaved_from is not None and state.has_allowed_size
+
+
+def show_rigid(state: JobState) -> JobState:
+    """Show a job that keeps its GPUs as one that can run on just so many; another as it is."""
+    if not keeps(state) or state.placement is None:
+        return state
+    held = state.gang or state.placement.gpus
+    demand = replace(state.job.gpus, options=(held,), requested=held)
+    return replace(state, job=replace(state.job, gpus=demand))
+
+
+def find_lost(placed: Placed, kept: Iterable[JobState]) -> list[JobState]:
+    """Which of the kept jobs would lose their work by this."""
+    touched = {state.id for state in (*placed.changed, *placed.stopped)}
+    return [state for state in kept if state.id in touched]
+
+
+def find_urgent(
+    waiting: Iterable[JobState], wanted: Placed, kept: Iterable[JobState]
+) -> list[JobState]:
+    """
+    Of those that wait, the jobs for which the policy wanted to take GPUs of a lower priority.
+
+    ``wanted`` is what came of its first answer. A policy that leaves running jobs alone does so here.
+    """
+    lowest = min((state.job.priority for state in find_lost(wanted, kept)), default=None)
+    if lowest is None:
+        return []
+    return [s for s in waiting if s.id in wanted.wanted and s.job.priority > lowest]
+
+
+def hold_back(
+    pending: Iterable[JobState], crowded: Iterable[JobState], kept: Iterable[JobState], now: float
+) -> dict[JobId, Cause]:
+    """
+    Tell which jobs wait behind one that needs what others keep, and behind which.
+
+    Those that came later and have no higher priority, once it has waited as long as the kept jobs
+    still take.
+    """
+    left = max(_left(state, now) for state in kept)
+    ahead: dict[int, JobState] = {}
+    for state in crowded:
+        if now - state.job.submitted_at >= left:
+            first = ahead.get(state.job.priority, state)
+            ahead[state.job.priority] = min(first, state, key=lambda each: each.order)
+    if not ahead:
+        return {}
+    return {
+        state.id: Cause(CauseCode.BEHIND, first.id)
+        for state in pending
+        for first in [_first_ahead(state, ahead.values())]
+        if first is not None
+    }
+
+
+def _first_ahead(state: JobState, ahead: Iterable[JobState]) -> JobState | None:
+    priority, order = state.job.priority, state.order
+    there = (each for each in ahead if each.job.priority >= priority and each.order < order)
+    return min(there, key=lambda each: (-each.job.priority, each.order), default=None)
+
+
+def _left(state: JobState, now: float) -> float:
+    """How many seconds a job still takes; infinite where it does not train just now."""
+    return state.remaining_at(now) / state.speed if state.speed > 0.0 else math.inf
 
 
 def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
@@ -87,30 +160,28 @@ class Settled:
 
 
 def outrank(
-    settled: Settled, waiting: Iterable[JobState], cluster: Cluster, now: float
+    settled: Settled, urgent: Iterable[JobState], snapshot: Snapshot
 ) -> tuple[Decision, Placed]:
     """
-    Let the first job of those that wait have GPUs of kept jobs of a lower priority.
+    Let the first of these jobs that can have GPUs of kept jobs of a lower priority.
 
-    Everything stays as it was settled if none waits that is worth more than a kept one, or if it
-    would find no room even so.
+    Everything stays as it was settled if none of them would find room even so, or would be within
+    what its namespace may have.
     """
-    kept, unchanged = settled.kept, (settled.decision, settled.placed)
-    lowest = min(state.job.priority for state in kept)
+    cluster, now = snapshot.cluster, snapshot.now
     started = settled.placed.wanted.keys()
-    urgent = [s for s in waiting if s.job.priority > lowest and s.id not in started]
-    if not urgent:
-        return unchanged
-    first = min(urgent, key=lambda state: (-state.job.priority, state.order))
-    lower = sorted(
-        (state for state in kept if state.job.priority < first.job.priority),
-        key=lambda state: (state.job.priority, state.unsaved_at(now), -state.order),
-    )
-    room = Room(cluster, [s.placement for s in settled.placements() if s.placement is not None])
-    victims = _choose_victims(first, lower, room, cluster)
-    if not victims:
-        return unchanged
-    return _place_anew(settled, first, victims, cluster) or unchanged
+    waiting = (state for state in urgent if state.id not in started)
+    for first in sorted(waiting, key=lambda state: (-state.job.priority, state.order)):
+        lower = sorted(
+            (state for state in settled.kept if state.job.priority < first.job.priority),
+            key=lambda state: (state.job.priority, state.unsaved_at(now), -state.order),
+        )
+        room = Room(cluster, [s.placement for s in settled.placements() if s.placement is not None])
+        victims = _choose_victims(first, lower, room, cluster)
+        made = _place_anew(settled, first, victims, snapshot) if victims else None
+        if made is not None:
+            return made
+    return settled.decision, settled.placed
 
 
 def _choose_victims(
@@ -138,7 +209,7 @@ def _choose_victims(
 
 
 def _place_anew(
-    settled: Settled, first: JobState, victims: Collection[JobId], cluster: Cluster
+    settled: Settled, first: JobState, victims: Collection[JobId], snapshot: Snapshot
 ) -> tuple[Decision, Placed] | None:
     """Place what was decided once more, with this job in the place of its victims."""
     shares = dict(settled.decision.shares)
@@ -149,13 +220,26 @@ def _place_anew(
     decision = replace(settled.decision, shares=shares)
     newcomers = [state for state in settled.newcomers if state.id != first.id]
     everybody = tuple(sorted((*settled.running, *settled.kept), key=lambda state: state.order))
-    placed = placing.place(decision, everybody, (*newcomers, first), cluster)
+    placed = placing.place(decision, everybody, (*newcomers, first), snapshot.cluster)
     # Only this job may profit from what the victims give up.
     stopped = {ref for s in placed.stopped if s.id in victims for ref in _refs(s)}
     takers = {
         job for job, want in placed.wanted.items() if not stopped.isdisjoint(want.placement.refs())
     }
-    return (decision, placed) if takers == {first.id} else None
+    if takers != {first.id} or _is_beyond(settled, placed, first, snapshot.limits):
+        return None
+    return decision, placed
+
+
+def _is_beyond(settled: Settled, placed: Placed, first: JobState, limits: NamespaceLimits) -> bool:
+    """Whether its namespace would have more than it may with what was placed now."""
+    namespace = namespace_of(first.id)
+    limit = limits.gpus_of(namespace)
+    if limit is None:
+        return False
+    after = replace(settled, placed=placed, newcomers=(*settled.newcomers, first))
+    own = {state.id: state for state in after.placements() if namespace_of(state.id) == namespace}
+    return sum(max(s.gang, s.placement.gpus) for s in own.values() if s.placement) > limit
 
 
 def _refs(state: JobState) -> tuple[object, ...]:

@@ -46,12 +46,87 @@ def test_the_same_job_is_reshaped_where_a_checkpoint_saves_it():
     assert [type(step) for step in grown] == [Reshape]
 
 
-def test_a_job_that_fits_only_into_what_others_keep_waits_and_blocks_nobody():
-    wide = state("wide", options=(4,), order=1)
-    small = state("small", options=(1,), order=2)
-    made = plan(unsaved(), wide, small, policy="fifo")
-    assert [(step.job, type(step)) for step in made.steps] == [("small", Start), ("wide", Wait)]
-    assert made.steps[1].cause.code is CauseCode.NO_ROOM
+@pytest.mark.parametrize("name", ["fifo", "gang-fifo", "fjf"])
+def test_the_order_of_a_policy_holds_beside_a_job_that_keeps_its_gpus(name):
+    wide, small = state("wide", options=(4,), order=1), state("small", options=(1,), order=2)
+    saved = [
+        (s.job, type(s))
+        for s in plan(replace(unsaved(), unsaved_from=None), wide, small, policy=name).steps
+    ]
+    made = plan(unsaved(), wide, small, policy=name)
+    assert [(step.job, type(step)) for step in made.steps] == saved
+
+
+def trains(**known):
+    """A job that keeps two GPUs, and takes 60 s more."""
+    known.setdefault("holds", {"n0": (0, 1)})
+    return unsaved(speed=10.0, iterations_total=1000.0, observed_at=100.0, **known)
+
+
+def test_newer_jobs_pass_one_that_needs_what_others_keep_until_it_has_waited_long():
+    def waits_since(submitted):
+        rest = {"order": 1, "submitted_at": submitted, "iterations_total": 10.0}
+        wide = state("wide", options=(4,), **rest)
+        small = state("small", options=(1,), order=2, priority=0)
+        first = state("first", options=(1,), order=3, priority=1)
+        made = plan(trains(), wide, small, first, policy="srtf", now=100.0)
+        return {step.job: step for step in made.steps}
+
+    early = waits_since(50.0)
+    assert isinstance(early["small"], Start)
+    assert isinstance(early["first"], Start)
+    late = waits_since(30.0)
+    assert late["small"].cause.code is CauseCode.BEHIND
+    assert late["small"].cause.job == "wide"
+    assert late["wide"].cause.code is CauseCode.NO_ROOM
+    assert isinstance(late["first"], Start)
+
+
+LEAVE = ["fifo", "gang-fifo", "srtf", "srsf", "tiresias", "adaptive", "optimus", "ones"]
+TAKE = ["foresight", "max-min", "hdf", "lyra", "themis", "srtf-e"]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("name", LEAVE + TAKE)
+def test_only_a_policy_that_stops_a_lower_priority_stops_one_that_nothing_saves(name, saves):
+    old = unsaved(options=(4,), holds={"n0": (0, 1, 2, 3)})
+    first = state("first", options=(2,), order=1, priority=5)
+    done = steps(replace(old, unsaved_from=None) if saves else old, first, policy=name)
+    assert [type(step) for step in done] == ([Stop, Start] if name in TAKE else [])
+
+
+@pytest.mark.parametrize("limits", [{}, {"other": 100}, {"team": 9, "other": 1}])
+def test_limits_keep_a_higher_priority_from_nothing_that_they_allow(limits):
+    world = make_snapshot(
+        make_cluster(n0=8),
+        unsaved("team/old", options=(5,), holds={"n0": (0, 1, 2, 3, 4)}),
+        state("team/urgent", options=(4,), order=1, priority=10),
+        profiles=PROFILES,
+    )
+    done = schedule(
+        replace(world, limits=NamespaceLimits(max_gpus=limits)), policies.make("foresight")
+    ).steps
+    assert [(type(s), s.job) for s in done] == [(Stop, "team/old"), (Start, "team/urgent")]
+
+
+def test_a_job_beyond_its_namespace_takes_no_kept_gpus():
+    world = make_snapshot(
+        make_cluster(n0=8),
+        unsaved("other/old", options=(5,), holds={"n0": (0, 1, 2, 3, 4)}),
+        state("team/urgent", options=(4,), order=1, priority=10),
+        profiles=PROFILES,
+    )
+    limited = replace(world, limits=NamespaceLimits(max_gpus={"team": 3}))
+    made = schedule(limited, policies.make("foresight"))
+    assert [(type(s), s.cause.code) for s in made.steps] == [(Wait, CauseCode.NAMESPACE_LIMIT)]
+
+
+def test_one_that_finds_no_room_even_so_blocks_no_other_of_higher_priority():
+    peer = unsaved("peer", options=(2,), holds={"n0": (2, 3)}, order=1, priority=9)
+    huge = state("huge", options=(4,), order=2, priority=9, submitted_at=0.0)
+    small = state("small", options=(2,), order=3, priority=4)
+    done = steps(unsaved(options=(2,)), peer, huge, small, policy="foresight")
+    assert [(type(step), step.job) for step in done] == [(Stop, "old"), (Start, "small")]
 
 
 def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed():
@@ -61,7 +136,7 @@ def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed(
         unsaved("peer", holds={"n0": (4, 5)}, order=2, priority=5),
     ]
     first = state("first", options=(2,), order=3, priority=5)
-    done = steps(*losers, first, gpus=6)
+    done = steps(*losers, first, gpus=6, policy="foresight")
     assert [(type(step), step.job) for step in done] == [(Stop, "short"), (Start, "first")]
     assert done[0].cause.code is CauseCode.OUTRANKED
     assert done[0].cause.job == "first"
@@ -71,7 +146,15 @@ def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed(
 
 def test_nobody_goes_for_a_job_that_would_find_no_room_even_so():
     first = state("first", options=(4,), order=1, priority=5)
-    assert steps(unsaved(), unsaved("peer", holds={"n0": (2, 3)}, priority=5, order=2), first) == []
+    assert (
+        steps(
+            unsaved(),
+            unsaved("peer", holds={"n0": (2, 3)}, priority=5, order=2),
+            first,
+            policy="foresight",
+        )
+        == []
+    )
 
 
 def test_a_law_ends_it_all_the_same():

@@ -12,9 +12,9 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim.records import Record
+from dlsim.records import Happening, Record
 from dlsim.world import Setting, World
-from tests.sim.worlds import COSTS, make_traced, make_workload
+from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
 NODES = (Node.of("n1", 4), Node.of("n2", 4))
 NAMES = [name for name in policies.NAMES if name != "kube-pods"]
@@ -66,3 +66,24 @@ def test_only_a_higher_priority_costs_a_job_its_work(policy):
         assert all(job.completed_at is not None for job in record.jobs)
         top = {t.job.id for t in make_history(seed, levels=2).jobs if t.job.priority == 1}
         assert all(job.redone == 0.0 for job in record.jobs if job.job in top)
+
+
+# Policies that start a job first in the queue soon, because they hold GPUs for it or stop others.
+TAKE_TURNS = ["fifo", "gang-fifo", "max-min", "srtf", "tiresias", "afs-l", "lyra", "themis"]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("policy", TAKE_TURNS)
+def test_a_stream_of_narrow_jobs_does_not_pass_a_wide_one_for_ever(policy, saves):
+    """Each hour one comes that trains for two hours and a half; the wide one needs all GPUs."""
+    hour = 3600.0
+    stream = [
+        make_traced(f"narrow-{n}", at=n * hour, iterations=2.5 * hour, options=(1,))
+        for n in range(30)
+    ]
+    wide = make_traced("wide", at=hour / 2, iterations=hour, options=(4,))
+    jobs = (replace(job, saves=saves) for job in (wide, *stream))
+    setting = Setting(nodes=NODES[:1], costs=COSTS, keeps_work=True)
+    record = World(make_workload(*jobs), setting, policies.make(policy)).play()
+    assert times_of(record, Happening.GRANTED, "wide")[0] < 6 * hour
+    assert lost(record) == 0.0
