@@ -7,11 +7,17 @@ on the way is :class:`Unreachable`, with one line that says why; whatever the Si
 is :class:`NotAccepted`. Nothing is tried twice here: that is :mod:`dlcontrol.sidecars`'s.
 """
 
+import errno
 import logging
+import os
+import socket
 import ssl
+import stat
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -139,6 +145,51 @@ def _stamp_of(file: Path) -> object:
     return status.st_ino, status.st_ctime_ns, status.st_size
 
 
+class OwnedConnector(aiohttp.UnixConnector):
+    """
+    Connections to a socket in a folder of a user, who may put anything in its place.
+
+    A link there would lead root, who may connect to all, to the SideCar of another user. So the kernel is
+    asked who listens, before a single byte is sent.
+    """
+
+    def __init__(self, path: str, owner: int, *, keepalive_timeout: float) -> None:
+        super().__init__(path, keepalive_timeout=keepalive_timeout)
+        self._owner = owner
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        self._insist(_is_socket(self.path), req, "it is no socket")
+        made = await super()._create_connection(req, traces, timeout)
+        transport = made.transport
+        listener = None if transport is None else _listener(transport.get_extra_info("socket"))
+        if listener != self._owner and transport is not None:
+            transport.abort()
+        why = f"user {listener} listens there, and the job is of user {self._owner}"
+        self._insist(listener == self._owner, req, why)
+        return made
+
+    def _insist(self, is_so: bool, request: Any, why: str) -> None:  # noqa: FBT001 - what is insisted on
+        if not is_so:
+            error = PermissionError(errno.EACCES, why)
+            raise aiohttp.ClientConnectorError(request.connection_key, error)
+
+
+def _is_socket(path: str) -> bool:
+    """Whether a socket is there, and no link to one; where nothing is, connecting says so."""
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return True
+
+
+def _listener(connection: Any) -> int:
+    """Ask the kernel which user had begun to listen at the other end."""
+    size = struct.calcsize("3i")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    uid: int = struct.unpack("3i", raw)[1]
+    return uid
+
+
 class Line:
     """
     The way to one SideCar, with connections of its own that are kept between requests.
@@ -154,13 +205,16 @@ class Line:
         self._settings = settings
         self._credentials = credentials
         connector: aiohttp.BaseConnector
+        keep = settings.keep_seconds
+        if address.socket and address.owner is not None:
+            connector = OwnedConnector(address.socket, address.owner, keepalive_timeout=keep)
+        elif address.socket:
+            connector = aiohttp.UnixConnector(address.socket, keepalive_timeout=keep)
+        else:
+            connector = aiohttp.TCPConnector(keepalive_timeout=keep)
         if address.socket:
-            connector = aiohttp.UnixConnector(
-                address.socket, keepalive_timeout=settings.keep_seconds
-            )
             self._base = f"http://sidecar/{codec.VERSION}"
         else:
-            connector = aiohttp.TCPConnector(keepalive_timeout=settings.keep_seconds)
             host = f"[{address.host}]" if ":" in address.host else address.host
             self._base = f"https://{host}:{address.port}/{codec.VERSION}"
         self._session = aiohttp.ClientSession(

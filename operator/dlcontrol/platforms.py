@@ -40,6 +40,8 @@ class Address(NamedTuple):
     port: int = 0
     name: str = ""
     """What its certificate must say."""
+    owner: int | None = None
+    """At a Unix socket, the only user whose SideCar is believed; ``None`` where there is one user."""
 
 
 class PodPhase(StrEnum):

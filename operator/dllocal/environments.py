@@ -26,6 +26,9 @@ Variables = Mapping[str, str]
 MOST_BYTES = 1 << 20
 """Longer environments cannot be given to a program under Linux with the usual limits."""
 
+LONGEST_PATH, LONGEST_NAME = 4096, 255
+"""In bytes: of Linux, and of its usual file systems."""
+
 REDACTED = "(redacted)"
 
 _OF_A_SESSION = re.compile(
@@ -167,32 +170,50 @@ def check(given: object) -> dict[str, str] | None:
     return record(given)
 
 
-def of_job(job: "Job", origin: Origin) -> dict[str, str]:
-    """Return the environment of a job, without what its file adds to it."""
+def of_job(job: "Job", origin: Origin, *, looks: bool = True) -> dict[str, str]:
+    """
+    Return the environment of a job, without what its file adds to it.
+
+    Unless it ``looks`` at files, it leaves out which virtual or conda environment an interpreter is of.
+    """
     variables = dict(origin.variables)
     if job.variables is not None:
         wanted = _NECESSARY | set(job.variables)
         variables = {name: value for name, value in variables.items() if name in wanted}
-    return _with_python(variables, Path(job.python)) if job.python else variables
+    return _with_python(variables, Path(job.python), looks=looks) if job.python else variables
 
 
-def _with_python(variables: dict[str, str], python: Path) -> dict[str, str]:
+def _with_python(variables: dict[str, str], python: Path, *, looks: bool) -> dict[str, str]:
     """Put an interpreter first on the path, with the virtual or conda environment that it is of."""
     folder = python.parent
     left = {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
     kept = {name: value for name, value in variables.items() if name not in left}
     kept["PATH"] = os.pathsep.join(filter(None, (str(folder), variables.get("PATH", ""))))
-    if (folder.parent / "pyvenv.cfg").exists():
+    if not looks:
+        return kept
+    # What cannot be looked at, because its name is too long or its folder closed, counts as absent.
+    if os.path.exists(folder.parent / "pyvenv.cfg"):  # noqa: PTH110 - Path.exists raises then
         kept["VIRTUAL_ENV"] = str(folder.parent)
-    elif (folder.parent / "conda-meta").exists():
+    elif os.path.exists(folder.parent / "conda-meta"):  # noqa: PTH110
         kept["CONDA_PREFIX"] = str(folder.parent)
     return kept
+
+
+def length_problems(job: "Job") -> Iterator[Problem]:
+    """Say what is wrong with paths of a job that no file can have, without a look at any file."""
+    paths = {"spec.environment.python": job.python, "spec.checkpoint.path": job.checkpoint.path}
+    for field_, path in paths.items():
+        parts = max(len(os.fsencode(part)) for part in path.split("/"))
+        if len(os.fsencode(path)) >= LONGEST_PATH or parts > LONGEST_NAME:
+            what = f"is longer than a path ({LONGEST_PATH - 1} bytes) or a name in it ({LONGEST_NAME}) can be"
+            yield Problem(field_, f"{path[:40]}...", what, "name a shorter path")
 
 
 def problems(job: "Job") -> Iterator[Problem]:
     """Everything that is wrong with the environment that a job names."""
     python, path = Path(job.python), "spec.environment.python"
-    if job.python and not (python.is_file() and os.access(python, os.X_OK)):
+    is_program = os.path.isfile(python) and os.access(python, os.X_OK)  # noqa: PTH113
+    if job.python and not is_program:
         remedy = "name the interpreter itself, such as /opt/envs/train/bin/python"
         yield Problem(path, job.python, f"{job.python} is no program here", remedy)
 

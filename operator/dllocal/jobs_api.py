@@ -208,6 +208,14 @@ class JobsApi:
                 {**showing.list_document(self._version(), items), "notices": notices}
             )
         origin = Origin.of(self._access.caller(request), await read_environment(request))
+        # Meanwhile others may have taken the names.
+        taken = [
+            Complaint(problem, number)
+            for number, each in enumerate(submissions)
+            for problem in self._taken(each.job.id, set())
+        ]
+        if taken:
+            raise Refused.because_of(taken)
         documents = [each.document for each in submissions]
         entries = self._registry.submit_all(documents, self._clock(), origin=origin)
         self._stage.wake()
@@ -217,13 +225,18 @@ class JobsApi:
 
     async def change(self, request: web.Request) -> web.Response:
         """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""
-        entry = self._find(request)
         document = await read_body(request)
+        # A body may take long. From here to the change nothing else happens, so that the entry stays true.
+        entry = self._find(request)
         # The change of a job must not make another user's of it.
         if isinstance(document.get("metadata"), dict):
             document["metadata"].update(_place_of(entry))
         job = parse(document, 0)
-        problems = [*jobfile.change_problems(entry.job, job), *trainers.problems_here(job)]
+        problems = [
+            *jobfile.change_problems(entry.job, job),
+            *trainers.problems_here(job),
+            *environments.length_problems(job),
+        ]
         if problems:
             raise Refused.because_of([Complaint(problem) for problem in problems])
         known = document["metadata"].get("generation", entry.spec_generation)
@@ -319,12 +332,17 @@ class JobsApi:
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             now=self._clock(),
             outlook=seen[2] if seen is not None else None,
-            environment=environments.of_job(entry.job, self._registry.origin(job)),
+            environment=self._environment(entry) if is_whole else {},
             queue=self._turns.document(job) if entry.status.placement is None else None,
         )
         if is_whole:
             return document
         return showing.outline(document, self._registry.origin(job).submitter.user)
+
+    def _environment(self, entry: Entry) -> environments.Variables:
+        # Root must not look at files for a user who may not, and needs none to show a job.
+        looks = not self._stage.shared
+        return environments.of_job(entry.job, self._registry.origin(entry.job.id), looks=looks)
 
     def _check(self, documents: list[Json]) -> list[_Submission]:
         """Refuse all of them for whatever is wrong with any."""
@@ -339,6 +357,7 @@ class JobsApi:
                 continue
             problems = [
                 *trainers.problems_here(job),
+                *environments.length_problems(job),
                 *(() if self._stage.shared else environments.problems(job)),
                 *self._taken(job.id, names),
             ]

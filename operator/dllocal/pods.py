@@ -224,7 +224,8 @@ class Pods:
     def _look_at(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         self._watch_sockets(key.job)
         socket = self._folders.pod_socket(key, booking.serial)
-        address = Address(socket=str(socket))
+        owner = self._origin(key.job).submitter.uid if self._folders.shared else None
+        address = Address(socket=str(socket), owner=owner)
         if not self._was_launched(key, booking):
             return Pod(key, PodPhase.PENDING)
         if self._is_alive(key, booking):
@@ -235,7 +236,8 @@ class Pods:
             # Without a socket it is about to end, which its last answers say better than we.
             is_up = self._has_ever_been_up(key, booking) and self._has_started(key, booking)
             return Pod(key, PodPhase.UP, address) if is_up else Pod(key, PodPhase.PENDING)
-        if socket.exists():
+        # Its user may have put anything in its place, also a link that cannot be followed.
+        if os.path.lexists(socket):
             return self._start_again(entry, key, booking)
         removed = (self._folders.pod(key, booking.serial) / "removed").exists()
         if removed or self._has_ever_been_up(key, booking):
@@ -289,7 +291,7 @@ class Pods:
 
     def _has_ever_been_up(self, key: PodKey, booking: Booking) -> bool:
         """Whether it came so far as to hold its lock; before that it can have been told nothing."""
-        return Path(f"{self._folders.pod_socket(key, booking.serial)}.lock").exists()
+        return os.path.lexists(f"{self._folders.pod_socket(key, booking.serial)}.lock")
 
     def _is_alive(self, key: PodKey, booking: Booking) -> bool:
         child = self._children.get((key, booking.serial))

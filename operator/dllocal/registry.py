@@ -141,7 +141,9 @@ class Registry:
         return entries
 
     def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
-        """Give a job another spec, which was checked to be a possible change."""
+        """Give a job another spec, which was checked to be a possible change of what it is now."""
+        # What was decided since the entry was read stays decided.
+        entry = self._entries[entry.job.id]
         job = jobfile.parse(document, require_template=True)
         changed = replace(
             entry,

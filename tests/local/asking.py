@@ -3,6 +3,8 @@
 import http.client
 import json
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,28 @@ class Asker:
             return Answer(answer.status, answer.read())
         finally:
             connection.close()
+
+    @contextmanager
+    def slowly(self, method: str, target: str, body: Any) -> Iterator[Callable[[], Answer]]:
+        """Begin a request that the server handles already; what this yields sends its body."""
+        payload = json.dumps(body).encode()
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Expect: 100-continue\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30.0)
+            connection.connect(str(self._path))
+            connection.sendall(head.encode())
+            assert b"100 Continue" in connection.recv(1024)
+
+            def finish() -> Answer:
+                connection.sendall(payload)
+                response = http.client.HTTPResponse(connection, method=method)
+                response.begin()
+                return Answer(response.status, response.read())
+
+            yield finish
 
     def get(self, target: str) -> Any:
         answer = self("GET", target)

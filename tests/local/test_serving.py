@@ -311,6 +311,50 @@ def test_of_two_who_change_a_job_at_once_the_second_is_told(ask):
     assert ask.get("/v1/jobs/a")["spec"]["priority"] == 1
 
 
+@pytest.mark.parametrize("by_user", [False, True])
+def test_a_change_whose_body_comes_slowly_takes_nothing_back(ask, up, by_user):
+    ask.submit(job_document("a"))
+    document = ask.get("/v1/jobs/a")
+    newer = json.loads(json.dumps(document))
+    document["metadata"].pop("generation")
+    document["spec"]["priority"] = 2
+    newer["spec"]["priority"] = 1
+    with ask.slowly("PUT", "/v1/jobs/a", document) as finish:
+        if by_user:
+            assert ask("PUT", "/v1/jobs/a", newer).status == 200
+        up.do(lambda stage: stage.give("a", {"n1": (0, 1)}))
+        decided = up.do(lambda stage: stage.registry.entries[JobId("a")].status)
+        assert finish().status == 200
+    entry = up.do(lambda stage: stage.registry.entries[JobId("a")])
+    assert entry.status == decided
+    assert (entry.job.priority, entry.spec_generation) == (2, 3 if by_user else 2)
+
+
+def test_a_change_of_a_stale_entry_keeps_what_was_decided_since(up, ask):
+    ask.submit(job_document("a"))
+
+    def play(stage):
+        stale = stage.registry.entries[JobId("a")]
+        stage.give("a", {"n1": (0, 1)})
+        decided = stage.registry.entries[JobId("a")].status
+        return decided, stage.registry.change(stale, stale.document).status
+
+    decided, changed = up.do(play)
+    assert changed == decided
+
+
+def test_a_path_that_no_file_can_have_is_refused_and_harms_nobody(ask, up):
+    long = "/" + "a" * 300 + "/bin/python"
+    document = job_document("a", environment={"python": long})
+    answer = ask("POST", "/v1/jobs", document)
+    assert answer.status == 422
+    assert answer.json["problems"][0]["path"] == "spec.environment.python"
+    # One of before is shown all the same.
+    up.do(lambda stage: stage.registry.submit(document, time.time()))
+    ask.submit(job_document("b"))
+    assert names(ask.get("/v1/jobs")) == ["a", "b"]
+
+
 def test_a_cancelled_job_is_on_its_way_out_and_not_changed_any_more(ask, up):
     ask.submit(job_document("a"))
     assert ask("DELETE", "/v1/jobs/a").status == 202

@@ -1,5 +1,6 @@
 """One server for all users: each job runs as its submitter, and is nobody else's."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from dlcontrol.dialing import DialSettings, Line, Unreachable
+from dlcontrol.platforms import Address
 from dlctl import units
 from dlctl.backends import Away, BackendError
 from dlctl.local_backend import LocalBackend
@@ -303,6 +306,46 @@ def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
     assert turn_over(log, limits)
     assert (folder / "node.log.1").stat().st_uid == place.bob.uid
     assert precious.read_text() == "x" * 10_000
+
+
+@pytest.mark.parametrize("what", ["link", "loop", "endless", "listener"])
+def test_a_sidecar_of_another_user_is_never_taken_for_that_of_the_job(place, what):
+    """Ada puts something else in the place of her socket: what her job says is of hers, or nothing."""
+    (own,) = _sockets(place, place.ada)
+    (other,) = _sockets(place, place.bob)
+    aside = own.with_suffix(".aside")
+
+    async def story():
+        line = Line(Address(socket=str(own), owner=place.ada.uid), DialSettings(), None)
+        try:
+            return await line.read_state(None)
+        finally:
+            await line.close()
+
+    assert asyncio.run(story()).version >= 0
+    own.rename(aside)
+    try:
+        if what == "listener":
+            other_name = own.with_suffix(".other")
+            os.link(other, other_name)
+            other_name.rename(own)
+        else:
+            own.symlink_to({"link": other, "loop": own, "endless": "/" + "a" * 300}[what])
+        with pytest.raises(
+            Unreachable, match=r"cannot connect to .* (it is no socket|listens there)"
+        ):
+            asyncio.run(story())
+        # A server that looks at it is still there, and Bob's job goes on.
+        steps = _steps(place, place.bob)
+        _until(place, lambda: _steps(place, place.bob) > steps)
+        assert _answers(place.backend)
+    finally:
+        aside.replace(own)
+
+
+def _sockets(there, user):
+    folder = Folders(there.state, shared=True).sockets_of(f"{user.name}/mine")
+    return [path for path in folder.glob("*.sock") if path.is_socket()]
 
 
 def test_root_may_all(place):
