@@ -324,7 +324,7 @@ class ProgressHandler(Handler):
     """How far the training says it is."""
 
     def post(self) -> None:
-        self.agent.post(codec.decode(Post, self.body()))
+        self.agent.post(codec.decode_post(self.body()))
         self.set_status(HTTPStatus.NO_CONTENT)
         self.finish()
 

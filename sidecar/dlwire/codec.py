@@ -8,11 +8,11 @@ refused with :class:`~dlwire.kinds.Wrong`, and with nothing else, whatever the b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from dlwire.kinds import Kind, Nested, Wrong
-from dlwire.messages import TARGET, Target
+from dlwire.messages import METRICS, TARGET, Post, Target
 
 VERSION = "v1"
 """The first part of every path; what is added later does not change it."""
@@ -36,6 +36,21 @@ def decode(kind: type[Message], body: bytes) -> Message:
     return message
 
 
+def decode_post(body: bytes) -> Post:
+    """
+    Read what a training tells of itself, without metrics that are none.
+
+    A loss that is NaN, or a name that is not allowed, must not cost the iteration that is told with it.
+    """
+    document = _parsed(body, constant=float)
+    metrics = document.get("metrics") if isinstance(document, dict) else None
+    if isinstance(metrics, dict):
+        document = {**document, "metrics": METRICS.read_good(metrics)}
+    post = Nested(Post).read(document, "")
+    assert isinstance(post, Post)
+    return post
+
+
 def decode_target(body: bytes) -> Target:
     target: Target = TARGET.read(parse(body), "")
     return target
@@ -43,10 +58,12 @@ def decode_target(body: bytes) -> Target:
 
 def parse(body: bytes) -> Any:
     """Read JSON strictly: UTF-8, no key twice, no NaN, and neither too deep nor too long numbers."""
+    return _parsed(body, constant=_no_constant)
+
+
+def _parsed(body: bytes, *, constant: Callable[[str], Any]) -> Any:
     try:
-        return json.loads(
-            body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
-        )
+        return json.loads(body.decode("utf-8"), object_pairs_hook=_once, parse_constant=constant)
     except UnicodeDecodeError as error:
         raise Wrong("", body, "is not UTF-8", "write JSON in UTF-8") from error
     except RecursionError as error:

@@ -11,6 +11,7 @@ Python 3.9, and say nothing about limits.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -290,6 +291,15 @@ class Named:
             self.names.read(name, path): self.kind.read(item, joined(path, shown(name)))
             for name, item in value.items()
         }
+
+    def read_good(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Read those that are right, as many as there may be, and leave out the others."""
+        good: dict[str, Any] = {}
+        for name, item in value.items():
+            if len(good) < self.most:
+                with contextlib.suppress(Wrong):
+                    good[self.names.read(name, "")] = self.kind.read(item, "")
+        return good
 
     def write(self, value: Any) -> Any:
         return {name: self.kind.write(item) for name, item in value.items()}

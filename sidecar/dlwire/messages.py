@@ -90,6 +90,7 @@ _INCARNATION = Text(
     longest=64, pattern=r"[0-9A-Za-z-]+", like="the incarnation as the state tells it"
 )
 _NAME = Text(longest=64, pattern=r"[A-Za-z_][0-9A-Za-z_./@-]*", like="a name such as top5")
+METRICS = Named(Number(-1e300), 64, _NAME)
 
 
 @dataclass(frozen=True)
@@ -278,9 +279,7 @@ class Progress:
     epoch: float = field(default=0.0, metadata=wire(Number()))
     batch_size: int = field(default=0, metadata=wire(Whole()))
     """The global batch size that the training says it uses; 0 if it does not say."""
-    metrics: Mapping[str, float] = field(
-        default_factory=dict, metadata=wire(Named(Number(-1e300), 64, _NAME))
-    )
+    metrics: Mapping[str, float] = field(default_factory=dict, metadata=wire(METRICS))
     iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
     """Measured over the latest iterations of this start only; 0 while it cannot be known."""
     idle_seconds: float = field(default=0.0, metadata=wire(Number()))
@@ -299,9 +298,7 @@ class Post:
     iteration: int | None = field(default=None, metadata=wire(Maybe(Whole())))
     epoch: float | None = field(default=None, metadata=wire(Maybe(Number())))
     batch_size: int | None = field(default=None, metadata=wire(Maybe(Whole())))
-    metrics: Mapping[str, float] = field(
-        default_factory=dict, metadata=wire(Named(Number(-1e300), 64, _NAME))
-    )
+    metrics: Mapping[str, float] = field(default_factory=dict, metadata=wire(METRICS))
 
 
 @dataclass(frozen=True)

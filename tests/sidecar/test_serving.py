@@ -315,6 +315,19 @@ def test_each_path_is_at_its_own_door_only(tmp_path):
     live_through(story())
 
 
+def test_metrics_that_are_none_do_not_cost_the_iteration(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            odd = b'"loss": NaN, "top5": Infinity, "val loss": 1, "1st": 2, "note": "high", "big": 1e999'
+            body = b'{"iteration": 7, "metrics": {"good": 0.9, ' + odd + b"}}"
+            assert (await container.inner.ask("POST", "/v1/progress", body)).status == 204
+            assert container.facts.posts == [Post(iteration=7, metrics={"good": 0.9})]
+            for wrong in (b'{"iteration": NaN}', b'{"epoch": NaN}', b'{"metrics": [NaN]}', b"NaN"):
+                assert (await container.inner.ask("POST", "/v1/progress", wrong)).status == 400
+
+    live_through(story())
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/metrics"])
 def test_the_plain_port_is_read_only(tmp_path, path):
     async def story():

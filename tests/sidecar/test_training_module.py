@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dljob import training
@@ -184,6 +185,56 @@ def test_a_report_that_does_not_arrive_is_named_once_and_never_raises(
         training._Reporter._due = 0.0
         training.report(step)
     assert capsys.readouterr().err.count("progress cannot be reported") == 1
+
+
+def test_a_report_keeps_its_step_whatever_its_metrics_are(monkeypatch, tmp_path, capsys):
+    file = tmp_path / "progress.jsonl"
+    monkeypatch.setenv("DLJOB_PROGRESS_FILE", str(file))
+    monkeypatch.setattr(training._Reporter, "_left_out", set())
+    odd: dict[str, Any] = {
+        "val loss": 1.0,
+        "loss": float("nan"),
+        "top5": float("-inf"),
+        "note": "high",
+        "list": [1],
+    }
+    for step in (1, 2):
+        training._Reporter._due = 0.0
+        training.report(step, epoch=float("inf"), good=0.5, **odd)
+    training._Reporter._due = 0.0
+    unlike: Any = ("later", "0.25")
+    training.report(unlike[0], good=unlike[1])
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert told == [{"iteration": 1, "good": 0.5}, {"iteration": 2, "good": 0.5}, {"good": 0.25}]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 7
+    for name in (*odd, "epoch", "step"):
+        assert sum(f'"{name}" is left out of reports: it is ' in line for line in said) == 1
+
+
+def test_ranks_that_may_not_open_the_board_are_told_the_remedy(monkeypatch, board):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    # As after gosu or setpriv: the file of the SideCar is another user's.
+    monkeypatch.setenv(offering.AGREEMENT, "/proc/0/fd/3")
+    with pytest.raises(RuntimeError, match=r"may not open /proc/0/fd/3 .*init_process_group"):
+        training.should_save(1)
+
+
+@pytest.mark.processes
+@pytest.mark.frameworks
+@pytest.mark.timeout(600)
+def test_ranks_that_may_not_open_the_board_agree_by_torch(tmp_path):
+    if not INSTALLED.exists():
+        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    denied = {"LOCAL_WORLD_SIZE": "2", offering.AGREEMENT: "/proc/0/fd/3"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = begin_ranks(tmp_path, 2, "torch", python=(str(INSTALLED),), **denied, **meeting)
+    saves = ask_often(tmp_path, ranks)
+    assert len(saves[0]) == REQUESTS
+    assert saves[1] == saves[0]
 
 
 def test_ranks_of_several_machines_without_torch_are_told_the_remedy(monkeypatch):

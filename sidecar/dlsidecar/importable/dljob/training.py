@@ -25,6 +25,7 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -53,6 +54,9 @@ __all__ = [
 REPORT_SECONDS = 0.2
 """At most so often progress is sent; what is left out in between is made good by the next report."""
 MARKER = ".dljob-complete"
+LARGEST_NUMBER = 1e300
+METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
+"""What the SideCar takes as a number and as the name of a metric."""
 
 
 # --- checkpoints ------------------------------------------------------------------------------
@@ -169,11 +173,11 @@ def report(step: int, *, epoch: float | None = None, **metrics: float) -> None:
     Tell how many steps are done, with any metrics; only what rank 0 tells is sent.
 
     It needs ``progress: {http: true}`` or ``progress: {file: ...}`` in the job file. It never raises: a
-    report that cannot be sent is named once on the error output, and the training goes on.
+    report that cannot be sent is named once on the error output, and so is a metric that is no finite number
+    or whose name is not allowed; the step is told without it, and the training goes on.
     """
     if is_leader():
-        numbers = {name: float(value) for name, value in metrics.items()}
-        _Reporter.take(int(step), epoch, numbers)
+        _Reporter.take(step, epoch, metrics)
 
 
 class _Reporter:
@@ -184,16 +188,58 @@ class _Reporter:
     _has_complained = False
     _is_registered = False
 
+    _left_out: ClassVar[set[str]] = set()
+    """What is named already."""
+
     @classmethod
     def take(cls, step: int, epoch: float | None, metrics: dict[str, float]) -> None:
-        cls._unsent = {"iteration": step, "metrics": metrics}
-        if epoch is not None:
-            cls._unsent["epoch"] = float(epoch)
+        known = {"iteration": cls._number("step", step), "epoch": cls._number("epoch", epoch)}
+        told: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+        if "iteration" in told:
+            told["iteration"] = int(told["iteration"])
+        numbers = {name: cls._number(name, value) for name, value in metrics.items()}
+        told["metrics"] = {
+            name: number
+            for name, number in numbers.items()
+            if number is not None and cls._is_name(name)
+        }
+        cls._unsent = told
         if not cls._is_registered:
             cls._is_registered = True
             atexit.register(cls.send)
         if time.monotonic() >= cls._due:
             cls.send()
+
+    @classmethod
+    def _number(cls, name: str, value: Any) -> float | None:
+        """Return a number that can be sent; what is none is named once."""
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except Exception:  # noqa: BLE001 - a value may be of any type, such as a tensor of several numbers
+            cls._leave_out(name, "is not a number")
+            return None
+        if abs(number) <= LARGEST_NUMBER:
+            return number
+        cls._leave_out(name, f"is {number}, and only finite numbers are sent")
+        return None
+
+    @classmethod
+    def _is_name(cls, name: str) -> bool:
+        if METRIC_NAME.fullmatch(name):
+            return True
+        cls._leave_out(
+            name,
+            "is not allowed as a name; write at most 64 of A-Z a-z 0-9 _ . / @ - after a letter or _",
+        )
+        return False
+
+    @classmethod
+    def _leave_out(cls, name: str, why: str) -> None:
+        if name not in cls._left_out:
+            cls._left_out.add(name)
+            print(f'dljob.training: "{name}" is left out of reports: it {why}', file=sys.stderr)  # noqa: T201 - there is no other way to the user
 
     @classmethod
     def send(cls) -> None:
@@ -368,8 +414,13 @@ def _find_agreement() -> _Alone | _Board | _Collective:
     if world == 1:
         return _Alone()
     board = os.environ.get("DLJOB_AGREEMENT")
+    denied: OSError | None = None
     if board and local == world:
-        return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world)
+        try:
+            return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world)
+        except OSError as error:
+            # A program that has changed its user may not open it, on any of its ranks.
+            denied = error
     torch = sys.modules.get("torch")
     if (
         torch is not None
@@ -377,6 +428,13 @@ def _find_agreement() -> _Alone | _Board | _Collective:
         and torch.distributed.is_initialized()
     ):
         return _Collective(torch)
+    if denied is not None:
+        raise RuntimeError(
+            f"dljob.training: {world} ranks cannot agree when to save, because they may not open {board}"
+            f" ({denied.strerror}); call should_save after torch.distributed.init_process_group(), or"
+            " let the whole container run as the user of the training (securityContext.runAsUser) instead"
+            " of changing the user by gosu or setpriv"
+        ) from denied
     raise RuntimeError(
         f"dljob.training: {world} ranks on several machines cannot agree when to save; call"
         " should_save after torch.distributed.init_process_group()"
