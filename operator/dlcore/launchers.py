@@ -8,6 +8,7 @@ A launcher, such as torchrun, starts the processes of a node by itself. Started 
 of them would start processes for all GPUs, and all of them would listen at the same port.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ PER_NODE: Final = "perNode"
 
 LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
 """Commands that start several processes of what follows them."""
+OTHER_NAMES: Final[Mapping[str, str]] = {"accelerate-launch": "accelerate"}
 MODULES: Final[Mapping[str, str]] = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -28,8 +30,58 @@ MODULES: Final[Mapping[str, str]] = {
 }
 """The same, as Python runs them by ``-m``."""
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-PREFIXES: Final = frozenset({"exec", "env", "nice", "time", "nohup", "numactl", "taskset"})
+PREFIXES: Final = frozenset(
+    {
+        *(
+            "exec",
+            "command",
+            "env",
+            "nice",
+            "ionice",
+            "chrt",
+            "time",
+            "nohup",
+            "setsid",
+            "numactl",
+            "taskset",
+        ),
+        *(
+            "timeout",
+            "stdbuf",
+            "unbuffer",
+            "sudo",
+            "gosu",
+            "su-exec",
+            "setpriv",
+            "tini",
+            "dumb-init",
+        ),
+        *("nsys", "xvfb-run"),
+    }
+)
 """Commands that become, or only surround, the command that follows them."""
+RUNNERS: Final = tuple(
+    [name, "run"]
+    for name in (
+        "uv",
+        "poetry",
+        "pipenv",
+        "pdm",
+        "hatch",
+        "rye",
+        "pixi",
+        "conda",
+        "mamba",
+        "micromamba",
+    )
+)
+"""The same, of two words: they run a command in an environment."""
+STARTING: Final = frozenset({*LAUNCHERS, *OTHER_NAMES, *SHELLS, *PREFIXES})
+"""What can be the command behind those, besides Python."""
+PYTHON_TAKES_A_VALUE: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+SHELL_WORDS: Final = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
+"""Words of a shell that a command may follow."""
+ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\+?=")
 
 
 def processes_of(spec: Mapping[str, Any]) -> str:
@@ -88,42 +140,74 @@ def _command(template: object) -> list[str]:
 def _launcher_in(words: list[str]) -> str:
     if not words:
         return ""
-    name, rest = words[0].rpartition("/")[2], words[1:]
+    name, rest = _name(words[0]), words[1:]
     if name in SHELLS:
         return _launcher_in_script(rest)
-    if name in PREFIXES:
-        return _launcher_in(_without_options(rest))
-    if name == "accelerate":
-        return name if rest[:1] == ["launch"] else ""
-    if name in LAUNCHERS:
-        return name
-    return _launcher_of_python(rest) if name.startswith("python") else ""
+    if name in PREFIXES or words[:2] in RUNNERS:
+        return _launcher_in(_after_prefix(rest))
+    if _is_python(name):
+        return _launcher_of_python(rest)
+    is_launcher = name in LAUNCHERS and (name != "accelerate" or rest[:1] == ["launch"])
+    return name if is_launcher else OTHER_NAMES.get(name, "")
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _is_python(name: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", name) is not None
 
 
 def _launcher_of_python(words: list[str]) -> str:
     """Find the module that Python runs; what follows a script is for the script."""
-    for index, word in enumerate(words):
+    left = iter(words)
+    for word in left:
         if word == "-m":
-            return MODULES.get(next(iter(words[index + 1 :]), ""), "")
-        if not word.startswith("-"):
+            return MODULES.get(next(left, ""), "")
+        if word in PYTHON_TAKES_A_VALUE:
+            next(left, "")
+        elif not word.startswith("-"):
             return ""
     return ""
 
 
-def _without_options(words: list[str]) -> list[str]:
-    """Return the command that follows the options and assignments of one that surrounds it."""
+def _after_prefix(words: list[str]) -> list[str]:
+    """
+    Return the command that follows the options and other arguments of one that surrounds it.
+
+    Which options take a value differs from command to command, so that it begins at the first word that can
+    start processes. Behind a script, such a word would be for the script.
+    """
     for index, word in enumerate(words):
-        if not word.startswith("-") and "=" not in word and not word.isdigit():
+        name = _name(word)
+        if name.endswith((".py", ".sh")):
+            return []
+        if _is_python(name) or name in STARTING or words[index : index + 2] in RUNNERS:
             return words[index:]
     return []
 
 
 def _launcher_in_script(words: list[str]) -> str:
     """Look into what a shell is given by ``-c``; a script in a file is not read."""
-    given = (word for word in words if not word.startswith("-"))
-    has_script = any(word.startswith("-") and word.endswith("c") for word in words)
-    script = next(given, "") if has_script else ""
+    script = _script(words)
     return next((found for each in _commands(script) if (found := _launcher_in(each))), "")
+
+
+def _script(words: list[str]) -> str:
+    """Return the first word that is no option, where any option before it is a ``c``."""
+    left, has_script = iter(words), False
+    for word in left:
+        if word[:1] not in ("-", "+") or word in ("-", "--"):
+            given = next(left, "") if word in ("-", "--") else word
+            return given if has_script else ""
+        if word.startswith("--"):
+            continue
+        has_script = has_script or (word.startswith("-") and "c" in word)
+        # Such as -eo pipefail: the name of what is switched on.
+        if word.endswith(("o", "O")):
+            next(left, "")
+    return ""
 
 
 def _commands(script: str) -> Iterable[list[str]]:
@@ -135,9 +219,17 @@ def _commands(script: str) -> Iterable[list[str]]:
             if word.strip(";&|()\n"):
                 command.append(word)
             else:
-                yield _without_options(command) or command
+                yield _simple(command)
                 command = []
     except ValueError:
         # A quotation that does not end: the shell will say so.
         pass
-    yield _without_options(command) or command
+    yield _simple(command)
+
+
+def _simple(command: list[str]) -> list[str]:
+    """Return a command without the words of the shell and the assignments that it begins with."""
+    for index, word in enumerate(command):
+        if word not in SHELL_WORDS and not ASSIGNMENT.match(word):
+            return command[index:]
+    return []
