@@ -137,6 +137,8 @@ def _checkpoint(status: Status) -> Json:
     document = {name: value for name, value in known.items() if value}
     if status.trust is not Trust.UNTRIED:
         document["trust"] = status.trust.value
+    if status.failed_at:
+        document["failedAt"] = write_time(status.failed_at)
     if status.saved_at:
         document["savedAt"] = write_time(status.saved_at)
     return document
@@ -147,6 +149,7 @@ def _read_checkpoint(document: Mapping[str, Any]) -> dict[str, Any]:
         ours: document[name] for ours, name in _CHECKPOINT.items() if name in document
     }
     fields["trust"] = Trust(document.get("trust", Trust.UNTRIED.value))
+    fields["failed_at"] = read_time(document.get("failedAt")) or 0.0
     fields["saved_at"] = read_time(document.get("savedAt")) or 0.0
     return fields
 

@@ -38,7 +38,7 @@ from dlcontrol.progressing import (
     total_iterations,
 )
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.saving import tell_of_saving
+from dlcontrol.saving import follow_saving, forgive, tell_of_saving
 from dlcontrol.scene import Scene, Seat
 from dlcontrol.troubles import tell_of_pods, tell_of_troubles
 from dlcontrol.vanishing import cannot_prove, missing_in
@@ -121,6 +121,8 @@ class _Judge(Case):
     def _look(self, learnt: Learnt) -> None:
         """See what has happened; the first that has decides, and the rest is for the next look."""
         self.forecast = learnt.forecast
+        # Before anything else: who knows it may leave, and news of the next start may overtake it.
+        self.status = follow_saving(self.status, self.all_seats, self.now)
         self._resume()
         self._take_up()
         for happens in self._happenings():
@@ -175,7 +177,8 @@ class _Judge(Case):
     def _resume(self) -> None:
         if self.status.phase is Phase.SUSPENDED and not self.job.suspend:
             phase = lifecycle.advance(self.status.phase, Event.RESUMED)
-            self.status = replace(self.status, phase=phase, cause=None, message="was resumed")
+            status = forgive(self.status)
+            self.status = replace(status, phase=phase, cause=None, message="was resumed")
             self.news.append(News("Resumed", "it is in the queue again"))
 
     def _take_up(self) -> None:
@@ -420,7 +423,7 @@ class _Judge(Case):
         if self.status.phase is not Phase.RUNNING:
             return
         before = self.status.condition(ConditionType.SAVED)
-        self.status = tell_of_saving(self.job, self.status, self.started, self.now)
+        self.status = tell_of_saving(self.job, self.status, self.now)
         told = self.status.condition(ConditionType.SAVED)
         if (
             told is not None

@@ -14,7 +14,7 @@ from dlcontrol.asides import Asides
 from dlcontrol.platforms import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.progressing import total_iterations
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.saving import unsaved_from
+from dlcontrol.saving import risked_from, unsaved_from
 from dlcontrol.scene import SILENT_S, Scene, Seat
 from dlcore import explaining, fitting, lifecycle
 from dlcore.assuming import Assumptions
@@ -178,7 +178,8 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
         batch_size=status.batch_size,
         needs=needs,
         pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
-        unsaved_from=unsaved_from(entry.job, status),
+        unsaved_from=unsaved_from(entry.job, status, scene.now),
+        risked_from=risked_from(entry.job, status),
     )
 
 

@@ -47,7 +47,9 @@ def follow_progress(
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
-        status = _hear_start(status, progress, max(seat.start for seat in started))
+        if _is_first_word(status, progress, start := max(seat.start for seat in started)):
+            # What it does once more, the start before has lost.
+            status = replace(note_loss(status, job, progress.iteration, now=now), heard=start)
         if progress.iteration not in (0, status.iteration):
             figures |= {"iteration": progress.iteration, "iterated_at": now}
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
@@ -59,11 +61,9 @@ def follow_progress(
     return replace(status, **figures)  # type: ignore[arg-type]
 
 
-def _hear_start(status: Status, progress: Progress, start: int) -> Status:
-    """Note the first word of a start: what it does once more, the start before has lost."""
-    if start == status.heard or not progress.begun or not progress.iteration:
-        return status
-    return replace(note_loss(status, progress.iteration), heard=start)
+def _is_first_word(status: Status, progress: Progress, start: int) -> bool:
+    """Whether this start of its processes had told of no iteration before."""
+    return start != status.heard and progress.begun and bool(progress.iteration)
 
 
 def _progress_of(started: Sequence[Seat]) -> Progress | None:

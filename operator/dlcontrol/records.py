@@ -58,7 +58,7 @@ class Trust(StrEnum):
     CONFIRMED = "Confirmed"
     """Its SideCar has confirmed the latest that was asked for."""
     FAILED = "Failed"
-    """The latest that was asked for was not confirmed, or not in time."""
+    """The latest that were asked for were not confirmed in time, or a start did not go on at one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,13 @@ class Status:
     judged: int = 0
     """The change of its GPUs, by its generation on the wire, whose checkpoint was judged last."""
     trials: int = 0
-    """How often in a row a checkpoint was asked for in vain while it trains."""
+    """How often in a row a checkpoint was asked for in vain."""
+    failed_at: float = 0.0
+    """When that was found last."""
     saved: int = 0
-    """The iteration at which a checkpoint was confirmed last."""
+    """The iteration at which a checkpoint was confirmed last, or at which a start went on."""
     saved_at: float = 0.0
+    """When one was confirmed last; 0: none ever was."""
     heard: int = 0
     """The start of its processes whose progress was heard last."""
     pace: float = 0.0

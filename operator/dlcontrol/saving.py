@@ -3,11 +3,12 @@ Whether the checkpoints of a job can be counted on, and what of its work would b
 
 Called by :mod:`dlcontrol.judging` with each look, and by :mod:`dlcontrol.observing`, which tells the
 brain whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
-confirmed one. The first is asked for while the training goes on (:mod:`dlcontrol.coordinating`);
-where only the end of the process confirms it, the first change of GPUs shows whether it works.
+confirmed one. Checkpoints are asked for only at a change of GPUs, so that the first change shows
+whether they work; until then all that such a change may lose is part of its price. Where no SideCar
+asks, the iteration that the next start goes on at is the only evidence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dlcontrol.records import Condition, ConditionType, Status, Trust
@@ -16,6 +17,22 @@ from dlcore.model import Checkpoint, Job, Phase
 from dlwire.messages import Saving, State
 
 KEEPS = "it keeps the GPUs it starts with"
+_REMEDY = (
+    "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+)
+_UNTRIED = (
+    "the first change of its GPUs shows whether its checkpoint works; until then what it may lose"
+    " is part of the price of a change"
+)
+_WELL_KNOWN_TRIALS = 2
+"""So many failures in a row count, where a checkpoint was confirmed before."""
+_PAUSE_S = 600.0
+"""After so long a change may try again a checkpoint that was confirmed before; then twice as long."""
+_LONGEST_PAUSE_S = 86400.0
+_LOSABLE = 0.25
+"""A start that does more of the work again shows that its checkpoint does not work."""
+_LOOK_S = 10.0
+"""What was trained so long before a checkpoint was heard of may not be in it."""
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
@@ -28,17 +45,33 @@ def is_asked(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
 
 
-def counts(job: Job, status: Status) -> bool:
-    """Whether a change of GPUs loses nothing, as far as can be told."""
+def counts(job: Job, status: Status, now: float) -> bool:
+    """Whether a change of GPUs loses nothing, as far as can be told, or may try whether it does."""
     checkpoint = job.checkpoint
     if not is_declared(checkpoint):
         return False
-    return checkpoint.trusted or status.trust is not Trust.FAILED
+    if checkpoint.trusted or status.trust is not Trust.FAILED:
+        return True
+    return bool(status.saved_at) and now - status.failed_at >= _pause_after(status)
 
 
-def unsaved_from(job: Job, status: Status) -> float | None:
+def _pause_after(status: Status) -> float:
+    """For how long a job keeps its GPUs whose checkpoint was confirmed once and fails now."""
+    doublings = min(max(0, status.trials - _WELL_KNOWN_TRIALS), 30)
+    return min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0**doublings)
+
+
+def unsaved_from(job: Job, status: Status, now: float) -> float | None:
     """From which iteration on a change would lose its work; ``None`` if it would lose none."""
-    if status.phase is not Phase.RUNNING or counts(job, status):
+    if status.phase is not Phase.RUNNING or counts(job, status, now):
+        return None
+    return float(min(status.saved, status.iteration))
+
+
+def risked_from(job: Job, status: Status) -> float | None:
+    """From which iteration on a change may lose its work, because no checkpoint is confirmed yet."""
+    is_known = job.checkpoint.trusted or status.trust is Trust.CONFIRMED
+    if status.phase is not Phase.RUNNING or is_known:
         return None
     return float(min(status.saved, status.iteration))
 
@@ -50,11 +83,24 @@ def notice_for(job: Job) -> str:
     return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
 
 
-def tell_of_saving(job: Job, status: Status, started: Sequence[Seat], now: float) -> Status:
-    """Take over how the latest checkpoint went, and say whether checkpoints can be counted on."""
-    for state in (seat.state for seat in started):
-        if state is not None:
-            status = _follow(status, state, now)
+def follow_saving(status: Status, seats: Iterable[Seat], now: float) -> Status:
+    """
+    Take over how the latest checkpoint went, whatever the job does now.
+
+    A SideCar may know it only for a moment, before it leaves or starts what comes next.
+    """
+    states = [seat.state for seat in seats if seat.state is not None and seat.state.change]
+    for state in sorted(states, key=_generation_of_change):
+        status = _follow(status, state, now)
+    return status
+
+
+def _generation_of_change(state: State) -> int:
+    return state.change.generation if state.change is not None else 0
+
+
+def tell_of_saving(job: Job, status: Status, now: float) -> Status:
+    """Say whether checkpoints can be counted on."""
     return status.with_condition(_condition(job, status), now)
 
 
@@ -63,22 +109,68 @@ def _follow(status: Status, state: State, now: float) -> Status:
     change = state.change
     if change is None or change.generation <= status.judged or change.saving is Saving.NONE:
         return status
-    status = replace(status, judged=change.generation)
     if change.saving is Saving.CONFIRMED:
-        return replace(
-            status, trust=Trust.CONFIRMED, saved=status.iteration, saved_at=now, trials=0
-        )
-    return replace(status, trust=Trust.FAILED)
+        # The training may have gone on while it was written.
+        since = round(status.pace * change.checkpoint_seconds)
+        saved = max(0, status.iteration - since)
+        status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
+        return replace(status, judged=change.generation)
+    if change.saving is Saving.FAILED and _has_ended_by_itself(state):
+        return status  # Nobody can tell: what the next start does again will.
+    status = replace(status, judged=change.generation)
+    has_nothing_new = status.iteration == status.saved > 0
+    return status if has_nothing_new else _failed(status, now)
 
 
-def note_loss(status: Status, iteration: int) -> Status:
+def _has_ended_by_itself(state: State) -> bool:
+    """Whether the training was over before it could answer, and ended well."""
+    names = {problem.name for problem in state.problems}
+    if "CheckpointNotConfirmed" not in names or not state.processes:
+        return False
+    return all(process.exit_code == 0 for process in state.processes)
+
+
+def _failed(status: Status, now: float) -> Status:
+    trials = status.trials + 1
+    # One that had not come to its first iteration had nothing to save; some never tell of any.
+    is_proven = trials >= _WELL_KNOWN_TRIALS or (not status.saved_at and status.iteration > 0)
+    trust = Trust.FAILED if is_proven else status.trust
+    return replace(status, trust=trust, trials=trials, failed_at=now)
+
+
+def forgive(status: Status) -> Status:
+    """Its user has resumed it, and so has had the chance to mend what failed: it is untried again."""
+    if status.trust is not Trust.FAILED:
+        return status
+    # What SideCars say yet of how it ended before that is no news.
+    judged = max(status.judged, status.stop_generation)
+    fresh = replace(status, trust=Trust.UNTRIED, judged=judged, trials=0, failed_at=0.0)
+    return replace(fresh, saved=0, saved_at=0.0)
+
+
+def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status:
     """A start reports its first iteration: what it does again was lost with the start before."""
     lost = status.iteration - iteration
+    if is_declared(job.checkpoint):
+        status = _weigh(status, iteration, now)
     if lost <= 0:
         return status
     seconds = lost / status.pace if status.pace > 0 else 0.0
     lost_so_far = status.lost_iterations + lost
     return replace(status, lost_iterations=lost_so_far, lost_seconds=status.lost_seconds + seconds)
+
+
+def _weigh(status: Status, iteration: int, now: float) -> Status:
+    """See what the first iteration of a start tells of the checkpoint that it began with."""
+    if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
+        return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now)
+    was_asked = status.saves and status.heard > status.broken
+    if status.trust is not Trust.UNTRIED or not was_asked or status.judged > status.heard:
+        return status
+    losable = _LOSABLE * status.iteration
+    if status.iteration - iteration > max(1.0, losable):
+        return replace(_failed(status, now), saved=min(status.saved, iteration))
+    return replace(status, saved=iteration) if iteration - status.iteration <= losable else status
 
 
 def _condition(job: Job, status: Status) -> Condition:
@@ -94,5 +186,13 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
     if status.trust is Trust.CONFIRMED:
         return True, "Confirmed", "its SideCar has confirmed a checkpoint"
     if status.trust is Trust.FAILED:
-        return False, "NotConfirmed", f"no checkpoint was confirmed when it was asked for: {KEEPS}"
-    return True, "Untried", "the first change of its GPUs shows whether its checkpoint works"
+        return False, "NotConfirmed", _describe_failure(status)
+    return True, "Untried", _UNTRIED
+
+
+def _describe_failure(status: Status) -> str:
+    told = f"no checkpoint was confirmed, or a start did not go on at it: {KEEPS}"
+    if status.saved_at:
+        pause = _pause_after(status)
+        told = f"{told} for {pause / 60.0:.0f} min, then a change may try once more"
+    return f"{told}; {_REMEDY}"

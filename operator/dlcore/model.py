@@ -430,6 +430,9 @@ class JobState:
     unsaved_from: float | None = None
     """The iteration from which on its work would be lost with its process, because no checkpoint of
     it works; ``None``: it saves itself when it is asked to, or has done nothing yet."""
+    risked_from: float | None = None
+    """The iteration from which on a change may lose its work, because none of its checkpoints has
+    proven to work yet: it may be changed, but that has its price. ``None``: it loses nothing."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
@@ -473,8 +476,9 @@ class JobState:
         return self.iterations_done + self.speed * (now - self.observed_at)
 
     def unsaved_at(self, now: float) -> float:
-        """How many iterations a change at ``now`` would lose."""
-        return 0.0 if self.unsaved_from is None else self.iterations_at(now) - self.unsaved_from
+        """How many iterations a change at ``now`` would lose, or may."""
+        since = self.unsaved_from if self.unsaved_from is not None else self.risked_from
+        return 0.0 if since is None else self.iterations_at(now) - since
 
     def remaining_at(self, now: float) -> float:
         """How many iterations are left at ``now``; never below zero."""

@@ -258,7 +258,7 @@ class Predictor:
         return change + self.training_time(state, shape, now + lead) + costs.end
 
     def _lost_time(self, state: JobState, shape: Shape, now: float) -> float:
-        """How long it takes to do once more what a change now would lose; nothing where it is saved."""
+        """How long it takes to do once more what a change now may lose; nothing where it is saved."""
         lost = state.unsaved_at(now)
         if lost <= 0.0:
             return 0.0

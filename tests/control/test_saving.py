@@ -11,9 +11,10 @@ from dlcontrol.records import ConditionType, Status, Trust
 from dlcontrol.saving import notice_for
 from dlcore.model import Checkpoint, Phase
 from dlcore.profiles import Costs
+from dlsidecar.events import Gone, RankEnded, Started
 from dlwire.messages import Change, Progress, Saving
 from tests.builders import make_job
-from tests.control.scenes import NOW, cast, make_scene, run, running
+from tests.control.scenes import NOW, after, cast, make_scene, released, run, running, stop
 
 NONE = Checkpoint()
 ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
@@ -115,6 +116,7 @@ def test_what_is_known_of_its_work_outlives_the_controller():
         trust=Trust.CONFIRMED,
         judged=5,
         trials=1,
+        failed_at=NOW,
         saved=300,
         saved_at=NOW,
         heard=5,
@@ -124,3 +126,166 @@ def test_what_is_known_of_its_work_outlives_the_controller():
     )
     assert read_status(write_status(status)) == status
     assert write_status(Status(submitted_at=NOW)).get("checkpoint") is None
+
+
+FIRST = Progress(iteration=1, begun=True)
+
+
+def stopped(saving, *, generation=4):
+    """What a SideCar says between the end of a start and the next start."""
+    state = released(run(3, 0), stop(generation))
+    return replace(state, change=Change(generation, saving), problems=())
+
+
+def changes(saving, *, phase=Phase.ADJUSTING, **rest):
+    """A job over two containers while its GPUs change; its leader knows how the checkpoint went."""
+    seats = {"n0": stopped(saving), "n1": stopped(Saving.NONE)}
+    rest.setdefault("iteration", 340)
+    holds = {"n0": (0,), "n1": (0,)}
+    return cast("a", holds, generation=2, seats=seats, phase=phase, checkpoint=ASKED, **rest)
+
+
+@pytest.mark.parametrize(
+    ("saving", "trust"),
+    [(Saving.FAILED, Trust.FAILED), (Saving.CONFIRMED, Trust.CONFIRMED)],
+)
+def test_a_job_over_two_containers_is_heard_while_its_gpus_change(saving, trust):
+    after = judged(changes(saving))
+    assert (after.trust, after.judged) == (trust, 4)
+
+
+@pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.QUEUED])
+def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus(phase):
+    seats = {"n0": stopped(Saving.FAILED)}
+    job = cast(
+        "a",
+        None,
+        generation=2,
+        seats=seats,
+        phase=phase,
+        checkpoint=ASKED,
+        iteration=340,
+        suspend=phase is Phase.SUSPENDED,
+    )
+    assert judged(job).trust is Trust.FAILED
+
+
+def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_not_work():
+    after = judged(trains(checkpoint=BY_ITSELF, progress=FIRST, pace=10.0, heard=3))
+    assert (after.trust, after.saved, after.failed_at) == (Trust.FAILED, 0, NOW)
+    said = after.condition(ConditionType.SAVED)
+    assert said is not None
+    assert (said.status, said.reason) == (False, "NotConfirmed")
+
+
+@pytest.mark.parametrize("iteration", [300, 341])
+def test_a_start_that_goes_on_near_the_end_of_the_former_shows_what_was_saved(iteration):
+    on = Progress(iteration=iteration, begun=True)
+    after = judged(trains(checkpoint=BY_ITSELF, progress=on, heard=3))
+    assert (after.trust, after.saved) == (Trust.UNTRIED, iteration)
+
+
+@pytest.mark.parametrize("known", [{"broken": 3}, {"saves": False}])
+def test_a_start_that_nothing_could_save_tells_nothing_of_checkpoints(known):
+    after = judged(trains(checkpoint=BY_ITSELF, progress=FIRST, heard=3, **known))
+    assert (after.trust, after.lost_iterations) == (Trust.UNTRIED, 339)
+
+
+def test_a_start_before_what_was_saved_shows_that_the_checkpoint_does_not_work():
+    known = {"trust": Trust.CONFIRMED, "saved": 300, "saved_at": NOW, "broken": 3, "heard": 3}
+    after = judged(trains(checkpoint=ASKED, progress=FIRST, **known))
+    assert (after.trust, after.saved) == (Trust.FAILED, 1)
+
+
+def test_an_untried_job_pays_for_what_a_change_may_lose():
+    untried = seen(trains(checkpoint=BY_ITSELF, saved=100))
+    assert (untried.unsaved_from, untried.unsaved_at(NOW)) == (None, 240.0)
+    confirmed = seen(trains(checkpoint=ASKED, trust=Trust.CONFIRMED, saved=100))
+    assert confirmed.unsaved_at(NOW) == 0.0
+    assert seen(trains(checkpoint=TRUSTED)).unsaved_at(NOW) == 0.0
+
+
+def test_one_failure_of_a_checkpoint_that_has_worked_is_borne_with_and_a_second_is_not():
+    known = {"trust": Trust.CONFIRMED, "saved": 300, "saved_at": NOW - 60.0}
+    once = judged(changes(Saving.TIMED_OUT, **known))
+    assert (once.trust, once.trials) == (Trust.CONFIRMED, 1)
+    twice = judged(changes(Saving.TIMED_OUT, trials=1, **known))
+    assert (twice.trust, twice.trials, twice.failed_at) == (Trust.FAILED, 2, NOW)
+
+
+def test_where_nothing_new_was_to_be_saved_no_checkpoint_can_fail():
+    assert judged(changes(Saving.TIMED_OUT, saved=340)).trust is Trust.UNTRIED
+
+
+def test_before_its_first_iteration_one_failure_is_borne_with():
+    once = judged(changes(Saving.FAILED, iteration=0))
+    assert (once.trust, once.trials) == (Trust.UNTRIED, 1)
+    assert judged(changes(Saving.FAILED, iteration=0, trials=1)).trust is Trust.FAILED
+
+
+@pytest.mark.parametrize(("code", "trust"), [(0, Trust.UNTRIED), (1, Trust.FAILED)])
+def test_a_training_that_is_over_before_it_could_answer_is_not_held_against_it(code, trust):
+    state = after(run(3, 0), Started(1), stop(4), RankEnded(1, 0, code), Gone(1))
+    state = replace(state, change=Change(4, Saving.FAILED))
+    job = cast(
+        "a",
+        {"n0": (0,)},
+        generation=2,
+        seats={"n0": state},
+        phase=Phase.ADJUSTING,
+        checkpoint=ASKED,
+        iteration=340,
+    )
+    assert judged(job).trust is trust
+
+
+@pytest.mark.parametrize(("trials", "pause"), [(2, 600.0), (3, 1200.0), (4, 2400.0), (90, 86400.0)])
+def test_a_checkpoint_that_has_worked_before_may_be_tried_again_after_a_time_that_grows(
+    trials, pause
+):
+    known = {"trust": Trust.FAILED, "saved": 300, "saved_at": 1.0, "trials": trials}
+    early = seen(trains(checkpoint=ASKED, failed_at=NOW - pause + 1.0, **known))
+    assert early.unsaved_from == 300.0
+    late = seen(trains(checkpoint=ASKED, failed_at=NOW - pause, **known))
+    assert (late.unsaved_from, late.unsaved_at(NOW)) == (None, 40.0)
+
+
+def test_a_checkpoint_that_has_never_worked_is_not_tried_again():
+    known = {"trust": Trust.FAILED, "trials": 1, "failed_at": 1.0}
+    assert seen(trains(checkpoint=ASKED, **known)).unsaved_from == 0.0
+
+
+def test_what_to_do_is_said_with_a_failure():
+    said = judged(trains(checkpoint=ASKED, trust=Trust.FAILED)).condition(ConditionType.SAVED)
+    assert said is not None
+    assert said.message.endswith(
+        "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+    )
+
+
+def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
+    job = cast(
+        "a",
+        None,
+        generation=2,
+        seats={"n0": stopped(Saving.FAILED)},
+        phase=Phase.SUSPENDED,
+        checkpoint=ASKED,
+        trust=Trust.FAILED,
+        trials=3,
+        failed_at=2.0,
+        saved=300,
+        saved_at=1.0,
+        iteration=340,
+    )
+    resumed = judged(job)
+    assert resumed.phase is Phase.QUEUED
+    assert (resumed.trust, resumed.trials, resumed.saved, resumed.judged) == (
+        Trust.UNTRIED,
+        0,
+        0,
+        4,
+    )
+    # What it had lost before that is not held against it again.
+    again = trains(checkpoint=ASKED, progress=FIRST, heard=3, judged=resumed.judged)
+    assert judged(again).trust is Trust.UNTRIED
