@@ -69,7 +69,9 @@ def choose(place: Place) -> Backend:
         )
     if place.state is None and _is_cluster(place):
         return _cluster(place)
-    return LocalBackend(_socket(place.state), or_else="" if place.state else CLUSTER_REMEDY)
+    return LocalBackend(
+        find_folders(place.state).socket, or_else="" if place.state else CLUSTER_REMEDY
+    )
 
 
 def _is_cluster(place: Place) -> bool:
@@ -82,7 +84,7 @@ def _is_cluster(place: Place) -> bool:
         )
     if wanted or os.environ.get("DLJOB_STATE"):
         return wanted == CLUSTER
-    return _has_cluster() and not _answers(_socket(None))
+    return _has_cluster() and not _answers(find_folders(None).socket)
 
 
 def _is_plugin() -> bool:
@@ -99,13 +101,13 @@ def _has_cluster() -> bool:
     return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
 
 
-def _socket(state: Path | None) -> Path:
-    """Find the socket: of the folder that is named, else one's own, else that of all users."""
-    own = Folders(state or default_root(os.environ)).socket
-    if state is not None or os.environ.get("DLJOB_STATE") or _answers(own):
+def find_folders(state: Path | None) -> Folders:
+    """Find the state folder: that which is named, else one's own, else that of all users."""
+    own = Folders(state or default_root(os.environ))
+    if state is not None or os.environ.get("DLJOB_STATE") or _answers(own.socket):
         return own
-    of_all = Folders(SYSTEM_ROOT).socket
-    return of_all if _answers(of_all) else own
+    of_all = Folders(SYSTEM_ROOT)
+    return of_all if _answers(of_all.socket) else own
 
 
 def _answers(path: Path) -> bool:

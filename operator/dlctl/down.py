@@ -16,11 +16,10 @@ from pathlib import Path
 import click
 
 from dlctl.backends import BackendError
-from dlctl.choosing import STATE_HELP
+from dlctl.choosing import STATE_HELP, find_folders
 from dlctl.jobviews import JobView
 from dlctl.messages import say
 from dlctl.socket_client import SocketClient
-from dllocal.folders import Folders, default_root
 
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as the kernel tells them of the other end of a socket."""
@@ -51,7 +50,8 @@ def command(*, state: Path | None, timeout: float) -> None:
     What trains goes on training, and the next dljob up takes it over. To end jobs as well, use
     dljob cancel or dljob suspend before.
     """
-    folders = Folders(state or default_root(os.environ))
+    # Also that of all users, which root ends: the same one that the other verbs would ask.
+    folders = find_folders(state)
     process = find_process(folders.socket)
     if process is None:
         raise click.ClickException(

@@ -14,6 +14,16 @@ from pathlib import Path
 # Two lines of the unit matter more than they look. KillMode: what trains is in the control group of the
 # service, and goes on when the service ends or is started again. Restart: one that was ended by
 # `systemctl stop` or `dljob down` stays ended.
+# The further lines are there because trainings inherit what the service may. OOMPolicy: one that is killed for
+# memory must not end the service. The limits are those of a server of trainings: many threads, many files, and
+# memory that a network card may use directly; by default systemd gives 15 % of the tasks and 1024 files.
+LIMITS = """\
+OOMPolicy=continue
+TasksMax=infinity
+LimitNOFILE=1048576
+LimitMEMLOCK=infinity
+"""
+
 UNIT = """\
 # Printed by `dljob up --print-unit`. As your own service:
 #   mkdir -p ~/.config/systemd/user
@@ -29,7 +39,7 @@ After=network.target
 Type=notify
 ExecStart={command}
 KillMode=process
-Restart=on-failure
+{limits}Restart=on-failure
 RestartSec=2
 TimeoutStartSec=infinity
 TimeoutStopSec=60
@@ -52,7 +62,7 @@ Type=notify
 ExecStart={command}
 UMask=0077
 KillMode=process
-Restart=on-failure
+{limits}Restart=on-failure
 RestartSec=2
 TimeoutStartSec=infinity
 TimeoutStopSec=60
@@ -68,7 +78,7 @@ def unit(arguments: Sequence[str], *, program: str = "") -> str:
     """Write a unit that runs ``dljob``, or the program that is named, with these arguments."""
     words = (program or _find_program(), *arguments)
     return (SYSTEM_UNIT if "--system" in arguments else UNIT).format(
-        command=" ".join(map(_quote, words))
+        command=" ".join(map(_quote, words)), limits=LIMITS
     )
 
 

@@ -65,7 +65,8 @@ class MachineApi:
             )
         try:
             async with asyncio.timeout(seconds):
-                while seconds and not any(events.since(since, name)):
+                # What happens to the jobs of others must not end the wait: it would tell that it happens.
+                while seconds and not any(may_see(each.job) for each in events.since(since, name)):
                     await events.wait()
         except TimeoutError:
             pass

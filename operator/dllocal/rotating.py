@@ -28,6 +28,11 @@ T = TypeVar("T")
 
 BLOCK = 1 << 20
 
+MOST_OVER = 16 << 20
+"""So much more than a log may be long is copied of it: what comes between two looks."""
+MOST_LATE = 4 << 20
+"""So much of what came during the copy is copied while all else waits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
@@ -59,8 +64,12 @@ def begin(path: Path, limits: LogLimits) -> "Turn | None":
     source = _open_log(path)
     turn = Turn(path, source, limits.kept_parts)
     try:
-        if os.fstat(source.fileno()).st_size > limits.largest_bytes:
-            turn.copy()
+        size = os.fstat(source.fileno()).st_size
+        if size > limits.largest_bytes:
+            # The end of it is kept. Who may write a log may also make it longer than the disk.
+            most = limits.largest_bytes + MOST_OVER
+            source.seek(max(0, size - most))
+            turn.copy(most)
             return turn
     except OSError:
         turn.close()
@@ -79,12 +88,14 @@ class Turn:
         self._unfinished = path.with_name(f"{path.name}.unfinished")
         self._part: FileIO | None = None
 
-    def copy(self) -> None:
-        """Take over what is there by now."""
+    def copy(self, most: int) -> None:
+        """Take over what is there by now, but no more bytes than this."""
         if self._kept and self._part is None:
             self._part = _create_part(self._unfinished)
-        while self._part and os.sendfile(self._part.fileno(), self._source.fileno(), None, BLOCK):
-            pass
+        while self._part and most > 0:
+            size = min(BLOCK, most)
+            done = os.sendfile(self._part.fileno(), self._source.fileno(), None, size)
+            most = most - done if done else 0
 
     def finish(self) -> bool:
         """
@@ -103,7 +114,7 @@ class Turn:
                 for number in reversed(range(1, self._kept + 1)):
                     _shift(self._path, number, self._kept)
                 self._unfinished.rename(_part(self._path, 1))
-                self.copy()
+                self.copy(MOST_LATE)
             self._source.truncate(0)
             return True
         finally:

@@ -3,7 +3,6 @@ What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a p
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -160,10 +159,17 @@ def effect_document(
     """
     Show what would become of a job, and where it waits, when its turn is expected.
 
-    Of another user's only its GPUs are shown.
+    Of another user's only its GPUs are shown, and a sentence that tells no more than they do.
     """
     if not is_whole:
-        effect = replace(effect, seconds_before=None, seconds_after=None, speed=None)
+        return _without_nothing(
+            job=effect.job,
+            submitted=effect.is_new,
+            step=_kind(effect.step),
+            message=_outlined(effect),
+            old=_placement(effect.old),
+            new=_placement(effect.new),
+        )
     return _without_nothing(
         job=effect.job,
         submitted=effect.is_new,
@@ -177,6 +183,22 @@ def effect_document(
         confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
         queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
     )
+
+
+def _outlined(effect: Effect) -> str:
+    """Say of another user's job how many GPUs it has, without the reason, which names its numbers."""
+    old, new = effect.old, effect.new
+    if old is not None and new is not None:
+        return f"goes from {_gpus(old)} to {_gpus(new)}"
+    if new is not None:
+        return f"starts on {_gpus(new)}"
+    if old is not None:
+        return f"gives up {_gpus(old)}"
+    return "waits" if _is_waiting(effect) else "stays as it is"
+
+
+def _gpus(placement: Placement) -> str:
+    return f"{placement.gpus} GPU{'' if placement.gpus == 1 else 's'}"
 
 
 def _is_waiting(effect: Effect) -> bool:

@@ -98,6 +98,21 @@ def test_one_terminal_is_enough(state, root):
 
 
 @real
+def test_root_ends_the_server_of_all_users_without_naming_its_folder(
+    state, root, monkeypatch, capsys
+):
+    _, up = detach(state)
+    monkeypatch.delenv("DLJOB_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(root / "own"))
+    monkeypatch.setattr("dlctl.choosing.SYSTEM_ROOT", state)
+    ended = Command(capsys)("down")
+    assert (ended.status, ended.stderr) == (
+        0,
+        f"dljob up (process {up.process.pid}) has ended. No job has GPUs.\n",
+    )
+
+
+@real
 def test_it_goes_on_when_its_terminal_is_closed(state):
     script = "from dlctl.main import main; main()"
     words = ["up", "--gpus", "2", "--state", str(state), "--detach"]
@@ -236,6 +251,9 @@ def test_a_unit_for_systemd_holds_what_was_typed(root, capsys):
     (start,) = [line for line in result.stdout.splitlines() if line.startswith("ExecStart=")]
     assert start.endswith(f'dljob up --gpus 4 --policy adaptive --state "{root}/a state%%"')
     assert "\nKillMode=process\n" in result.stdout
+    # A training that is killed for memory must not end the service, and inherits its limits.
+    for line in ("OOMPolicy=continue", "TasksMax=infinity", "LimitNOFILE=1048576"):
+        assert f"\n{line}\n" in result.stdout
     assert not (root / "a state%").exists()
     if shutil.which("systemd-analyze"):
         unit = root / "dljob.service"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dllocal import rotating
 from dllocal.folders import older_parts
-from dllocal.rotating import LogLimits, Rotation, turn_over
+from dllocal.rotating import LogLimits, Rotation, begin, turn_over
 from tests.local.ups import going, replay
 
 SMALL = LogLimits(largest_bytes=4096, kept_parts=2)
@@ -62,6 +63,31 @@ def test_where_no_parts_are_kept_it_is_just_cut(path):
     path.write_bytes(b"x" * 5000)
     assert turn_over(path, LogLimits(largest_bytes=4096, kept_parts=0))
     assert names(path) == ["n0.log"]
+    assert path.stat().st_size == 0
+
+
+def test_of_a_log_that_is_longer_than_a_disk_only_the_end_is_copied(path):
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with path.open("ab") as writer:
+        writer.write(b"the end\n")
+    assert turn_over(path, SMALL)
+    (part,) = older_parts(path)
+    assert part.stat().st_size == 4096 + rotating.MOST_OVER
+    with part.open("rb") as reader:
+        reader.seek(-8, os.SEEK_END)
+        assert reader.read() == b"the end\n"
+    assert path.stat().st_size == 0
+
+
+def test_of_a_log_that_grows_while_it_is_copied_little_is_copied_at_last(path):
+    path.write_bytes(b"x" * 5000)
+    turn = begin(path, SMALL)
+    assert turn is not None
+    os.truncate(path, 1 << 40)
+    assert turn.finish()
+    (part,) = older_parts(path)
+    assert part.stat().st_size == 5000 + rotating.MOST_LATE
     assert path.stat().st_size == 0
 
 

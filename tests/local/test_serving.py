@@ -14,14 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.previewing import Effect
+from dlcontrol.queueing import Turn
 from dlcontrol.reasons import Outlook
 from dlcontrol.tables import HistoryEntry
-from dlcore.model import CauseCode, GpuRef, JobId, NodeName, Phase
+from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
+from dlcore.planning import Reshape, Wait
 from dllocal import refusals, showing
+from dllocal.access import Access
 from dllocal.folders import StateError
 from dllocal.registry import Registry
 from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
+
+CAUSE = Cause(next(iter(CauseCode)))
+NODE = NodeName("n1")
 
 
 def names(answer):
@@ -529,6 +536,23 @@ def test_a_plan_checks_as_submitting_does(ask):
     assert ask("POST", "/v1/plan", wrong).json == ask("POST", "/v1/jobs", wrong).json
 
 
+def test_of_the_job_of_another_a_plan_shows_its_gpus_alone():
+    step = Reshape(JobId("a"), Placement.of({NODE: (0, 1)}), Placement.of({NODE: (0,)}), CAUSE)
+    waits = Wait(JobId("a"), CAUSE)
+    turn = Turn(ahead=3, starts_in=60.0)
+    shown = [
+        showing.effect_document(
+            Effect(job=JobId("a"), step=each, sentence="has 4,711 s left", is_new=False),
+            turn,
+            is_whole=False,
+        )
+        for each in (step, waits)
+    ]
+    assert [each["message"] for each in shown] == ["goes from 2 GPUs to 1 GPU", "waits"]
+    assert [each["step"] for each in shown] == ["reshape", "wait"]
+    assert all("queue" not in each for each in shown)
+
+
 # --- GPUs ---------------------------------------------------------------------------------
 
 
@@ -600,6 +624,20 @@ def test_events_are_told_from_where_one_was_and_waited_for(ask, up):
     (news,) = ask.get(f"/v1/events?since={second['number']}&job=a&seconds=20")["items"]
     later.join()
     assert news["reason"] == "Finished"
+
+
+def test_who_waits_for_events_is_not_woken_by_those_of_another(ask, up, monkeypatch):
+    monkeypatch.setattr(Access, "may_see", lambda *_: lambda job: job == JobId("mine"))
+    up.do(lambda stage: stage.events.add(JobId("theirs"), "Running", "so it is"))
+    later = threading.Timer(
+        0.2,
+        up.do,
+        [lambda stage: stage.events.add(JobId("mine"), "Finished", "so it is")],
+    )
+    later.start()
+    (news,) = ask.get("/v1/events?since=0&seconds=20")["items"]
+    later.join()
+    assert news["job"] == "mine"
 
 
 def test_what_happened_to_a_job_before_this_controller_began_is_told_from_the_history(ask, up):
