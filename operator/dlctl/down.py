@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import socket
-import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,9 +19,7 @@ from dlctl.choosing import STATE_HELP, find_folders
 from dlctl.jobviews import JobView
 from dlctl.messages import say
 from dlctl.socket_client import SocketClient
-
-CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, as the kernel tells them of the other end of a socket."""
+from dllocal.folders import CREDENTIALS
 
 TIMEOUT_S = 60.0
 PATIENCE_S = 5.0

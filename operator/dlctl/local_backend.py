@@ -162,7 +162,7 @@ class LocalBackend:
                 cwd=place["folder"],
                 env={**_of_this_terminal(), **place["environment"]},
                 check=False,
-                **_as_user(place.get("user", {})),
+                **_as_user(place),
             )
         except OSError as error:
             return _tell_not_run(command[0], place["folder"], error)
@@ -193,9 +193,17 @@ class LocalBackend:
         return items
 
 
-def _as_user(user: Json) -> dict[str, Any]:
+def _as_user(place: Json) -> dict[str, Any]:
     """Let root run a command beside a job of another user as that user, whose PATH it is."""
-    if os.getuid() != 0 or user.get("uid", 0) == 0:
+    if os.getuid() != 0:
+        return {}
+    if "user" not in place:
+        raise BackendError(
+            "dljob up does not say whose job it is, so that the command would run as root; start"
+            " dljob up again with this version"
+        )
+    user = place["user"]
+    if user["uid"] == 0:
         return {}
     return {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
 

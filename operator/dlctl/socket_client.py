@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import socket
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from dlctl.backends import Away, BackendError, Complaint, Conflict, NotThere
+from dllocal.folders import CREDENTIALS
 
 PATIENCE_S = 30.0
 """How long an answer may take beyond what it was asked to wait."""
@@ -117,8 +117,8 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
     The folder of a socket may be one that others can make, such as below /tmp. The kernel knows who
     listens, whatever the folder is.
     """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, uid, _ = CREDENTIALS.unpack(raw)
     if uid not in (ROOT, os.getuid()):
         raise BackendError(
             f"user {uid} answers at {path}, and not you or root; nothing was sent. Remove that"

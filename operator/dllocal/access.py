@@ -20,6 +20,7 @@ from aiohttp import web
 
 from dlcore.model import JobId
 from dllocal.environments import Submitter, name_user
+from dllocal.folders import CREDENTIALS
 from dllocal.refusals import Refused
 from dllocal.registry import Registry
 
@@ -44,14 +45,15 @@ OF_A_JOB = "/v1/jobs/{name}"
 
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
+NUMBER = re.compile(r"(uid-)?[0-9]+")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def identify(connection: Any) -> Submitter:
     """Ask the kernel which user is at the other end of a connection."""
-    size = struct.calcsize("3i")
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, uid, gid = struct.unpack("3i", raw)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, uid, gid = CREDENTIALS.unpack(raw)
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
     except OSError as error:
@@ -63,7 +65,9 @@ def identify(connection: Any) -> Submitter:
 
 def namespace_of(submitter: Submitter) -> str:
     """Name the namespace of a user's jobs: the user, where that can be the name of one."""
-    if NAMESPACE.fullmatch(submitter.user):
+    # A login may be called as we call a user by number; it must not get that user's jobs.
+    is_number = NUMBER.fullmatch(submitter.user) and submitter.user != str(submitter.uid)
+    if NAMESPACE.fullmatch(submitter.user) and not is_number:
         return submitter.user
     return f"uid-{submitter.uid}"
 

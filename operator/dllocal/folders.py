@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import stat
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ LONGEST_SHARED = 60
 SYSTEM_ROOT = Path("/var/lib/dljob")
 SYSTEM_SOCKETS = Path("/run/dljob")
 """Where the server of all users is, unless another state folder is named."""
+
+CREDENTIALS = struct.Struct("iII")
+"""Process, user and group, as the kernel tells them of the other end of a socket."""
 
 
 class StateError(Exception):
@@ -99,21 +103,36 @@ class Folders:
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""
         mode = 0o711 if self.shared else 0o700
-        if self.shared and len(os.fsencode(self.sockets.absolute())) > LONGEST_SHARED:
+        is_elsewhere = self.sockets not in (self.root.absolute() / "run", SYSTEM_SOCKETS)
+        is_long = len(os.fsencode(self.sockets.absolute())) > LONGEST_SHARED
+        # Elsewhere is below /tmp, where any user may make the folder before us.
+        if self.shared and (is_elsewhere or is_long):
             raise StateError(
                 f"{self.root}: is too long for sockets below it; name a shorter --state"
             )
         for folder in self._bases():
             try:
                 folder.mkdir(mode=mode, parents=True, exist_ok=True)
-                if self.shared:
-                    # Users go through these to what is theirs, and cannot list what is in them.
-                    folder.chmod(mode)
             except OSError as error:
                 raise StateError(
                     f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
                 ) from error
             _insist_on_privacy(folder)
+            self._open_up(folder)
+
+    def _open_up(self, folder: Path) -> None:
+        """
+        Let users go through a folder of a shared server to what is theirs, whatever the umask is.
+
+        Not through a link, and only after it is known to be our own.
+        """
+        if not self.shared:
+            return
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(opened, 0o711)
+        finally:
+            os.close(opened)
 
     def _bases(self) -> tuple[Path, ...]:
         usual = (self.root, self.root / "jobs", self.sockets)
@@ -161,6 +180,7 @@ class Folders:
             ) from error
         # Who held it before has removed this if it was empty.
         self.sockets.mkdir(mode=0o711 if self.shared else 0o700, exist_ok=True)
+        self._open_up(self.sockets)
         os.ftruncate(held, 0)
         os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         return held

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import tempfile
 import threading
@@ -23,9 +25,9 @@ from dlctl import units
 from dlctl.backends import Away, BackendError
 from dlctl.local_backend import LocalBackend
 from dlctl.socket_client import SocketClient
-from dllocal.access import namespace_of
+from dllocal.access import identify, namespace_of
 from dllocal.environments import Submitter
-from dllocal.folders import Folders
+from dllocal.folders import Folders, StateError
 from dllocal.rotating import LogLimits, turn_over
 from tests.ctl.running import LONGEST_S, Result, run_apart
 from tests.local.ups import ROOT, kill_all
@@ -397,10 +399,70 @@ def test_the_unit_that_is_shipped_is_the_one_that_is_printed():
 
 @pytest.mark.parametrize(
     ("user", "namespace"),
-    [("ada", "ada"), ("www-data", "www-data"), ("John.Doe", "uid-7"), ("a_b", "uid-7")],
+    [
+        ("ada", "ada"),
+        ("www-data", "www-data"),
+        ("John.Doe", "uid-7"),
+        ("a_b", "uid-7"),
+        ("uid-1001", "uid-7"),
+        ("1001", "uid-7"),
+        ("7", "7"),
+    ],
 )
 def test_a_user_is_the_namespace(user, namespace):
     assert namespace_of(Submitter(user, 7, 7)) == namespace
+
+
+class _Peer:
+    """A connection whose other end has the highest numbers that the kernel gives."""
+
+    def getsockopt(self, _level: int, option: int, _size: int) -> bytes:
+        is_credentials = option == socket.SO_PEERCRED
+        return struct.pack("iII", 4711, 2**32 - 2, 2**31) if is_credentials else b""
+
+
+def test_a_user_of_a_high_number_is_that_user():
+    known = identify(_Peer())
+    assert (known.uid, known.gid) == (2**32 - 2, 2**31)
+
+
+def test_a_folder_that_a_link_stands_for_is_refused_and_what_it_names_is_left(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+        other = Path(place) / "other"
+        other.mkdir(mode=0o700)
+        root = Path(place) / "s"
+        root.symlink_to(other)
+        with pytest.raises(StateError, match="belongs to somebody else"):
+            Folders(root, shared=True).make()
+        assert stat.S_IMODE(other.stat().st_mode) == 0o700
+
+
+def test_a_shared_server_has_no_sockets_below_tmp(tmp_path):
+    with pytest.raises(StateError, match="too long for sockets"):
+        Folders(tmp_path / ("x" * 100), shared=True).make()
+
+
+def test_users_get_through_to_the_sockets_whatever_the_umask_is():
+    old = os.umask(0o077)
+    try:
+        with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+            folders = Folders(Path(place) / "s", shared=True)
+            folders.make()
+            folders.sockets.rmdir()
+            os.close(folders.lock())
+            assert stat.S_IMODE(folders.sockets.stat().st_mode) == 0o711
+    finally:
+        os.umask(old)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root would run it as root")
+def test_root_runs_no_command_beside_a_job_whose_user_is_not_told(monkeypatch, tmp_path):
+    there = {"node": "n", "folder": "/", "environment": {}}
+    backend = LocalBackend(tmp_path / "s")
+    monkeypatch.setattr(LocalBackend, "home", "")
+    monkeypatch.setattr(backend, "_items", lambda *_: [there])
+    with pytest.raises(BackendError, match="does not say whose job it is"):
+        backend.execute("a", ["true"])
 
 
 def test_only_root_runs_jobs_of_others(tmp_path):
