@@ -65,6 +65,12 @@ class Surroundings:
     """Another contact than before; true if that is more than progress."""
     fenced: Callable[[PodKey, Refusal], None]
     """A SideCar obeys a later leader: we lead no longer."""
+    disbelieved: Callable[[PodKey, int], bool] = lambda _key, _epoch: False
+    """
+    Whether it is known that there is no such leader as this SideCar says it obeys, in this epoch.
+
+    Then nothing of what it says counts. A container is a witness, and must not end a controller.
+    """
     meter: Meter = NoMeter()
     clock: Callable[[], float] = time.time
     """What the times in a contact are told by."""
@@ -226,6 +232,7 @@ class _Follower:
         state = await self._line.read_state(
             contact.state, wait=self._settings.wait_seconds if waits else 0.0
         )
+        self._insist_on_truth(state.epoch)
         self._hear(state, asked)
 
     def _take_refusal(self, refusal: Refusal) -> None:
@@ -265,10 +272,12 @@ class _Follower:
         sent, began = self.known.send(), self._loop.time()
         try:
             state = await self._line.declare(target)
-        except NotAccepted:
+        except NotAccepted as error:
             self._around.meter.told(self._loop.time() - began)
+            self._insist_on_truth(error.refusal.epoch)
             raise
         self._around.meter.told(self._loop.time() - began)
+        self._insist_on_truth(state.epoch)
         self._hear(state, sent)
 
     def _object(self, target: Target, refusal: Refusal) -> None:
@@ -283,6 +292,13 @@ class _Follower:
             self._around.fenced(self._key, refusal)
 
     # --- what becomes of it
+
+    def _insist_on_truth(self, epoch: int) -> None:
+        """Count one that names a leader that there is not as one that cannot be reached."""
+        if self._around.disbelieved(self._key, epoch):
+            raise Unreachable(
+                f"it is not believed, because it names a controller (epoch {epoch}) that there is not"
+            )
 
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact

@@ -230,6 +230,16 @@ class Registry:
                 self._db.execute("ROLLBACK")
             raise
 
+    def still_leads(self) -> bool:
+        """Look into the file whether no other controller has begun; one that cannot be read says nothing."""
+        try:
+            self._insist_on_leading()
+        except Fenced:
+            return False
+        except sqlite3.Error:
+            return True  # Each write looks once more, so that nothing is decided against another.
+        return True
+
     def _insist_on_leading(self) -> None:
         (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()
         if epoch != self.epoch:

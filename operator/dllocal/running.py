@@ -48,6 +48,9 @@ from dlwire.messages import Refusal, State
 
 log = logging.getLogger(__name__)
 
+UNTRUSTED_S = 60.0
+"""How often it is told at most that a SideCar is not believed."""
+
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -128,7 +131,12 @@ class Running:
         )
         self.metrics.watch_store(self.memory.notebook.state)
         self.sidecars = SideCars(
-            Surroundings(heard=self._hear, fenced=self._be_fenced, meter=self.metrics),
+            Surroundings(
+                heard=self._hear,
+                fenced=self._be_fenced,
+                disbelieved=self._disbelieves,
+                meter=self.metrics,
+            ),
             setup.dialing,
         )
         self.controller = Controller(
@@ -144,6 +152,8 @@ class Running:
             metrics=setup.metrics,
             group=setup.sharing.group if setup.sharing is not None else None,
         )
+        self._untrusted: dict[PodKey, float] = {}
+        """When it was told last that a SideCar is not believed."""
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _insist_on_kind(self) -> None:
@@ -338,6 +348,24 @@ class Running:
                 self.setup.listener(key, state, now)
         if material:
             self.controller.wake(urgent=True)
+
+    def _disbelieves(self, key: PodKey, epoch: int) -> bool:
+        """Whether a SideCar names a later controller although the list of jobs, which says who leads, does not."""
+        if epoch <= self.registry.epoch or not self.registry.still_leads():
+            return False
+        now = time.monotonic()
+        if now >= self._untrusted.get(key, float("-inf")) + UNTRUSTED_S:
+            known = self.registry.entries
+            self._untrusted = {
+                other: at for other, at in self._untrusted.items() if other.job in known
+            }
+            self._untrusted[key] = now
+            message = (
+                f"its SideCar on {key.node} says that it obeys another controller (epoch {epoch}), and there"
+                " is none; it is not believed, and its GPUs stay with it until it has ended"
+            )
+            self.events.add(key.job, "SideCarUntrusted", message, warning=True)
+        return True
 
     def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
         if not self._fenced.done():

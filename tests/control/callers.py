@@ -58,11 +58,14 @@ class Caller:
         self.counts = Counts()
         self.heard: list[tuple[PodKey, bool]] = []
         self.fenced: list[tuple[PodKey, Refusal]] = []
+        self.disbelieved: set[int] = set()
+        """Epochs that are known to be of no controller."""
         self._seen: dict[PodKey, list[tuple[str, int]]] = {}
         self._changed = asyncio.Event()
         around = Surroundings(
             heard=self._hear,
             fenced=lambda key, refusal: self.fenced.append((key, refusal)),
+            disbelieved=lambda _, epoch: epoch in self.disbelieved,
             meter=self.counts,
             chance=chance,
         )

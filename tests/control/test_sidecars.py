@@ -245,6 +245,27 @@ def test_a_later_leader_fences_us_off(tmp_path):
     live_through(story())
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_false_word_of_a_later_leader_fences_nobody_and_is_not_taken_in(tmp_path, tells):
+    async def story():
+        async with contained(tmp_path / "a"), calling() as ours, calling() as theirs:
+            ours.disbelieved = {2}
+            await ours.meet(tmp_path / "a")
+            await theirs.meet(tmp_path / "a")
+            ours.run(3, epoch=1)
+            await theirs.until(has_begun(3))
+            theirs.run(3, epoch=2)
+            if tells:
+                ours.stop(4, epoch=1)
+            contact = await ours.until(lambda contact: contact.problem)
+            assert "it is not believed" in contact.problem
+            assert not contact.reachable
+            assert contact.state.epoch < 2
+            assert ours.fenced == []
+
+    live_through(story())
+
+
 def test_what_contradicts_our_own_word_is_a_problem_and_no_fence(tmp_path):
     async def story():
         async with contained(tmp_path / "a"), calling() as ours, calling() as again:
