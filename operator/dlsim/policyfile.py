@@ -11,6 +11,7 @@ author who reads it. A controller takes no such file: see ``docs/policies.md``.
 import ast
 import dataclasses
 import hashlib
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple, cast
 
 from dlcore import policies
@@ -87,6 +88,18 @@ def parse(text: str) -> Named | None:
 # --- the file -----------------------------------------------------------------------------
 
 
+class _Reader(importlib.machinery.SourceFileLoader):
+    """
+    Reads a file without Python's cache of compiled files.
+
+    The cache tells two versions apart by size and second alone, so that a file that was changed twice
+    in a second would be played as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002 - as it is called
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 @cache
 def _load(path: Path, _digest: str) -> ModuleType:
     """Load a file as a module of its own, with its folder on the path, as Python does for a script."""
@@ -94,7 +107,7 @@ def _load(path: Path, _digest: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
     name = f"dljob_policy_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_loader(name, _Reader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

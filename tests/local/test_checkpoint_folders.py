@@ -54,6 +54,8 @@ def test_checkpoints_go_with_their_job_unless_its_user_keeps_them(root):
         up.until(lambda: is_under_way(up))
         up("suspend", "long")
         up.until_phase("long", "Suspended")
+        # That is decided; its process saves itself and ends after that.
+        up.until(saved.exists)
         first = int(saved.read_text())
         assert first > 0
 

@@ -202,7 +202,7 @@ def hanging(state):
     """A start that waits for ever, for a name that is never written."""
     state.mkdir(mode=0o700)
     os.mkfifo(state / "machine")
-    with Starting("up", "--gpus", 1, "--state", state, "--detach") as live:
+    with Starting("up", "--virtual-gpus", 1, "--state", state, "--detach") as live:
         yield live
 
 

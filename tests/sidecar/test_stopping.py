@@ -133,7 +133,7 @@ def test_a_command_confirms_by_its_end(drive, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "reason"),
-    [(["sh", "-c", "exit 4"], "exit code 4"), (["no-such-command"], "No such file")],
+    [(["sh", "-c", "exit 4"], "exit code 4"), (["no-such-command"], "not found in PATH")],
 )
 def test_a_command_that_fails_is_told(drive, command, reason):
     driver = drive(saving={"command": command, "confirm": "exit"})
