@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 LONGEST_S = 60.0
+AGAIN_S = 5.0
 
 
 class Terminal:
@@ -53,10 +54,17 @@ class Terminal:
             )
             self.seen += os.read(self._leader, 65536).decode()
 
-    def status(self) -> int:
-        """Wait for the end, and return the exit status."""
-        end = time.monotonic() + LONGEST_S
+    def status(self, *, again: str = "") -> int:
+        """
+        Wait for the end, and return the exit status; what is given is typed again every few seconds.
+
+        Python's input() overlooks a Ctrl-C right between the prompt and its read; a user presses again.
+        """
+        end, due = time.monotonic() + LONGEST_S, time.monotonic() + AGAIN_S
         while self._process.poll() is None:
+            if again and time.monotonic() > due:
+                self.type(again)
+                due += AGAIN_S
             if select.select([self._leader], [], [], 0.1)[0]:
                 self._read_rest()
             assert time.monotonic() < end, self.seen

@@ -83,7 +83,8 @@ def test_a_job_from_its_submission_to_its_end(root):
         assert kinds.index("start") < kinds.index("stop") < len(kinds) - 1
 
         # Cancelled nothing is left of it.
-        assert up("cancel", "--wait", "long").stdout == "long cancelled\n"
+        cancelled = up("cancel", "--wait", "long").stdout
+        assert cancelled.startswith("long cancelled; its checkpoints are kept in ")
         assert up("get").stderr == "There are no jobs.\n"
         assert [pid for pid in find_processes(root) if pid != up.process.pid] == []
         assert up.end() == 0
