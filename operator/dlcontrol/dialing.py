@@ -10,10 +10,8 @@ is :class:`NotAccepted`. Nothing is tried twice here: that is :mod:`dlcontrol.si
 import errno
 import logging
 import os
-import socket
 import ssl
 import stat
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import aiohttp
 
+from dlcontrol.peers import read_peer
 from dlcontrol.platforms import Address
 from dlwire import codec
 from dlwire.kinds import Wrong
@@ -161,7 +160,7 @@ class OwnedConnector(aiohttp.UnixConnector):
         self._insist(_is_socket(self.path), req, "it is no socket")
         made = await super()._create_connection(req, traces, timeout)
         transport = made.transport
-        listener = None if transport is None else _listener(transport.get_extra_info("socket"))
+        listener = None if transport is None else read_peer(transport.get_extra_info("socket")).uid
         if listener != self._owner and transport is not None:
             transport.abort()
         why = f"user {listener} listens there, and the job is of user {self._owner}"
@@ -180,14 +179,6 @@ def _is_socket(path: str) -> bool:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
         return True
-
-
-def _listener(connection: Any) -> int:
-    """Ask the kernel which user had begun to listen at the other end."""
-    size = struct.calcsize("3i")
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    uid: int = struct.unpack("3i", raw)[1]
-    return uid
 
 
 class Line:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
+from dlcontrol.peers import read_peer
 from dlctl.backends import BackendError
 from dlctl.choosing import STATE_HELP, find_folders
 from dlctl.jobviews import JobView
 from dlctl.messages import say
 from dlctl.socket_client import SocketClient
-from dllocal.folders import CREDENTIALS
 
 TIMEOUT_S = 60.0
 PATIENCE_S = 5.0
@@ -71,8 +71,7 @@ def find_process(path: Path) -> int | None:
             problem = error.strerror or str(error)
             remedy = "end it as the user who runs it"
             raise click.ClickException(f"{path}: {problem}; {remedy}") from error
-        answer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    process: int = CREDENTIALS.unpack(answer)[0]
+        process = read_peer(connection).pid
     if process <= 0:
         raise click.ClickException(
             f"{path}: the process that answers is in another container; end it there"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from dlcontrol.peers import read_peer
 from dlctl.backends import Away, BackendError, Complaint, Conflict, NotThere
-from dllocal.folders import CREDENTIALS
 
 PATIENCE_S = 30.0
 """How long an answer may take beyond what it was asked to wait."""
@@ -117,8 +117,7 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
     The folder of a socket may be one that others can make, such as below /tmp. The kernel knows who
     listens, whatever the folder is.
     """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, uid, _ = CREDENTIALS.unpack(raw)
+    uid = read_peer(connection).uid
     if uid not in (ROOT, os.getuid()):
         raise BackendError(
             f"user {uid} answers at {path}, and not you or root; nothing was sent. Remove that"

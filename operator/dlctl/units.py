@@ -17,14 +17,22 @@ from pathlib import Path
 # The further lines are there because trainings inherit what the service may. OOMPolicy: one that is killed for
 # memory must not end the service. The limits are those of a server of trainings: many threads, many files, and
 # memory that a network card may use directly; by default systemd gives 15 % of the tasks and 1024 files.
-LIMITS = """\
+SERVICE = """\
+[Service]
+Type=notify
+ExecStart={command}
+{umask}KillMode=process
 OOMPolicy=continue
 TasksMax=infinity
 LimitNOFILE=1048576
 LimitMEMLOCK=infinity
+Restart=on-failure
+RestartSec=2
+TimeoutStartSec=infinity
+TimeoutStopSec=60
 """
 
-UNIT = """\
+UNIT = f"""\
 # Printed by `dljob up --print-unit`. As your own service:
 #   mkdir -p ~/.config/systemd/user
 #   dljob up … --print-unit > ~/.config/systemd/user/dljob.service
@@ -35,20 +43,12 @@ UNIT = """\
 Description=DLJob: elastic GPU scheduling on this machine
 After=network.target
 
-[Service]
-Type=notify
-ExecStart={command}
-KillMode=process
-{limits}Restart=on-failure
-RestartSec=2
-TimeoutStartSec=infinity
-TimeoutStopSec=60
-
+{SERVICE}
 [Install]
 WantedBy=default.target
 """
 
-SYSTEM_UNIT = """\
+SYSTEM_UNIT = f"""\
 # Printed by `dljob up --system --print-unit`: a server for all users, each of whose jobs runs as its user.
 #   cp dljob.service /etc/systemd/system/
 #   systemctl daemon-reload
@@ -57,16 +57,7 @@ SYSTEM_UNIT = """\
 Description=DLJob: elastic GPU scheduling for all users of this machine
 After=network.target
 
-[Service]
-Type=notify
-ExecStart={command}
-UMask=0077
-KillMode=process
-{limits}Restart=on-failure
-RestartSec=2
-TimeoutStartSec=infinity
-TimeoutStopSec=60
-
+{SERVICE}
 [Install]
 WantedBy=multi-user.target
 """
@@ -77,9 +68,10 @@ SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
 def unit(arguments: Sequence[str], *, program: str = "") -> str:
     """Write a unit that runs ``dljob``, or the program that is named, with these arguments."""
     words = (program or _find_program(), *arguments)
-    return (SYSTEM_UNIT if "--system" in arguments else UNIT).format(
-        command=" ".join(map(_quote, words)), limits=LIMITS
-    )
+    command = " ".join(map(_quote, words))
+    if "--system" in arguments:
+        return SYSTEM_UNIT.format(command=command, umask="UMask=0077\n")
+    return UNIT.format(command=command, umask="")
 
 
 def _find_program() -> str:

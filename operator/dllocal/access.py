@@ -18,9 +18,9 @@ from typing import Any
 
 from aiohttp import web
 
+from dlcontrol.peers import read_peer
 from dlcore.model import JobId
 from dllocal.environments import Submitter, name_user
-from dllocal.folders import CREDENTIALS
 from dllocal.refusals import Refused
 from dllocal.registry import Registry
 
@@ -52,8 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def identify(connection: Any) -> Submitter:
     """Ask the kernel which user is at the other end of a connection."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, uid, gid = CREDENTIALS.unpack(raw)
+    _, uid, gid = read_peer(connection)
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
     except OSError as error:

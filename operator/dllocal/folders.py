@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import stat
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +29,6 @@ LONGEST_SHARED = 60
 SYSTEM_ROOT = Path("/var/lib/dljob")
 SYSTEM_SOCKETS = Path("/run/dljob")
 """Where the server of all users is, unless another state folder is named."""
-
-CREDENTIALS = struct.Struct("iII")
-"""Process, user and group, as the kernel tells them of the other end of a socket."""
 
 
 class StateError(Exception):

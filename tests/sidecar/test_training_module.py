@@ -93,15 +93,19 @@ def test_four_ranks_of_one_container_save_at_the_same_steps_200_times(tmp_path, 
     assert saves[1:] == saves[:1] * 3
 
 
+def torch_meeting() -> dict[str, str]:
+    """Where ranks of PyTorch meet; the test is skipped where PyTorch is not installed."""
+    if not INSTALLED.exists():
+        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+
+
 @pytest.mark.processes
 @pytest.mark.frameworks
 @pytest.mark.timeout(600)
 def test_ranks_of_several_machines_save_at_the_same_steps_200_times(tmp_path):
-    if not INSTALLED.exists():
-        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    apart = {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    apart = {"LOCAL_WORLD_SIZE": "1", **torch_meeting()}
     ranks = begin_ranks(tmp_path, 3, "torch", python=(str(INSTALLED),), **apart)
     saves = ask_often(tmp_path, ranks)
     assert len(saves[0]) == REQUESTS
@@ -225,12 +229,8 @@ def test_ranks_that_may_not_open_the_board_are_told_the_remedy(monkeypatch, boar
 @pytest.mark.frameworks
 @pytest.mark.timeout(600)
 def test_ranks_that_may_not_open_the_board_agree_by_torch(tmp_path):
-    if not INSTALLED.exists():
-        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     denied = {"LOCAL_WORLD_SIZE": "2", offering.AGREEMENT: "/proc/0/fd/3"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    meeting = torch_meeting()
     ranks = begin_ranks(tmp_path, 2, "torch", python=(str(INSTALLED),), **denied, **meeting)
     saves = ask_often(tmp_path, ranks)
     assert len(saves[0]) == REQUESTS
