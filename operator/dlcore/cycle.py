@@ -17,7 +17,7 @@ from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
 from dlcore.needs import Needs
 from dlcore.placing import Placed
-from dlcore.planning import Plan, Step
+from dlcore.planning import Plan
 from dlcore.predicting import Predictor
 from dlcore.queues import FEW, Queue
 
@@ -46,7 +46,9 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     shown = tuple(map(keeping.show_rigid, running)) if kept else running
     made = _decide(snapshot, shown, pending, policy, enough)
     if kept and keeping.find_lost(made.placed, kept):
-        made = _decide_beside(snapshot, running, pending, policy, enough=enough, wanted=made.placed)
+        made = _decide_beside(
+            snapshot, running, pending, policy, enough=enough, kept=kept, wanted=made.placed
+        )
     decision, placed = made.decision, made.placed
 
     # 4. What has to be done for it.
@@ -54,7 +56,15 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     stopped = _name_causes(snapshot.running, placed, stop)
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
     wait = None if made.is_partial else decision.wait
-    steps = _take_steps(snapshot, placed, stopped, waits=waits, wait=wait, worths=decision.worths)
+    steps = planning.diff(
+        snapshot,
+        placed.wanted,
+        changed=placed.changed,
+        stopped=stopped,
+        waits=waits,
+        wait=wait,
+        worths=decision.worths,
+    )
     plan = Plan(
         steps,
         made.considered,
@@ -67,27 +77,6 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     # 5. Whether it may be done at all.
     checking.check(plan, snapshot, policy=policy.name, breaks=policy.breaks)
     return plan
-
-
-def _take_steps(
-    snapshot: Snapshot,
-    placed: Placed,
-    stopped: Mapping[JobState, Cause],
-    *,
-    waits: Mapping[JobId, Cause],
-    wait: Cause | None,
-    worths: Mapping[JobId, float],
-) -> tuple[Step, ...]:
-    """Say what has to be done for what was placed."""
-    return planning.diff(
-        snapshot,
-        placed.wanted,
-        changed=placed.changed,
-        stopped=stopped,
-        waits=waits,
-        wait=wait,
-        worths=worths,
-    )
 
 
 class _Made(NamedTuple):
@@ -155,6 +144,7 @@ def _decide_beside(
     policy: Policy,
     *,
     enough: int,
+    kept: tuple[JobState, ...],
     wanted: Placed,
 ) -> _Made:
     """
@@ -162,7 +152,6 @@ def _decide_beside(
 
     Where it wanted their GPUs for a job of higher priority, that job has them all the same.
     """
-    kept = tuple(filter(keeping.keeps, running))
     others = tuple(state for state in running if not keeping.keeps(state))
     shown = keeping.show_beside(snapshot, kept)
     # Who has room but for what others keep is set aside, because a policy would be lost.

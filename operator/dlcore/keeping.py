@@ -140,7 +140,7 @@ def _limits_beside(limits: NamespaceLimits, kept: Iterable[JobState]) -> Namespa
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a decision came to among the jobs that it was about, before anybody is outranked."""
+    """What a decision came to among the jobs that it was about, before a job is outranked."""
 
     decision: Decision
     placed: Placed
@@ -219,8 +219,8 @@ def _place_anew(
     shares[first.id] = Share(first.least, _TURN)
     decision = replace(settled.decision, shares=shares)
     newcomers = [state for state in settled.newcomers if state.id != first.id]
-    everybody = tuple(sorted((*settled.running, *settled.kept), key=lambda state: state.order))
-    placed = placing.place(decision, everybody, (*newcomers, first), snapshot.cluster)
+    in_order = tuple(sorted((*settled.running, *settled.kept), key=lambda state: state.order))
+    placed = placing.place(decision, in_order, (*newcomers, first), snapshot.cluster)
     # Only this job may profit from what the victims give up.
     stopped = {ref for s in placed.stopped if s.id in victims for ref in _refs(s)}
     takers = {
