@@ -57,7 +57,7 @@ def _has_reported(state: State) -> bool:
 
 
 def _why_unreported(job: Job, seats: Sequence[Seat]) -> str:
-    """Say that nobody knows how far it came, with the last line that could have said it."""
+    """Say that its progress is unknown, with the last line that could have shown it."""
     problems = (problem for state in _states(seats) for problem in state.problems)
     told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
     source = "log" if job.progress.log else "file" if job.progress.file else "http"

@@ -85,7 +85,7 @@ def notice_for(job: Job) -> str:
 
 def follow_saving(status: Status, seats: Iterable[Seat], now: float) -> Status:
     """
-    Take over how the latest checkpoint went, whatever the job does now.
+    Take over how the latest checkpoint went, in every phase of the job.
 
     A SideCar may know it only for a moment, before it leaves or starts what comes next.
     """
@@ -116,7 +116,7 @@ def _follow(status: Status, state: State, now: float) -> Status:
         status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
         return replace(status, judged=change.generation)
     if change.saving is Saving.FAILED and _has_ended_by_itself(state):
-        return status  # Nobody can tell: what the next start does again will.
+        return status  # Unknown so far: what the next start does again will show it.
     status = replace(status, judged=change.generation)
     has_nothing_new = status.iteration == status.saved > 0
     return status if has_nothing_new else _failed(status, now)

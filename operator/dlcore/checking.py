@@ -405,7 +405,7 @@ class _Replay:
             self._refuse(Law.PURPOSE, step.job, f"loses {lost} GPU{'s'[: lost != 1]} and {who}")
 
     def _check_work(self, step: Reshape | Move | Stop) -> None:
-        """Only what must be may cost a job its work; nobody gains so much by it that it pays."""
+        """Only a law or a higher priority may cost a job its work; no gain pays for it."""
         state = self.running.get(step.job)
         if state is None or state.unsaved_from is None or step.cause.code in DEMANDS:
             return

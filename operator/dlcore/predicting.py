@@ -270,7 +270,7 @@ class Predictor:
         return self._change(self.costs_of(job), shape.gpus)
 
     def untimed(self, job: Job) -> tuple[CostTerm, ...]:
-        """Name the parts of a change in place that nobody has measured or set: they count as nothing."""
+        """Name the parts of a change in place that are neither measured nor set: they count as nothing."""
         profile, costs = self._profiles.get(job.type), self.costs_of(job)
         measured = profile.cost_samples if profile is not None else {}
         saves = bool(job.checkpoint.signal or job.checkpoint.command or job.checkpoint.http)

@@ -2,7 +2,7 @@
 ``dljob up --detach``: the same program goes on in the background once it answers.
 
 Called by :mod:`dlctl.up`, which forks here when all options are read. The child keeps the terminal's
-standard error until the server answers, so that whatever is wrong reads as it does in the foreground;
+standard error until the server answers, so that an error reads as it does in the foreground;
 then it writes to its log alone. The parent waits for that moment and returns.
 """
 

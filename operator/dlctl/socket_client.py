@@ -115,7 +115,7 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
     Send nothing to a server of another user than root and our own.
 
     The folder of a socket may be one that others can make, such as below /tmp. The kernel knows who
-    listens, whatever the folder is.
+    listens, also where the folder is not ours.
     """
     uid = read_peer(connection).uid
     if uid not in (ROOT, os.getuid()):

@@ -357,7 +357,7 @@ async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handl
 async def _announce(
     running: Running, child: detaching.Child | None, shown: logging.Handler
 ) -> None:
-    """Tell whoever waits for it that every question is answered from now on."""
+    """Tell systemd and the waiting command that the server answers from now on."""
     while running.controller.scene is None:
         await asyncio.sleep(LOOK_S)
     units.tell_ready()

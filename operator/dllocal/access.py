@@ -2,12 +2,12 @@
 Who may see and change what at a server that several users share (``dljob up --system``).
 
 The kernel says who asks: the user and the groups of the process that has connected, never anything that
-it says itself. Each job belongs to the user who has submitted it. Of the jobs of others everybody sees
+it says itself. Each job belongs to the user who has submitted it. Of the jobs of others each user sees
 the name, the owner, the phase and the GPUs; all else, and every change, is its owner's and root's.
 What is not listed here as open to all is root's alone, also what is added later.
 
 Called by :mod:`dllocal.serving` around every request. A server of one user needs none of it, because
-nobody else can open its socket.
+no other user can open its socket.
 """
 
 import re

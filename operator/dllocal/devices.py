@@ -73,7 +73,7 @@ class RealGpus:
         """GPUs of which memory was in use at the last look, and no process was named."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Show them, those that nobody may have now with the reason."""
+        """Show all GPUs; those that are out of service with the reason."""
         gpus = tuple(Gpu(each.index, each.uuid, self._why_out(each)) for each in self._devices)
         types = {each.model for each in self._devices}
         return (Node(self._name, gpus, types.pop() if len(types) == 1 else self._devices[0].model),)
@@ -89,7 +89,7 @@ class RealGpus:
         Take the locks that are free, for the jobs of this state folder.
 
         Jobs of a former start may train on GPUs that were not chosen now. These GPUs are shown, and
-        given to nobody else.
+        given to no other job.
         """
         self._others = tuple(each for each in self._others if each.index in in_use)
         both = (*self._devices, *self._others)

@@ -166,7 +166,7 @@ def check(given: object) -> dict[str, str] | None:
             f"environment: has {size:,} bytes, and a program can be given {MOST_BYTES:,}; unset"
             " what is long, or submit under env -i"
         )
-    # What a command of ours has left out is left out whoever asks.
+    # What a command of ours has left out is left out for every caller.
     return record(given)
 
 

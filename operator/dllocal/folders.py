@@ -118,7 +118,7 @@ class Folders:
 
     def _open_up(self, folder: Path) -> None:
         """
-        Let users go through a folder of a shared server to what is theirs, whatever the umask is.
+        Let users go through a folder of a shared server to what is theirs, also under a strict umask.
 
         Not through a link, and only after it is known to be our own.
         """

@@ -1,7 +1,7 @@
 """
 One lock for each GPU, over all users and all servers of a machine.
 
-The lock is on the device file of the GPU (``/dev/nvidia0``), which nobody but root can replace and
+The lock is on the device file of the GPU (``/dev/nvidia0``), which only root can replace and
 which only those can open who may use the GPU anyway: a user without a right to the GPU cannot keep
 others from it by locking it. A GPU without a device file has a file of its own in ``/run/lock``.
 

@@ -3,7 +3,7 @@ Folders of jobs that are over, removed without keeping the controller from its w
 
 :mod:`dllocal.pods` calls it when a job is forgotten. A folder of checkpoints can take minutes to remove, so
 it only gets another name at once, beside it and such as no job has, and a thread of its own removes what has
-that name. Then a job of the same name begins with nothing, whatever becomes of the removal. What is left of
+that name. Then a job of the same name begins with nothing, also where the removal fails. What is left of
 it when the controller ends is removed after the next start.
 """
 
@@ -85,7 +85,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return
-    # It follows no link that a user may have made, whatever happens meanwhile.
+    # It follows no link that a user makes, also not one made meanwhile.
     assert shutil.rmtree.avoids_symlink_attacks
     try:
         shutil.rmtree(path)

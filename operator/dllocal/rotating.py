@@ -133,7 +133,7 @@ def _open_log(path: Path) -> FileIO:
     Open a log that may lie in the folder of another user.
 
     That user may have put a link in its place, which is refused: else a server that runs as root would
-    cut whatever the link names.
+    cut the file that the link names.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     source = FileIO(os.open(path, flags), "rb+")

@@ -325,7 +325,7 @@ class Running:
         self.controller.wake()
 
     def _tell_not_removed(self) -> Complain:
-        """Return what tells users of a folder that is not removed, on whichever thread that is found."""
+        """Return what tells users of a folder that is not removed. It may be called on any thread."""
         loop = asyncio.get_running_loop()
 
         def complain(job: str, message: str) -> None:

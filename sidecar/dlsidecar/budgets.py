@@ -68,7 +68,7 @@ def read_free_of_group() -> int:
             folder = os.path.dirname(place)  # noqa: PTH120
             try:
                 most = read_file(place).strip()
-                # Files that were read are in memory, too, and go when somebody needs it.
+                # Files that were read are in memory, too, and leave it when another process needs it.
                 used = int(read_file(f"{folder}/{usage}")) - read_cached(f"{folder}/memory.stat")
                 return -1 if most == b"max" else max(0, int(most) - used)
             except (OSError, ValueError):
@@ -77,7 +77,7 @@ def read_free_of_group() -> int:
 
 
 def read_cached(path: str) -> int:
-    """Return how much of a group's memory are files that nobody has used lately."""
+    """Return how much of a group's memory are files that no process has used lately."""
     words = read_file(path).split()
     return int(words[words.index(b"inactive_file") + 1]) if b"inactive_file" in words else 0
 

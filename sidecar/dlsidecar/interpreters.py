@@ -32,7 +32,7 @@ class Spare:
         self.on_running: Callable[[str], None] | None = None
 
     def touched_gpu(self) -> bool:
-        """Whether it holds a GPU's device file open, as everybody does who has started CUDA."""
+        """Whether it holds a GPU's device file open, as every process does that has started CUDA."""
         try:
             links = [one.path for one in os.scandir(f"/proc/{self.pid}/fd")]
             return any(read_link(one).startswith("/dev/nvidia") for one in links)

@@ -29,7 +29,7 @@ def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
         "DLJOB_PROGRESS_FILE": training.progress_file,
     }
     given = {name: value for name, value in offered.items() if value}
-    # At the end: whatever the user put there is found before it.
+    # At the end: the user's own entries are found before it.
     path = ":".join(filter(None, (environment.get("PYTHONPATH"), str(MODULES))))
     return {**given, **environment, "PYTHONPATH": path}
 

@@ -10,7 +10,7 @@ telling, because neither is enough:
   nobody who has cleared his environment.
 - Each training process has inherited the :func:`hold` of the SideCar that started it, a lock which
   which the kernel gives back when the last of them is dead. Who has it is found by the descriptors that
-  ``/proc`` shows, whatever it did to its environment and its parents, and is killed. That finds no
+  ``/proc`` shows, also with another environment and other parents, and is killed. That finds no
   process that closes all that it did not open.
 
 In a container there is never anything to be found.

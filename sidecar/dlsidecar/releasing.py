@@ -98,7 +98,7 @@ def is_stranger(pid: int, since_ticks: float) -> bool:
     Whether the machine shows that a process is older than the start, or another user's.
 
     ``since_ticks`` counts from the boot, as the kernel tells the start of processes. NVML tells the
-    ids of the machine; inside a container nobody can look them up, and so nothing is proven.
+    ids of the machine; inside a container they cannot be looked up, and so nothing is proven.
     """
     root = kernel.outer_proc
     if root is None:

@@ -445,7 +445,7 @@ class Processes:
         Whether the last lines of a training that ended by itself are still to be read.
 
         They say how far it came. Nobody is left by then, so that only a reader who is behind, or
-        an output that nobody takes from us, makes the release wait, and not for long.
+        an output without a reader, makes the release wait, and not for long.
         """
         if self._read_until is None or self._loop.time() > self._read_until:
             return False

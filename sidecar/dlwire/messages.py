@@ -303,7 +303,7 @@ class Post:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """One process that has memory on a GPU, whoever it belongs to."""
+    """One process that has memory on a GPU, of the job or not."""
 
     pid: int = field(metadata=wire(Whole()))
     """As the machine counts, also inside a container."""

@@ -100,7 +100,7 @@ def tell_order(results: Sequence[Result]) -> str:
 
 
 def tell_gain(results: Sequence[Result]) -> str:
-    """Say in a sentence how DLJob came out beside the others, whichever way that is."""
+    """Say in a sentence how DLJob came out beside the others, better or worse."""
     ours = results[-1]
     told = []
     for other in results[:-1]:

@@ -51,7 +51,7 @@ class Picture:
 
 def is_worth_drawing(console: Console, height: int, environment: Mapping[str, str]) -> bool:
     """
-    Whether somebody watches a terminal that can show a picture of this height that moves.
+    Whether the output is a terminal that can show a moving picture of this height.
 
     A log of CI may claim to be a terminal, and is read afterwards.
     """
@@ -69,7 +69,7 @@ def _draw_stage(stage: Stage, width: int) -> Panel:
     )
     jobs = Table.grid(padding=(0, 2))
     for least in (0, bar, 5, 6, 0):
-        # So that columns stay where they are whatever happens.
+        # So that columns stay where they are.
         jobs.add_column(min_width=least, no_wrap=True)
     for job in stage.script.jobs:
         jobs.add_row(*_draw_job(stage, job, colours[job], bar))
