@@ -130,7 +130,7 @@ class Credentials:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self._folder / CERTIFICATE, self._folder / KEY)
         context.load_verify_locations(self._folder / AUTHORITY)
         return context

@@ -174,7 +174,7 @@ class Controller:
         while True:
             self._effort = Effort()
             try:
-                await self.cycle()
+                await self._cycle_in_time()
             except Fenced:
                 raise
             except NotKept as error:
@@ -189,6 +189,17 @@ class Controller:
                 self._be_content()
             self._rest = self._effort.rest(self._options.pace)
             await self._wait()
+
+    async def _cycle_in_time(self) -> None:
+        """Give up leading where a look hangs, so that it does not keep others from it for ever."""
+        seconds = self._options.pace.stuck_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                await self.cycle()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise Fenced(f"a look at everything did not end for {seconds:g} s") from error
 
     def _is_new(self, error: Exception) -> bool:
         """Whether the last look did not fail for the same reason; it is told of once."""

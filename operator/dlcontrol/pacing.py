@@ -19,6 +19,8 @@ class Pace:
     """But no longer than that in all."""
     look_seconds: float = 1.0
     """Progress, deadlines and timeouts are looked at so often."""
+    stuck_seconds: float = 600.0
+    """A look at everything that does not end for so long hangs; then another controller may lead."""
     warm_seconds: float = 30.0
     """For how long a newcomer's spare interpreters are waited for."""
     rest_share: float = 3.0

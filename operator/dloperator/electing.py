@@ -7,6 +7,12 @@ above whatever was ever written into a job, so that it rises even over a Lease t
 
 No clock is compared with that of another machine: a Lease has run out when it was not renewed for its
 duration while we looked.
+
+The Lease is renewed from a thread of its own, with a connection of its own, so that a long look at
+everything never loses it. That thread would also renew it for an event loop that never turns again.
+So the event loop gives a sign of life every second, and without one for ``stuck_seconds`` the thread
+stops: the Lease runs out, another operator leads, and this one finds itself fenced if its event loop
+turns once more. (Its liveness probe, which the same event loop answers, has the kubelet restart it.)
 """
 
 import asyncio
@@ -15,15 +21,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from dlcontrol.platforms import Fenced
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dloperator.own_thread import OwnThread
 from dloperator.resources import LEASES
 
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+
+SIGN_OF_LIFE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +40,16 @@ class LeaseSettings:
     """How the one that leads is found. Times are in seconds."""
 
     name: str = "dljob-operator"
-    lease_seconds: float = 10.0
+    lease_seconds: float = 15.0
     """After so long without a renewal another one takes over."""
-    renew_seconds: float = 3.0
+    renew_seconds: float = 2.0
     """How often the leader renews it."""
-    give_up_seconds: float = 7.0
+    give_up_seconds: float = 10.0
     """A leader that could not renew it for so long leads no more; less than the lease lasts."""
     look_seconds: float = 2.0
     """How often those that wait look."""
+    stuck_seconds: float = 60.0
+    """A leader whose event loop has not turned for so long renews it no more."""
 
 
 class Election:
@@ -51,15 +62,20 @@ class Election:
         identity: str,
         settings: LeaseSettings,
         *,
+        connect: Callable[[], ApiServer],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Be a candidate; ``connect`` is called on the thread that renews the Lease, for its requests."""
         self._api = api
+        self._connect = connect
         self._namespace = namespace
         self._identity = identity
         self._settings = settings
         self._clock = clock
         self._lease: Json | None = None
         self._renewed_at = 0.0
+        self._turned_at = 0.0
+        """When the event loop gave its last sign of life."""
         self.epoch = 0
         """That in which we lead; 0 while we do not."""
 
@@ -81,7 +97,7 @@ class Election:
         log.info("waits to lead, as %s", self._identity)
         while True:
             try:
-                lease = await self._read()
+                lease = await self._read(self._api)
                 mark = _mark(lease)
                 if mark != seen:
                     seen, seen_at = mark, self._clock()
@@ -89,7 +105,7 @@ class Election:
                 epoch = max(epoch, spec.get("leaseTransitions", 0) + 1)
                 lasts = float(spec.get("leaseDurationSeconds") or 0)
                 if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
-                    await self._take(lease, epoch)
+                    await self._take(self._api, lease, epoch)
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:
@@ -99,28 +115,59 @@ class Election:
             await asyncio.sleep(self._settings.look_seconds)
 
     async def keep(self) -> None:
-        """Renew the lease for ever; raises :class:`Fenced` when that cannot be done."""
-        while True:
-            await asyncio.sleep(self._settings.renew_seconds)
-            if not self.is_leading:
-                raise Fenced(
-                    f"the Lease {self._settings.name} could not be renewed for"
-                    f" {self._settings.give_up_seconds:g} s"
-                )
-            try:
-                assert self._lease is not None
-                # An answer that does not come is not waited for until it is too late to ask again.
-                async with asyncio.timeout(self._settings.renew_seconds):
-                    await self._take(self._lease, self.epoch)
-            except Conflict:
-                await self._look_who_wrote()
-            except (Rejected, Unreachable, TimeoutError) as error:
-                log.warning("the Lease is not renewed yet: %s", error)
+        """Have the Lease renewed for ever; raises :class:`Fenced` when that cannot be done."""
+        self._turned_at = self._clock()
+        renewing = OwnThread("dljob-lease", self._renew)
+        renewing.start()
+        try:
+            while not renewing.ended.done():
+                self._turned_at = self._clock()
+                await asyncio.wait({renewing.ended}, timeout=SIGN_OF_LIFE_S)
+            renewing.ended.result()
+        finally:
+            await renewing.stop()
 
-    async def _look_who_wrote(self) -> None:
+    async def _renew(self) -> None:
+        """Renew the Lease for ever, on a thread of its own."""
+        api = self._connect()
+        try:
+            while True:
+                await asyncio.sleep(self._settings.renew_seconds)
+                self._insist_on_leading()
+                await self._renew_once(api)
+        finally:
+            await api.close()
+
+    def _insist_on_leading(self) -> None:
+        settings = self._settings
+        if not self.is_leading:
+            raise Fenced(
+                f"the Lease {settings.name} could not be renewed for {settings.give_up_seconds:g} s"
+            )
+        if self._clock() >= self._turned_at + settings.stuck_seconds:
+            message = (
+                f"the event loop has not turned for {settings.stuck_seconds:g} s, so the Lease"
+                f" {settings.name} is not renewed any more"
+            )
+            # Nobody else can say so: whoever waits for the exception is what hangs.
+            log.error("%s", message)
+            raise Fenced(message)
+
+    async def _renew_once(self, api: ApiServer) -> None:
+        try:
+            assert self._lease is not None
+            # An answer that does not come is not waited for until it is too late to ask again.
+            async with asyncio.timeout(self._settings.give_up_seconds / 2):
+                await self._take(api, self._lease, self.epoch)
+        except Conflict:
+            await self._look_who_wrote(api)
+        except (Rejected, Unreachable, TimeoutError) as error:
+            log.warning("the Lease is not renewed yet: %s", error)
+
+    async def _look_who_wrote(self, api: ApiServer) -> None:
         """Tell a renewal of ours, whose answer was lost, from another one who leads."""
         try:
-            lease = await self._read()
+            lease = await self._read(api)
         except (Rejected, Unreachable) as error:
             log.warning("the Lease is not renewed yet: %s", error)
             return
@@ -133,20 +180,30 @@ class Election:
         """Let another one lead at once."""
         if self._lease is None or not self.epoch:
             return
-        spec = {**self._lease["spec"], "holderIdentity": ""}
         self.epoch = 0
         try:
-            await self._api.replace(LEASES, {**self._lease, "spec": spec}, self._namespace)
+            try:
+                await self._release(self._lease)
+            except Conflict:
+                # The answer to the last renewal was not waited for.
+                await self._look_who_wrote(self._api)
+                await self._release(self._lease)
+        except Fenced:
+            return  # It is another one's already.
         except (Rejected, Unreachable) as error:
             log.warning("the Lease runs out by itself: %s", error)
 
-    async def _read(self) -> Json | None:
+    async def _release(self, lease: Json) -> None:
+        spec = {**lease["spec"], "holderIdentity": ""}
+        await self._api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
+
+    async def _read(self, api: ApiServer) -> Json | None:
         try:
-            return await self._api.get(LEASES, self._settings.name, self._namespace)
+            return await api.get(LEASES, self._settings.name, self._namespace)
         except NotFound:
             return None
 
-    async def _take(self, lease: Json | None, epoch: int) -> None:
+    async def _take(self, api: ApiServer, lease: Json | None, epoch: int) -> None:
         now, began = _now(), self._clock()
         old = (lease or {}).get("spec") or {}
         is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch
@@ -165,9 +222,9 @@ class Election:
                 "metadata": metadata,
                 "spec": spec,
             }
-            self._lease = await self._api.create(LEASES, document, self._namespace)
+            self._lease = await api.create(LEASES, document, self._namespace)
         else:
-            self._lease = await self._api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
+            self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
         # Counted from before the request, since nobody knows when it was done.
         self.epoch, self._renewed_at = epoch, began
 

@@ -69,7 +69,11 @@ class Operator:
         )
         self._neighbours = Neighbours(self._api, self._mirrors, place.pod_namespaces)
         self._election = Election(
-            self._api, place.namespace, place.identity, lease or LeaseSettings()
+            self._api,
+            place.namespace,
+            place.identity,
+            lease or LeaseSettings(),
+            connect=lambda: ApiServer(access, connections=1),
         )
         self._metrics = Metrics()
         self._complaint = "has not seen yet what there is"

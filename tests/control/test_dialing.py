@@ -1,6 +1,7 @@
 """How a controller and SideCars make sure of each other on a network. The handshakes are real."""
 
 import shutil
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -221,3 +222,18 @@ def test_a_port_at_which_nobody_listens_is_told_with_its_place(people):
             assert f"cannot connect to 127.0.0.1:{place.port}" in contact.problem
 
     live_through(story())
+
+
+def test_tls_1_2_is_not_even_offered(people):
+    """A SideCar takes only 1.3, so what answers in 1.2 is something else, and learns no certificate."""
+    credentials = Credentials(str(people.controller), renewal_seconds=0.0, now=lambda: 0.0)
+    older = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    older.maximum_version = ssl.TLSVersion.TLSv1_2
+    older.load_cert_chain(people.sidecar / "tls.crt", people.sidecar / "tls.key")
+    greeting, answer = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = credentials.context().wrap_bio(answer, greeting, server_hostname=job_name(JOB))
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    server = older.wrap_bio(greeting, answer, server_side=True)
+    with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol"):
+        server.do_handshake()

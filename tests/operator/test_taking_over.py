@@ -28,6 +28,7 @@ class LeaseServer:
         self.lease: dict[str, Any] | None = None
         self.renewals = 0
         self.often_renewed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.is_away = False
 
     async def get(self, _resource: Resource, name: str, _namespace: str) -> Mapping[str, Any]:
@@ -48,9 +49,12 @@ class LeaseServer:
             raise Unreachable("the API server does not answer")
         self.renewals += 1
         if self.renewals >= 3:
-            self.often_renewed.set()
+            self._loop.call_soon_threadsafe(self.often_renewed.set)
         self.lease = {**document}
         return self.lease
+
+    async def close(self) -> None:
+        """It stays for whoever else asks it."""
 
 
 class TakenOver(Exception):
@@ -63,7 +67,7 @@ def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
     work = Work(options=Options(policy=policies.make("adaptive")))
     operator = Operator(Access(configuration), Place(namespace="home", identity="me"), work)
     api: Any = server
-    operator._election = Election(api, "home", "me", lease)
+    operator._election = Election(api, "home", "me", lease, connect=lambda: api)
     return operator
 
 

@@ -1,0 +1,105 @@
+"""The Lease outlives a long computation, and does not outlive an event loop that hangs."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.platforms import Fenced
+from dloperator import access
+from dloperator.apiserver import ApiServer
+from dloperator.electing import Election, LeaseSettings
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+SHORT = LeaseSettings(
+    lease_seconds=5.0, renew_seconds=0.2, give_up_seconds=4.0, look_seconds=0.2, stuck_seconds=60.0
+)
+BLOCKED_S = 7.0
+"""Longer than the Lease lasts."""
+GENEROUS_S = 60.0
+
+
+@pytest.fixture
+def candidate(control_plane, namespace):
+    """Makes candidates, each on the event loop that it is made on."""
+
+    @asynccontextmanager
+    async def make(identity: str, settings: LeaseSettings) -> AsyncIterator[Election]:
+        found = access.find(str(control_plane.admin))
+        api = ApiServer(found)
+        try:
+            yield Election(api, namespace, identity, settings, connect=lambda: ApiServer(found))
+        finally:
+            await api.close()
+
+    return make
+
+
+def in_thread(story: Callable[[], Awaitable[None]]) -> threading.Thread:
+    """Play another process: an event loop that the first one does not hold up."""
+
+    async def run() -> None:
+        await story()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
+    has_won = threading.Event()
+
+    async def rival() -> None:
+        async with candidate("rival", SHORT) as election:
+            await election.win(1)
+            has_won.set()
+
+    async def story() -> None:
+        async with candidate("busy", SHORT) as election:
+            await election.win(1)
+            keeping = asyncio.create_task(election.keep())
+            await asyncio.sleep(0)
+            thread = in_thread(rival)
+            end = time.monotonic() + BLOCKED_S
+            while time.monotonic() < end:
+                sum(range(10_000))  # Nothing else has a turn on this event loop.
+            assert not has_won.is_set()
+            assert election.is_leading
+            await asyncio.sleep(0)
+            assert not keeping.done()
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await election.leave()
+            await asyncio.to_thread(thread.join, GENEROUS_S)
+            assert has_won.is_set(), "one that leaves lets another one lead at once"
+
+    asyncio.run(story())
+
+
+def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
+    has_won = threading.Event()
+
+    async def rival() -> None:
+        async with candidate("rival", SHORT) as election:
+            await election.win(1)
+            has_won.set()
+
+    async def story() -> None:
+        hangs_soon = replace(SHORT, stuck_seconds=1.0)
+        async with candidate("hangs", hangs_soon) as election:
+            await election.win(1)
+            keeping = asyncio.create_task(election.keep())
+            await asyncio.sleep(0)
+            in_thread(rival)
+            # Blocks this event loop, as a computation without an end does.
+            assert has_won.wait(GENEROUS_S)
+            assert not election.is_leading
+            with pytest.raises(Fenced, match="has not turned for 1 s"):
+                await keeping
+
+    asyncio.run(story())
