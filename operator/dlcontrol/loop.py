@@ -193,8 +193,9 @@ class Controller:
     async def _cycle_in_time(self) -> None:
         """Give up leading where a look hangs, so that it does not keep others from it for ever."""
         seconds = self._options.pace.stuck_seconds
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 await self.cycle()
         except TimeoutError as error:
             if not limit.expired():
