@@ -26,7 +26,15 @@ from dlwire.messages import Refusal, Refused, Run, State, Target
 Ticket = NewType("Ticket", int)
 """When something happened, in the order of this contact: a question asked, or an answer heard."""
 
-FINAL = frozenset({Refused.OLDER, Refused.CONFLICT, Refused.OTHER_INCARNATION, Refused.LEAVING})
+FINAL = frozenset(
+    {
+        Refused.OLDER,
+        Refused.CONFLICT,
+        Refused.OTHER_INCARNATION,
+        Refused.OTHER_INSTALLATION,
+        Refused.LEAVING,
+    }
+)
 """What is refused so will not be accepted later either."""
 
 EXPECTED = frozenset({Refused.OTHER_INCARNATION, Refused.LEAVING})

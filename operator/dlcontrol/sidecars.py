@@ -17,7 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from dlcontrol.contacts import Acquaintance, Heard, Ticket, shown
@@ -71,6 +71,8 @@ class Surroundings:
 
     Then nothing of what it says counts. A container is a witness, and must not end a controller.
     """
+    installation: str = ""
+    """The id of the installation of DLJob that commands; nothing says it if it is empty."""
     meter: Meter = NoMeter()
     clock: Callable[[], float] = time.time
     """What the times in a contact are told by."""
@@ -127,7 +129,7 @@ class SideCars:
         The same once more changes nothing, and neither does what is older than what was declared
         already, or meant for another start of the container.
         """
-        self._followers[key].declare(target)
+        self._followers[key].declare(replace(target, installation=self._around.installation))
 
     def contact(self, key: PodKey) -> Contact:
         """Say what is known of it; nothing, if it is not followed."""

@@ -13,7 +13,8 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,10 +141,22 @@ class Folders:
 
         Jobs hold GPUs by this name. Under another one the same GPUs would look free.
         """
-        path = self.root / "machine"
+        return self._kept("machine", socket.gethostname)
+
+    def installation(self) -> str:
+        """
+        Name this state folder among all, for the commands that go out from here.
+
+        Beside the list of jobs and not in it, because that one may be restored from a backup or removed.
+        """
+        return self._kept("installation", lambda: str(uuid.uuid4()))
+
+    def _kept(self, name: str, make: Callable[[], str]) -> str:
+        """Return what a file here says, made at the first start."""
+        path = self.root / name
         try:
             if not path.exists():
-                path.write_text(f"{socket.gethostname()}\n")
+                path.write_text(f"{make()}\n")
             return path.read_text().strip()
         except OSError as error:
             raise StateError(

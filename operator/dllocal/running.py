@@ -135,6 +135,7 @@ class Running:
                 heard=self._hear,
                 fenced=self._be_fenced,
                 disbelieved=self._disbelieves,
+                installation=self.folders.installation(),
                 meter=self.metrics,
             ),
             setup.dialing,

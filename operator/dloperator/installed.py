@@ -11,8 +11,9 @@ of our business.
 """
 
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dloperator import crd, names
 from dloperator.apiserver import ApiServer, NotFound, Rejected, Resource
@@ -36,17 +37,36 @@ class Outdated(NotInstalled):
     """It is older than this operator."""
 
 
-async def check(api: ApiServer) -> str:
-    """Raise :class:`Outdated` if it cannot keep what we write; return what else is to be said of it."""
+class Finding(NamedTuple):
+    """What was found about the installed definition."""
+
+    remark: str = ""
+    """What is to be said of it; empty if all is well."""
+    uid: str = ""
+    """Of the definition, and so of this cluster's DLJobs; empty if it may not be read."""
+
+    def installation(self, home: str, lease: str) -> str:
+        """
+        Name the installation that leads by this Lease of this namespace.
+
+        The jobs of a cluster live and end with their definition, and so does this name: it outlives an
+        operator that is uninstalled and installed again, and a Lease that is deleted.
+        """
+        return str(uuid.uuid5(uuid.UUID(self.uid), f"{home}/{lease}")) if self.uid else ""
+
+
+async def check(api: ApiServer) -> Finding:
+    """Raise :class:`Outdated` if it cannot keep what we write; return what else is found of it."""
     try:
         document = await api.get(CRDS, crd.NAME)
     except NotFound as error:
         raise NotInstalled(f"the definition {crd.NAME} is not installed; {REMEDY}") from error
     except Rejected as error:
         # Its rights may be older than the operator; most often all is well.
-        return (
+        return Finding(
             f"whether the installed definition of DLJobs is of this version is not known: {error}"
         )
+    uid = document["metadata"]["uid"]
     missing = find_missing(document)
     status = [path for path in missing if path.startswith("status")]
     if status:
@@ -55,11 +75,12 @@ async def check(api: ApiServer) -> str:
             f" {_named(status)}; {REMEDY}"
         )
     if missing:
-        return (
+        return Finding(
             f"the installed definition of DLJobs is older than this operator: users cannot write"
-            f" {_named(missing)} yet; {REMEDY}"
+            f" {_named(missing)} yet; {REMEDY}",
+            uid,
         )
-    return ""
+    return Finding(uid=uid)
 
 
 def find_missing(document: Json) -> list[str]:

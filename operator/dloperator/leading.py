@@ -72,6 +72,8 @@ class Candidate:
     identity: str
     namespace: str
     """Its own."""
+    installation: str = ""
+    """The id of the installation of DLJob that it is of; empty if it cannot be known."""
 
 
 class Leading:
@@ -106,10 +108,8 @@ class Leading:
             epoch=epoch,
         )
         candidate.metrics.watch_store(notebook.state)
-        self._sidecars = SideCars(
-            Surroundings(heard=self._hear, fenced=self._be_fenced, meter=candidate.metrics),
-            replace(work.dialing, certificates=folder),
-        )
+        dialing = replace(work.dialing, certificates=folder)
+        self._sidecars = SideCars(self._surroundings(candidate), dialing)
         self._cluster = Cluster(
             api,
             self._mirrors,
@@ -135,6 +135,15 @@ class Leading:
             lambda: self._controller.scene,
             self._controller.snapshot,
             work.publishing,
+        )
+
+    def _surroundings(self, candidate: Candidate) -> Surroundings:
+        """Say whom the SideCars tell what they hear."""
+        return Surroundings(
+            heard=self._hear,
+            fenced=self._be_fenced,
+            installation=candidate.installation,
+            meter=candidate.metrics,
         )
 
     async def run(self) -> None:

@@ -68,13 +68,16 @@ class Operator:
             namespaces=place.watched,
         )
         self._neighbours = Neighbours(self._api, self._mirrors, place.pod_namespaces)
+        self._lease = lease or LeaseSettings()
         self._election = Election(
             self._api,
             place.namespace,
             place.identity,
-            lease or LeaseSettings(),
+            self._lease,
             connect=lambda: ApiServer(access, connections=1),
         )
+        self._installation = ""
+        """The id that commands carry; not known before the definition of DLJobs is read."""
         self._metrics = Metrics()
         self._complaint = "has not seen yet what there is"
         """Why it is not ready; a replica that waits to lead is."""
@@ -97,7 +100,7 @@ class Operator:
         """See everything that there is, and have an authority; until then it is tried again."""
         while True:
             try:
-                remark = await installed.check(self._api)
+                found = await installed.check(self._api)
                 await self._see()
                 authority = await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:
@@ -107,8 +110,9 @@ class Operator:
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._complaint = ""
-                if remark:
-                    log.warning("%s", remark)
+                self._installation = found.installation(self._place.namespace, self._lease.name)
+                if found.remark:
+                    log.warning("%s", found.remark)
                 return authority
 
     async def _see(self) -> None:
@@ -151,6 +155,7 @@ class Operator:
             self._metrics,
             place.identity,
             place.namespace,
+            self._installation,
         )
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
             name = self._work.cluster.pods.controller_name

@@ -181,6 +181,10 @@ class Agent:
         return self._machine.term
 
     @property
+    def installation(self) -> str:
+        return self._machine.installation
+
+    @property
     def version(self) -> int:
         return self._version
 
@@ -209,6 +213,7 @@ class Agent:
             change=self._stopwatch.change,
             failure=self._failure(),
             problems=self._problems(),
+            installation=machine.installation,
         )
 
     def _failure(self) -> Failure | None:

@@ -217,6 +217,8 @@ def _told(machine: Machine, target: Target) -> Reaction:
     refused = _why_refused(machine, target)
     if refused is not None:
         return Reaction(machine, refused=refused)
+    if not machine.installation:
+        machine = replace(machine, installation=target.installation)
     known = machine.target
     if known is not None and _says_the_same(target, known):
         return Reaction(_stamped(machine, target))
@@ -233,8 +235,9 @@ def _told(machine: Machine, target: Target) -> Reaction:
 
 
 def _why_refused(machine: Machine, target: Target) -> Refused | None:
-    if target.incarnation != machine.incarnation:
-        return Refused.OTHER_INCARNATION
+    if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
+        is_other_start = target.incarnation != machine.incarnation
+        return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
     if machine.is_interrupted or machine.has_left:
         return Refused.LEAVING
     known = machine.target
@@ -245,6 +248,11 @@ def _why_refused(machine: Machine, target: Target) -> Refused | None:
     if target.term == known.term and not _may_follow(target, known):
         return Refused.CONFLICT
     return None
+
+
+def _is_of(installation: str, target: Target) -> bool:
+    """Whether a declaration is of this installation; one of before it was named may be of any."""
+    return not (installation and target.installation) or installation == target.installation
 
 
 def _may_follow(target: Target, known: Target) -> bool:
@@ -271,7 +279,7 @@ def _says_the_same(one: Target, other: Target) -> bool:
 
 def _stamped(machine: Machine, target: Target) -> Machine:
     assert machine.target is not None
-    stamped = replace(machine.target, epoch=target.epoch)
+    stamped = replace(machine.target, epoch=target.epoch, installation=machine.installation)
     if machine.run is not None and machine.run == machine.target:
         return replace(machine, target=stamped, run=replace(machine.run, epoch=target.epoch))
     return replace(machine, target=stamped)

@@ -56,6 +56,8 @@ class Machine:
     """Whether SIGKILL was sent long ago, and there is still no proof."""
     lingering: Problem | None = None
     """What is in the way of the proof, where it is not a process."""
+    installation: str = ""
+    """The installation of DLJob that is obeyed; empty until a command names one."""
     is_interrupted: bool = False
     has_left: bool = False
 

@@ -42,6 +42,7 @@ STATUS = {
     Refused.OLDER: HTTPStatus.CONFLICT,
     Refused.CONFLICT: HTTPStatus.CONFLICT,
     Refused.OTHER_INCARNATION: HTTPStatus.CONFLICT,
+    Refused.OTHER_INSTALLATION: HTTPStatus.CONFLICT,
     Refused.LEAVING: HTTPStatus.CONFLICT,
     Refused.NOT_AUTHORIZED: HTTPStatus.FORBIDDEN,
     Refused.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -55,6 +56,8 @@ REMEDIES = {
     Refused.OLDER: "read the state; only a term newer than that of its target is accepted",
     Refused.CONFLICT: "declare it with a generation that was not used yet",
     Refused.OTHER_INCARNATION: "read the state; what was held before this start is released",
+    Refused.OTHER_INSTALLATION: "read the state, which names the installation that commands here; end this"
+    " container and start it again if it is to be another one",
     Refused.LEAVING: "wait for the next start of the container",
     Refused.NOT_FOUND: "ask for /v1/target, /v1/state, /v1/progress, /healthz or /metrics, each at"
     " its own door",
@@ -70,6 +73,9 @@ class Agent(Protocol):
 
     @property
     def term(self) -> Term: ...
+
+    @property
+    def installation(self) -> str: ...
 
     @property
     def version(self) -> int: ...
@@ -192,6 +198,7 @@ class Handler(RequestHandler):
             remedy=why.remedy,
             epoch=term.epoch,
             generation=term.generation,
+            installation=self.agent.installation,
         )
         self.set_status(STATUS[why.error])
         self.set_header("Content-Type", JSON)

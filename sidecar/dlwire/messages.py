@@ -89,6 +89,9 @@ _HOST = Text(
 _INCARNATION = Text(
     longest=64, pattern=r"[0-9A-Za-z-]+", like="the incarnation as the state tells it"
 )
+_INSTALLATION = Text(
+    longest=64, pattern=r"[0-9A-Za-z-]*", like="the id of the installation as its commands carry it"
+)
 _NAME = Text(longest=64, pattern=r"[A-Za-z_][0-9A-Za-z_./@-]*", like="a name such as top5")
 METRICS = Named(Number(-1e300), 64, _NAME)
 
@@ -134,6 +137,9 @@ class Run:
     """By what the job shall multiply its own learning rate."""
     reason: str = field(default="", metadata=wire(Text()))
     """Why, in words for people; it goes into the log."""
+    installation: str = field(default="", compare=False, metadata=wire(_INSTALLATION))
+    """The installation of DLJob that commands; empty from a controller that is older than this field.
+    It says who commands and not what, so that it makes no two declarations different."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, so that a wrong one cannot be made on either side."""
@@ -190,6 +196,7 @@ class Stop:
     """How many processes are to run here after this stop, as far as that is decided; 0 if it is not.
     So many spare interpreters are made while the job saves itself."""
     reason: str = field(default="", metadata=wire(Text()))
+    installation: str = field(default="", compare=False, metadata=wire(_INSTALLATION))
 
     @property
     def term(self) -> Term:
@@ -402,6 +409,8 @@ class State:
     problems: tuple[Problem, ...] = field(
         default=(), metadata=wire(Each(Nested(Problem), MOST_PROBLEMS))
     )
+    installation: str = field(default="", metadata=wire(_INSTALLATION))
+    """The installation of DLJob whose commands are obeyed: that of the first that named one."""
 
     @property
     def term(self) -> Term:
@@ -437,6 +446,8 @@ class Refused(str, Enum):
     """The same term was declared with other contents."""
     OTHER_INCARNATION = "OtherIncarnation"
     """It was meant for another start of this container."""
+    OTHER_INSTALLATION = "OtherInstallation"
+    """Another installation of DLJob commands this container."""
     LEAVING = "Leaving"
     """The SideCar is about to end."""
     NOT_AUTHORIZED = "NotAuthorized"
@@ -463,6 +474,8 @@ class Refusal:
     epoch: int = field(default=0, metadata=wire(Whole()))
     generation: int = field(default=0, metadata=wire(Whole()))
     """With the epoch: the highest term seen."""
+    installation: str = field(default="", metadata=wire(_INSTALLATION))
+    """The installation of DLJob in which that term counts."""
 
 
 MESSAGES = (

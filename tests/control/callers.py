@@ -66,6 +66,7 @@ class Caller:
             heard=self._hear,
             fenced=lambda key, refusal: self.fenced.append((key, refusal)),
             disbelieved=lambda _, epoch: epoch in self.disbelieved,
+            installation="ours",
             meter=self.counts,
             chance=chance,
         )

@@ -245,6 +245,18 @@ def test_a_later_leader_fences_us_off(tmp_path):
     live_through(story())
 
 
+def test_every_command_names_the_installation_it_comes_from(tmp_path):
+    async def story():
+        async with contained(tmp_path / "a") as container, calling() as caller:
+            await caller.meet(tmp_path / "a")
+            caller.run(3)
+            contact = await caller.until(has_begun(3))
+            assert contact.state.installation == "ours"
+            assert container.agent.state().target.installation == "ours"
+
+    live_through(story())
+
+
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_false_word_of_a_later_leader_fences_nobody_and_is_not_taken_in(tmp_path, tells):
     async def story():

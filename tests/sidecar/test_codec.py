@@ -245,3 +245,13 @@ def test_a_huge_value_is_not_told_in_full():
         with pytest.raises(Wrong) as refused:
             codec.decode(State, huge)
         assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("message", [run(1), stop(2)])
+def test_what_an_older_side_says_names_no_installation(message):
+    text = json.loads(codec.encode_target(dataclasses.replace(message, installation="ours")))
+    del text["installation"]
+    read = codec.decode_target(json.dumps(text).encode())
+    assert read.installation == ""
+    # Else a SideCar of before, whose state cannot repeat the name, would be told the same for ever.
+    assert read == dataclasses.replace(message, installation="ours")

@@ -302,6 +302,23 @@ def test_a_command_for_another_start_of_the_container_is_refused():
     assert react(READY, Told(meant_for_another)).refused is Refused.OTHER_INCARNATION
 
 
+def test_the_first_installation_that_commands_is_the_only_one_that_is_obeyed():
+    machine = after(Told(run(1)), Told(replace(run(2), installation="ours")))
+    assert machine.installation == "ours"
+    foreign = replace(run(3, epoch=2**53 - 1), installation="theirs")
+    assert react(machine, Told(foreign)).refused is Refused.OTHER_INSTALLATION
+    # A controller that was set back to a version of before names none.
+    assert react(machine, Told(run(3))).refused is None
+
+
+def test_an_installation_that_names_itself_later_disturbs_nothing():
+    named = replace(run(1, epoch=2), installation="ours")
+    assert done(*BEGUN, Told(named)) == []
+    machine = after(*BEGUN, Told(named))
+    assert machine.target is not None
+    assert (machine.installation, machine.target.installation) == ("ours", "ours")
+
+
 # --- ends ---------------------------------------------------------------------------------
 
 

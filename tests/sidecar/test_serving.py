@@ -114,6 +114,20 @@ def test_what_contradicts_is_refused_by_name_and_with_what_is_known(tmp_path, ta
     live_through(story())
 
 
+def test_another_installation_is_refused_and_reads_whose_the_container_is(tmp_path):
+    async def story():
+        async with serving(tmp_path) as container:
+            ours = await container.control.put(replace(run(3), installation="ours"))
+            assert ours.state().installation == "ours"
+            answer = await container.control.put(replace(run(4, epoch=9), installation="theirs"))
+            told = refusal(answer)
+            assert (answer.status, told.error) == (409, Refused.OTHER_INSTALLATION)
+            assert (told.installation, told.epoch) == ("ours", 1)
+            assert container.supervisor.demanded == ["start 3"]
+
+    live_through(story())
+
+
 # --- waiting for news ---------------------------------------------------------------------
 
 
