@@ -26,6 +26,11 @@ ROLE: Final = "placeholder"
 CONTAINER: Final = "placeholder"
 LONGEST_STEM: Final = 36
 SECONDS_TO_END: Final = 1
+PAUSE: Final = (
+    "registry.k8s.io/pause:3.10"
+    "@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
+)
+"""By its digest, because it runs on every node of the pool: what it names cannot become something else."""
 
 _ENDED: Final = ("Succeeded", "Failed")
 
@@ -43,7 +48,7 @@ class PoolMode(StrEnum):
 class PlaceholderSettings:
     """The pods that hold GPUs for us in the mode ``reserve``."""
 
-    image: str = "registry.k8s.io/pause:3.10"
+    image: str = PAUSE
     """An image that does nothing until it is ended, and may run as any user."""
     pull_policy: str = ""
     """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""

@@ -1,5 +1,7 @@
 """The shared control plane, with the custom resource installed as a user installs it."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,26 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
 def kubectl(cluster: ControlPlane, namespace: str) -> Kubectl:
     """A user's kubectl, in the namespace of this test."""
     return cluster.kubectl.in_namespace(namespace)
+
+
+TOLERANT = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "tolerant", "namespace": "default"},
+    "spec": {
+        "containers": [{"name": "c", "image": "c"}],
+        "tolerations": [{"key": "dljob.io/pool", "operator": "Exists"}],
+    },
+}
+"""What nobody but the operator may make, as soon as the policies are in force."""
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane on which DLJob is installed as a user installs it, and its policies are in force."""
+    with ControlPlane(tmp_path_factory.mktemp("installed")) as plane:
+        for part in ("install", "holding"):
+            plane.kubectl("apply", "--server-side", "-k", ROOT / "manifests" / part)
+        command = ("create", "--dry-run=server", "-f", "-")
+        wait_until(lambda: plane.kubectl.try_to(*command, stdin=json.dumps(TOLERANT)).code)
+        yield plane

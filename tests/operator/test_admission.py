@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from dloperator import names
-from tests.operator.kubelets import ROOT
 from tests.operator.manifests import make_manifest
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Refused
-from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
 from tests.servers.namespaces import make_namespace
 from tests.servers.nodes import add_nodes, make_node
@@ -20,21 +18,24 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 Json = dict[str, Any]
 
 HOME = "dljob-system"
-MANIFESTS = ROOT / "manifests"
-POLICIES = ("dljob-pool", "dljob-operator-secrets")
+POLICIES = (
+    "dljob-pool",
+    "dljob-operator-secrets",
+    "dljob-operator-pods",
+    "dljob-operator-jobs",
+    "dljob-operator-events",
+    "dljob-operator-leases",
+    "dljob-cordons",
+)
 OURS = {"key": "dljob.io/pool", "operator": "Exists"}
 ANY = {"operator": "Exists"}
 REMEDY = "submit a DLJob instead"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(installed):
     """A control plane on which DLJob is installed, and its policy is in force."""
-    with ControlPlane(tmp_path_factory.mktemp("installed")) as plane:
-        for part in ("install", "holding"):
-            plane.kubectl("apply", "--server-side", "-k", MANIFESTS / part)
-        wait_until(lambda: "forbidden" in refusal(plane.kubectl, pod(tolerations=[OURS])))
-        yield plane
+    return installed
 
 
 @pytest.fixture
@@ -141,7 +142,12 @@ def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane
     document = pod(
         env=ALL_GPUS, annotations=CDI, runtimeClassName="nvidia", tolerations=[OURS, ANY]
     )
-    document["metadata"] |= {"namespace": "default"}
+    owner = {"name": "it", "uid": "u", "controller": True}
+    document["metadata"] |= {
+        "namespace": "default",
+        "labels": {names.JOB_LABEL: "it"},
+        "ownerReferences": [{"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", **owner}],
+    }
     plane.kubectl("create", "serviceaccount", "somebody", "-n", HOME)
     plane.kubectl(
         "create", "clusterrolebinding", "somebody", "--clusterrole=admin",
@@ -262,10 +268,20 @@ def test_its_authority_is_written_at_home_only(operator):
 def test_the_operator_does_not_get_to_see_a_secret_by_a_patch_that_changes_nothing(
     plane, kubectl, operator
 ):
-    theirs = secret("theirs-dljob-tls", kind="Opaque", owner="")
-    kubectl.try_to("create", "-f", "-", stdin=json.dumps(theirs))
-    namespace = kubectl("get", "secret", "theirs-dljob-tls", "-o", "jsonpath={.metadata.namespace}")
-    path = f"/api/v1/namespaces/{namespace}/secrets/theirs-dljob-tls"
     kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-operator")
-    with Api(kubeconfig) as api, pytest.raises(Refused, match="writes certificates only"):
-        api.merge(path, {})
+    theirs = {
+        "opaque-dljob-tls": (
+            secret("opaque-dljob-tls", kind="Opaque", owner=""),
+            "certificates only",
+        ),
+        # Of the right kind and name; that it belongs to a job is what the patch itself would say.
+        "theirs-dljob-tls": (secret("theirs-dljob-tls", owner=""), "belong to jobs"),
+    }
+    owners = secret("theirs-dljob-tls")["metadata"]["ownerReferences"]
+    for name, (document, why) in theirs.items():
+        kubectl.try_to("create", "-f", "-", stdin=json.dumps(document))
+        namespace = kubectl("get", "secret", name, "-o", "jsonpath={.metadata.namespace}")
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        for change in ({}, {"metadata": {"ownerReferences": owners}}):
+            with Api(kubeconfig) as api, pytest.raises(Refused, match=why):
+                api.merge(path, change)

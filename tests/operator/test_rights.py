@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from dloperator.podmaking import secret_name
+from dloperator.podmaking import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane, Wishes
@@ -96,10 +96,11 @@ IMPLIED = {
 }
 
 
-def make_secret(stage: Stage, job: str) -> None:
-    """Leave behind what an earlier job of this name may have had."""
+def make_secret(stage: Stage, job: str, owner: str) -> None:
+    """Leave behind what an earlier job of this name may have had; it stays as long as its owner does."""
+    reference = owner_reference(stage.job(owner)["metadata"])
     document = {
-        "metadata": {"name": secret_name(job)},
+        "metadata": {"name": secret_name(job), "ownerReferences": [reference]},
         "type": "kubernetes.io/tls",
         "stringData": {"tls.crt": "", "tls.key": ""},
     }
@@ -122,7 +123,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
             first = stage.start_operator(settings={"namespace": HOME, "watched": ""})
             stage.submit("old", iterations=2000)
             stage.wait_for_phase("old", "Running")
-            make_secret(stage, "new")
+            make_secret(stage, "new", "old")
             stage.submit("new")
             stage.submit("unwanted", iterations=10**6)
             stage.wait(lambda: stage.phase("unwanted") in ("Running", "Queued"))

@@ -1,0 +1,424 @@
+"""
+How much the operator's own account may do: the real API server is asked rule by rule.
+
+RBAC grants verbs on whole kinds, since the names of jobs' pods are not known beforehand. The admission
+policies say which objects are meant. Each rule is asked for what it lets through, too: an expression
+that refuses everything would pass the other half.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dloperator import names, placeholders, podmaking
+from tests.operator.kubelets import ROOT
+from tests.operator.manifests import make_manifest, path_of
+from tests.operator.stages import wait_until
+from tests.servers.api import Api, Refused
+from tests.servers.namespaces import make_namespace
+from tests.servers.nodes import add_nodes, make_node
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+Json = dict[str, Any]
+Change = Callable[[Json], object]
+
+HOME = "dljob-system"
+ADMIN_PATH = "/api/v1/namespaces/{}/pods/{}"
+
+
+class Ground:
+    """A namespace with a job, a pod of that job, a pod of others, a node; and both kinds of clients."""
+
+    def __init__(self, admin: Api, operator: Api, namespace: str) -> None:
+        self.admin, self.operator, self.namespace = admin, operator, namespace
+        self.metadata = self.make_job("it")["metadata"]
+        self.foreign = admin.post(self.pods(), pod("foreign"))
+
+    def make_job(self, name: str, **spec: Any) -> Json:
+        """Submit a job, once the policies know what a DLJob is, which the API server learns earlier."""
+
+        def made() -> Json | None:
+            try:
+                return self.admin.post(path_of(self.namespace), make_manifest(name, **spec))
+            except Refused as refused:
+                if "Kind=DLJob not found" not in str(refused):
+                    raise
+                return None
+
+        job: Json = wait_until(made)
+        return job
+
+    def pods(self, name: str = "") -> str:
+        base = f"/api/v1/namespaces/{self.namespace}/pods"
+        return f"{base}/{name}" if name else base
+
+    def pod_of_job(self, name: str, **metadata: Any) -> Json:
+        document = pod(name)
+        document["metadata"] |= {
+            "labels": {names.JOB_LABEL: "it", names.ROLE_LABEL: "trainer"},
+            "finalizers": [names.PROOF_FINALIZER],
+            "ownerReferences": [podmaking.owner_reference(self.metadata)],
+            **metadata,
+        }
+        return document
+
+    def why_not(self, act: Callable[[Api], object]) -> str:
+        """Say why the operator may not do this; empty if it may."""
+        try:
+            act(self.operator)
+        except Refused as refused:
+            return str(refused)
+        return ""
+
+
+def pod(name: str) -> Json:
+    container = {"name": "trainer", "image": "c"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"mine": "x"}},
+        "spec": {"containers": [container]},
+    }
+
+
+@pytest.fixture(scope="module")
+def ground(installed):
+    kubeconfig = installed.kubeconfig_for_service_account(HOME, "dljob-operator")
+    with installed.api() as admin, Api(kubeconfig) as operator:
+        add_nodes(admin, [make_node("power-a", labels={"dljob.io/pool": ""})])
+        ground = Ground(admin, operator, make_namespace(admin))
+        # Each policy comes into force by itself, a moment after it was installed.
+        dry = {"dryRun": "All"}
+        wait_until(
+            lambda: "controls" in ground.why_not(lambda a: a.post(ground.pods(), pod("p"), **dry))
+        )
+        wait_until(
+            lambda: ground.why_not(lambda a: a.delete(path_of(ground.namespace, "it"), **dry))
+        )
+        yield ground
+        admin.delete("/api/v1/nodes/power-a", gracePeriodSeconds=0)
+
+
+# --- pods
+
+
+def without_owner(document: Json) -> None:
+    del document["metadata"]["ownerReferences"]
+
+
+def owned(**changes: Any) -> Change:
+    return lambda document: document["metadata"]["ownerReferences"][0].update(changes)
+
+
+def labelled(name: str) -> Change:
+    return lambda document: document["metadata"]["labels"].update({names.JOB_LABEL: name})
+
+
+def twice_owned(document: Json) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}
+    document["metadata"]["ownerReferences"].append(owner)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without_owner,
+        owned(kind="ReplicaSet", apiVersion="apps/v1"),
+        owned(apiVersion="dljob.io.evil/v1alpha1"),
+        owned(controller=False),
+        labelled("another"),
+        twice_owned,
+    ],
+)
+def test_it_makes_no_pod_that_no_job_controls(ground, change):
+    document = ground.pod_of_job("made")
+    change(document)
+    why = ground.why_not(lambda api: api.post(ground.pods(), document, dryRun="All"))
+    assert "only pods that a DLJob controls" in why, why
+
+
+def test_it_makes_the_pods_of_jobs(ground):
+    document = ground.pod_of_job("made")
+    assert not ground.why_not(lambda api: api.post(ground.pods(), document, dryRun="All"))
+
+
+def test_it_makes_no_pod_where_a_pod_may_do_everything(ground):
+    document = ground.pod_of_job("made")
+    path = ADMIN_PATH.format("kube-system", "").rstrip("/")
+    why = ground.why_not(lambda api: api.post(path, document, dryRun="All"))
+    assert "makes no pods in kube-system" in why
+    document["spec"] |= {
+        "serviceAccountName": "dljob-operator",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    document["spec"]["containers"][0]["securityContext"] = podmaking.RESTRICTED
+    path = ADMIN_PATH.format(HOME, "").rstrip("/")
+    why = ground.why_not(lambda api: api.post(path, document, dryRun="All"))
+    assert "must not run as the account of the operator" in why
+
+
+@pytest.fixture
+def placeholder(ground):
+    node = ground.admin.get("/api/v1/nodes/power-a")
+    settings = placeholders.PlaceholderSettings()
+    return placeholders.make_placeholder(node["metadata"], 4, HOME, settings)
+
+
+def put(**fields: Any) -> Change:
+    return lambda document: document["spec"].update(fields)
+
+
+def put_into_container(**fields: Any) -> Change:
+    return lambda document: document["spec"]["containers"][0].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda _: None, ""),
+        (owned(kind="DaemonSet", apiVersion="apps/v1"), "only pods that a DLJob controls"),
+        (owned(name="power-b"), "only pods that a DLJob controls"),
+        (put(volumes=[{"name": "v", "secret": {"secretName": "any"}}]), "without volumes"),
+        (put(hostNetwork=True), "PodSecurity"),
+        (put(automountServiceAccountToken=True), "without volumes"),
+        (put_into_container(command=["sh"]), "without volumes"),
+        (put_into_container(env=[{"name": "a", "value": "b"}]), "without volumes"),
+        (put_into_container(securityContext={"privileged": True}), "PodSecurity"),
+    ],
+)
+def test_of_placeholders_it_makes_what_does_nothing(ground, placeholder, change, why):
+    change(placeholder)
+    path = ADMIN_PATH.format(HOME, "").rstrip("/")
+    said = ground.why_not(lambda api: api.post(path, placeholder, dryRun="All"))
+    assert why in said
+    assert bool(said) is bool(why), said
+
+
+def test_a_placeholder_is_made_at_home_only(ground, placeholder):
+    placeholder["metadata"]["namespace"] = ground.namespace
+    why = ground.why_not(lambda api: api.post(ground.pods(), placeholder, dryRun="All"))
+    assert "only pods that a DLJob controls" in why
+
+
+@pytest.fixture
+def ours(ground):
+    made = ground.operator.post(ground.pods(), ground.pod_of_job("ours"))
+    yield made
+    ground.admin.merge(ground.pods("ours"), {"metadata": {"finalizers": None}})
+    ground.admin.delete(ground.pods("ours"), gracePeriodSeconds=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"metadata": {"finalizers": []}}, ""),
+        ({"metadata": {"finalizers": [names.PROOF_FINALIZER, "another/one"]}}, "changes nothing"),
+        ({"metadata": {"labels": {"mine": "y"}}}, "changes nothing"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "changes nothing"),
+        ({"metadata": {"ownerReferences": None}}, "changes nothing"),
+        ({"spec": {"activeDeadlineSeconds": 1}}, "changes nothing"),
+    ],
+)
+def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_only(ground, ours, change, why):
+    assert ours["metadata"]["name"] == "ours"
+    said = ground.why_not(lambda api: api.merge(ground.pods("ours"), change, dryRun="All"))
+    assert why in said
+    assert bool(said) is bool(why), said
+
+
+def test_of_a_pod_of_a_job_it_changes_neither_the_image_nor_where_it_may_run(ground, ours):
+    containers = copy.deepcopy(ours["spec"]["containers"])
+    containers[0]["image"] = "another"
+    tolerations = [*ours["spec"]["tolerations"], {"operator": "Exists"}]
+    for spec in ({"containers": containers}, {"tolerations": tolerations}):
+        change = {"spec": spec}
+        why = ground.why_not(lambda api, c=change: api.merge(ground.pods("ours"), c, dryRun="All"))
+        assert "changes nothing" in why, why
+
+
+def test_it_neither_changes_nor_deletes_pods_of_others(ground, ours):
+    claim = {
+        "metadata": {
+            "labels": ours["metadata"]["labels"],
+            "ownerReferences": ours["metadata"]["ownerReferences"],
+        }
+    }
+    changes: list[Json] = [{"metadata": {"finalizers": []}}, claim]
+    for change in changes:
+        why = ground.why_not(lambda api, c=change: api.merge(ground.pods("foreign"), c))
+        assert "only pods that a DLJob controls" in why
+    why = ground.why_not(lambda api: api.delete(ground.pods("foreign")))
+    assert "only pods that a DLJob controls" in why
+    assert not ground.why_not(lambda api: api.delete(ground.pods("ours"), dryRun="All"))
+
+
+# --- jobs
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"metadata": {"finalizers": [names.FINALIZER]}}, ""),
+        ({"metadata": {"finalizers": ["another/one"]}}, "its own finalizer, and nothing else"),
+        ({"metadata": {"labels": {"a": "b"}}}, "its own finalizer, and nothing else"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "its own finalizer, and nothing else"),
+        ({"spec": {"priority": 7}}, "its own finalizer, and nothing else"),
+    ],
+)
+def test_of_a_job_it_writes_the_status_and_its_own_finalizer(ground, change, why):
+    path = path_of(ground.namespace, "it")
+    said = ground.why_not(lambda api: api.merge(path, change, dryRun="All"))
+    assert why in said
+    assert bool(said) is bool(why), said
+    status = {"status": {"phase": "Queued"}}
+    assert not ground.why_not(lambda api: api.merge(f"{path}/status", status, dryRun="All"))
+
+
+def test_it_deletes_jobs_that_have_ended_and_asked_for_it(ground):
+    for name, seconds, phase, may_go in (
+        ("runs", 0, "Running", False),
+        ("stays", None, "Completed", False),
+        ("goes", 0, "Completed", True),
+    ):
+        path = path_of(ground.namespace, name)
+        ground.make_job(name, ttlSecondsAfterFinished=seconds)
+        ground.operator.merge(f"{path}/status", {"status": {"phase": phase}})
+        why = ground.why_not(lambda api, p=path: api.delete(p, dryRun="All"))
+        assert (why == "") is may_go, why
+        assert may_go or "deletes only jobs that have ended" in why
+
+
+# --- Events, Leases, and what RBAC itself refuses
+
+
+def event(ground: Ground, component: str) -> Json:
+    about = {"kind": "DLJob", "name": "it", "namespace": ground.namespace}
+    return {
+        "metadata": {"name": f"it.{component}", "namespace": ground.namespace},
+        "involvedObject": about,
+        "reportingComponent": component,
+        "source": {"component": component},
+        "reason": "R",
+        "message": "m",
+        "type": "Normal",
+    }
+
+
+def test_it_writes_its_own_events(ground):
+    path = f"/api/v1/namespaces/{ground.namespace}/events"
+    ground.operator.post(path, event(ground, "dljob-operator"))
+    why = ground.why_not(lambda api: api.post(path, event(ground, "kubelet")))
+    assert "Events of its own" in why
+    ground.admin.post(path, event(ground, "kubelet"))
+    change = {"message": "all is well", "reportingComponent": "dljob-operator"}
+    why = ground.why_not(lambda api: api.merge(f"{path}/it.kubelet", change))
+    assert "Events of its own" in why
+    assert not ground.why_not(lambda api: api.merge(f"{path}/it.dljob-operator", {"count": 2}))
+
+
+def test_it_has_one_lease(ground):
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases"
+    lease = {"metadata": {"name": "another"}, "spec": {"holderIdentity": "me"}}
+    why = ground.why_not(lambda api: api.post(path, lease, dryRun="All"))
+    assert "has one Lease" in why
+    own = copy.deepcopy(lease)
+    own["metadata"]["name"] = "dljob-operator"
+    assert not ground.why_not(lambda api: api.post(path, own, dryRun="All"))
+
+
+def test_it_neither_touches_a_node_nor_reads_a_secret_nor_speaks_for_others(ground):
+    secret = {"metadata": {"name": "theirs"}, "stringData": {"a": "b"}}
+    secrets = f"/api/v1/namespaces/{ground.namespace}/secrets"
+    ground.admin.post(secrets, secret)
+    node = "/api/v1/nodes/power-a"
+    binding = {"metadata": {"name": "foreign"}, "target": {"kind": "Node", "name": "power-a"}}
+    token = f"/api/v1/namespaces/{HOME}/serviceaccounts/dljob-operator/token"
+    acts: list[Callable[[Api], object]] = [
+        lambda api: api.merge(node, {"metadata": {"annotations": {"a": "b"}}}),
+        lambda api: api.merge(node, {"spec": {"unschedulable": True}}),
+        lambda api: api.merge(f"{node}/status", {"status": {}}),
+        lambda api: api.delete(node),
+        lambda api: api.get(f"{secrets}/theirs"),
+        lambda api: api.get(secrets),
+        lambda api: api.delete(f"{secrets}/theirs"),
+        lambda api: api.post(f"{ground.pods('foreign')}/binding", binding),
+        lambda api: api.post(
+            f"{ground.pods('foreign')}/eviction", {"metadata": {"name": "foreign"}}
+        ),
+        lambda api: api.get(f"{ground.pods('foreign')}/log"),
+        lambda api: api.post(f"{ground.pods('foreign')}/exec?command=sh&stdout=1", {}),
+        lambda api: api.post(token, {"spec": {}}),
+        lambda api: api.post("/apis/apps/v1/namespaces/default/deployments", {}),
+        lambda api: api.post(
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            {"metadata": {"name": "x"}, "roleRef": {"kind": "ClusterRole", "name": "admin"}},
+        ),
+    ]
+    for act in acts:
+        why = ground.why_not(act)
+        assert re.search("forbidden: User .* cannot ", why), why
+
+
+# --- who cordons GPUs
+
+
+@pytest.fixture
+def warden(installed, ground):
+    """Kubectl of one who has been given dljob-gpus-edit, and nothing else."""
+    kubectl = installed.kubectl
+    if kubectl.try_to("get", "serviceaccount", "warden", "-n", "default").code:
+        kubectl("create", "serviceaccount", "warden", "-n", "default")
+        kubectl(
+            "create", "clusterrolebinding", "warden", "--clusterrole=dljob-gpus-edit",
+            "--serviceaccount=default:warden",
+        )  # fmt: skip
+    return installed.kubectl_as(installed.kubeconfig_for_service_account("default", "warden"))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_let"),
+    [
+        ({"metadata": {"annotations": {"dljob.io/cordoned-gpus": '{"0": "hot"}'}}}, True),
+        ({"metadata": {"annotations": {"dljob.io/pardoned-gpus": '{"0": "now"}'}}}, True),
+        ({"metadata": {"annotations": {"another": "x"}}}, False),
+        ({"metadata": {"annotations": {"kept": None}}}, False),
+        ({"metadata": {"annotations": {"kept": "changed"}}}, False),
+        ({"metadata": {"labels": {"dljob.io/pool": None}}}, False),
+        ({"spec": {"unschedulable": True}}, False),
+        ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, False),
+    ],
+)
+def test_who_may_cordon_gpus_changes_their_annotations_and_nothing_else(
+    installed, warden, change, is_let
+):
+    installed.kubectl("annotate", "node", "power-a", "kept=x", "--overwrite")
+    patch = (
+        "patch",
+        "node",
+        "power-a",
+        "--type=merge",
+        "--dry-run=server",
+        "-p",
+        json.dumps(change),
+    )
+    wait_until(lambda: not warden.try_to("get", "node", "power-a").code)
+    said = warden.try_to(*patch)
+    assert (said.code == 0) is is_let, said.err
+    assert is_let or "is for dljob gpu cordon" in said.err
+    assert not installed.kubectl.try_to(*patch).code, "an administrator changes what he likes"
+
+
+def test_the_manifests_are_what_is_asked():
+    """The rules above are asked of manifests/install; the chart has the same text."""
+    for name in ("operator", "cordons"):
+        made = (ROOT / "manifests" / "admission" / f"{name}.yaml").read_text()
+        template = ROOT / "manifests" / "chart" / "templates" / f"admission-{name}.yaml"
+        assert template.exists()
+        assert made.count("kind: ValidatingAdmissionPolicy\n") == template.read_text().count(
+            "kind: ValidatingAdmissionPolicy\n"
+        )
