@@ -21,6 +21,7 @@ from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
 from dlsidecar.recipients import find_recipients
 from dlsidecar.settings import Confirmation, Saving
+from dlsidecar.snapshots import await_next_stamp, stamp_ns
 from dlwire.messages import MOST_GPUS
 
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
@@ -96,21 +97,24 @@ class Request:
 
     # --- asking -----------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _ask(self) -> int:
+        """Ask for the checkpoint; return since when a change of a file can be the answer."""
+        since_ns = stamp_ns()
         # Whoever has ended meanwhile is nobody any more, and its number may be another's.
         self._asked = [one for one in self._asked if one.ended is None]
         if not self._asked:
             self._fail("no training process runs")
         elif self._saving.signal:
-            self._signal(signal.Signals[self._saving.signal])
+            return self._signal(signal.Signals[self._saving.signal])
         elif self._saving.command:
             self._start_command()
         elif self._saving.http:
             self._calls = [self._loop.create_task(self._post(one)) for one in self._asked]
         else:
             self._fail("the job does not say how it saves itself")
+        return since_ns
 
-    def _signal(self, signum: signal.Signals) -> None:
+    def _signal(self, signum: signal.Signals) -> int:
         # A process that has just been started may not have got so far as to expect it.
         found = [
             find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
@@ -118,10 +122,13 @@ class Request:
         fault = next((each.fault for each in found if each.fault), "")
         if fault:
             self._fail(fault)
-            return
-        for each in found:
-            for pid in each.pids:
-                send(pid, signum)
+            return stamp_ns()
+        pids = [pid for each in found for pid in each.pids]
+        since_ns = await_next_stamp()
+        for pid in pids:
+            send(pid, signum)
+        # Where the kernel let others run meanwhile, a stamp of that tick may be older than the request.
+        return since_ns if stamp_ns() == since_ns else stamp_ns() + 1
 
     def _start_command(self) -> None:
         out, err = self._outputs

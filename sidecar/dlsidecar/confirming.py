@@ -60,16 +60,21 @@ class FileWatch:
     """How often to look at first, when the end may be near."""
     quick_for_seconds = 5.0
     period_seconds = 0.1
+    doubt_seconds = 2.0
+    """For how long a file that seems older than the request does not count."""
 
     def __init__(
         self,
         saving: Saving,
         watch: Watch,
         *,
-        ready: Callable[[], None],
+        ready: Callable[[], int],
         confirmed: Callable[[], None],
     ) -> None:
-        """``ready`` is called when it is known what was there before."""
+        """
+        ``ready`` is called when it is known what was there before. It asks for the checkpoint, and returns
+        since when a change of a file can be the answer, by :func:`dlsidecar.snapshots.stamp_ns`.
+        """
         self._saving = saving
         self._watch = watch
         self._ready = ready
@@ -87,6 +92,8 @@ class FileWatch:
         """Hears of the last look, once no process is left that could write."""
         self._ended_well = True
         self._is_over = False
+        self._asked_ns: int | None = None
+        """When the request was sent, until the first look after it."""
 
     def begin(self) -> None:
         # What is there has to be known before anything is asked for.
@@ -113,13 +120,23 @@ class FileWatch:
         """Have a look taken; while the last one is out, try again."""
         scout = self._watch.scout
         assert scout is not None
-        see = partial(self._see, is_last=self._end is not None)
-        if not scout.send(self._inspector.look, see) and scout.is_lost:
+        is_last = self._end is not None
+        look = self._choose_look(is_last=is_last)
+        if not scout.send(look, partial(self._see, is_last=is_last)) and scout.is_lost:
             seconds = scout.patience_seconds
             self._watch.on_problem(
                 SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
             )
         self._rest(0.0)
+
+    def _choose_look(self, *, is_last: bool) -> Callable[[], Look]:
+        inspector, asked_ns = self._inspector, self._asked_ns
+        waited = self._loop.time() - self._begun if self._begun is not None else 0.0
+        if is_last or waited > self.doubt_seconds:
+            return inspector.look_trusting_no_clock
+        if asked_ns is not None:
+            return partial(inspector.look_after_request, asked_ns)
+        return inspector.look
 
     def _rest(self, took_seconds: float) -> None:
         if self._timer is not None:
@@ -144,8 +161,9 @@ class FileWatch:
         if self._begun is None:
             self._begun = self._loop.time()
             self._written_before = find_written(look.snapshot.root, self._watch.members())
-            self._ready()
+            self._asked_ns = self._ready()
         else:
+            self._asked_ns = None
             found, self._lack = self._choose(look)
             if found is not None:
                 self._confirm(found)

@@ -1,9 +1,9 @@
 """
 What lies under the path of the checkpoints, what of it is new, and what is being written.
 
-Plain looks, sent for from a thread; :mod:`dlsidecar.signs` says what of it is a checkpoint. Times are
-compared with each other only and never with our clock, because the files may lie on a server with one
-of its own.
+Plain looks, sent for from a thread; :mod:`dlsidecar.signs` says what of it is a checkpoint. Times of
+files are compared with each other. With the clock of this machine they are compared only to count a
+file sooner, because the files may lie on a server with a clock of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+CLOCK_REALTIME_COARSE = 5
+"""The clock of the kernel's stamps of files, which Python has no name for: it ticks every 1 to 10 ms."""
+LONGEST_TICK_SECONDS = 0.1
+"""On a virtual machine that its host does not run, the clock can stand still for longer than a tick."""
 MOST_FILES = 20_000
 SET_ASIDE = ".dljob-set-aside"
 """Where checkpoints go that cannot be read."""
@@ -59,6 +64,24 @@ class Snapshot:
         return {
             name: mark for name, mark in self.files.items() if mark.is_news_after(known.get(name))
         }
+
+
+def stamp_ns() -> int:
+    """Return the time with which the kernel would stamp a file that changes now."""
+    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+
+
+def await_next_stamp() -> int:
+    """
+    Return the time of stamps as soon as it changes.
+
+    What changes from now on has this stamp or a later one, what has changed before has an earlier one.
+    It does not sleep, because it would come back too late to tell the two apart.
+    """
+    before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
+    while (now := stamp_ns()) == before and time.monotonic() < limit:
+        pass
+    return now if now != before else now + 1
 
 
 def take_snapshot(path: str) -> Snapshot:

@@ -17,7 +17,7 @@ import sys
 import time
 
 FROZEN_S = 10.0
-"""Who has saved itself and is not ended goes on after that."""
+"""A training that has saved itself and is not ended goes on after that."""
 
 
 class Witness:

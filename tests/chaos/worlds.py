@@ -411,7 +411,8 @@ def job_document(
     ]
     path = root / "jobs" / name / "checkpoint"
     by_file = {"confirm": "file", "complete": "rename", "path": str(path)}
-    confirm = {"confirm": "exit"} if ends_when_saved else by_file
+    # A file that another process than the first one renames confirms that nothing is saved here.
+    confirm = {"confirm": "exit", "to": "all"} if ends_when_saved else by_file | {"to": "leader"}
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
@@ -422,7 +423,7 @@ def job_document(
             "processes": "perNode",
             "training": {"iterations": iterations},
             "progress": {"log": r"step (?P<iteration>\d+)"},
-            "checkpoint": {"signal": "SIGUSR1", "shared": True, "to": "all", **confirm},
+            "checkpoint": {"signal": "SIGUSR1", "shared": True, **confirm},
             "backoffLimit": 1000,
             **({"ttlSecondsAfterFinished": 1} if is_forgotten else {}),
             "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},

@@ -1,0 +1,109 @@
+"""What was written before the request is no answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.confirming import FileWatch, Watch
+from dlsidecar.scouting import Scout
+from dlsidecar.settings import Complete, Confirmation, Saving
+from dlsidecar.snapshots import await_next_stamp, stamp_ns
+
+LIMIT_SECONDS = 60.0
+
+
+class Asking:
+    """One request, of which the test says what happens when it is sent."""
+
+    def __init__(self, folder: Path, ask: Callable[[], int], *, doubt_seconds: float) -> None:
+        self.confirmed: list[str] = []
+        self._heard = asyncio.Event()
+        self._scout = Scout("test")
+        self.looks: asyncio.Queue[None] = asyncio.Queue()
+        """Has an entry for each look that was judged."""
+        self._files = FileWatch(
+            Saving(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
+            Watch(
+                members=self._list_members,
+                scout=self._scout,
+                on_confirmed=lambda unit, files: self.confirmed.append(unit),
+            ),
+            ready=ask,
+            confirmed=self._hear,
+        )
+        self._files.doubt_seconds = doubt_seconds
+        self._files.begin()
+
+    def _list_members(self) -> tuple[int, ...]:
+        self.looks.put_nowait(None)
+        return (os.getpid(),)
+
+    def _hear(self) -> None:
+        self._heard.set()
+        self._files.cancel()
+
+    async def wait(self) -> list[str]:
+        await asyncio.wait_for(self._heard.wait(), LIMIT_SECONDS)
+        return self.confirmed
+
+
+def save(folder: Path, name: str) -> None:
+    part = folder / f"{name}.part"
+    part.write_text(name)
+    part.rename(folder / name)
+
+
+def save_and_ask(folder: Path) -> int:
+    save(folder, "unasked")
+    return await_next_stamp()
+
+
+def test_a_save_just_before_the_request_does_not_confirm_it(tmp_path):
+    async def main() -> list[str]:
+        asking = Asking(tmp_path, lambda: save_and_ask(tmp_path), doubt_seconds=LIMIT_SECONDS)
+        # Only a look that finds something whole asks which files are open: none does so yet.
+        await asking.looks.get()
+        await asyncio.sleep(0)
+        assert asking.confirmed == []
+        save(tmp_path, "asked")
+        return await asking.wait()
+
+    assert asyncio.run(main()) == ["asked"]
+
+
+def test_an_answer_at_once_confirms_it(tmp_path):
+    def ask() -> int:
+        since = await_next_stamp()
+        save(tmp_path, "asked")
+        return since
+
+    async def main() -> list[str]:
+        return await Asking(tmp_path, ask, doubt_seconds=LIMIT_SECONDS).wait()
+
+    assert asyncio.run(main()) == ["asked"]
+
+
+def test_an_answer_with_the_stamps_of_a_late_clock_counts_after_a_while(tmp_path):
+    def ask() -> int:
+        save(tmp_path, "asked")
+        return stamp_ns() + 3600 * 10**9
+
+    async def main() -> list[str]:
+        return await Asking(tmp_path, ask, doubt_seconds=0.2).wait()
+
+    assert asyncio.run(main()) == ["asked"]
+
+
+@pytest.mark.parametrize("times", [50])
+def test_stamps_tell_what_changes_before_a_tick_from_what_changes_after_it(tmp_path, times):
+    for number in range(times):
+        before, after = tmp_path / f"before-{number}", tmp_path / f"after-{number}"
+        before.touch()
+        tick = await_next_stamp()
+        after.touch()
+        assert before.stat().st_ctime_ns < tick <= after.stat().st_ctime_ns
