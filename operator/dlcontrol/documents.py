@@ -92,7 +92,11 @@ def read_status(document: Mapping[str, Any]) -> Status:
         paused_at=read_time(document.get("pausedAt")),
         exit_code=document.get("exitCode"),
         message=document.get("message", ""),
-        conditions=tuple(_read_condition(each) for each in document.get("conditions", ())),
+        conditions=tuple(
+            _read_condition(each)
+            for each in document.get("conditions", ())
+            if each["type"] in _TYPES
+        ),
     )
 
 
@@ -196,8 +200,13 @@ def _cause(cause: Cause | None) -> Json | None:
     return {"code": cause.code.value, "job": cause.job or "", "gpus": cause.gpus}
 
 
+_CODES = frozenset(code.value for code in CauseCode)
+_TYPES = frozenset(kind.value for kind in ConditionType)
+"""What another version of ours, or another writer, has written besides these is left alone."""
+
+
 def _read_cause(document: Mapping[str, Any] | None) -> Cause | None:
-    if not document:
+    if not document or document["code"] not in _CODES:
         return None
     job = JobId(document["job"]) if document.get("job") else None
     return Cause(CauseCode(document["code"]), job, document.get("gpus", 0))
@@ -246,5 +255,9 @@ def write_time(seconds: float | None) -> str | None:
 
 
 def read_time(text: str | None) -> float | None:
-    """Read what :func:`write_time` wrote."""
-    return datetime.fromisoformat(text).timestamp() if text else None
+    """Read what :func:`write_time` wrote. What looks like a time and is none counts as not written."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, OverflowError):
+        # A schema can hold the form of a time, and not that a month has so many days.
+        return None

@@ -4,8 +4,9 @@ Amounts of CPU, memory and devices, exactly, and how much a pod asks for, as kub
 Everything is counted in thousandths, because CPU is; sums of them are exact.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -27,23 +28,41 @@ _UNITS: Final = {
 }
 
 
+LARGEST: Final = (2**63 - 1) * WHOLE
+"""Kubernetes takes whatever is more for this."""
+_LONGEST: Final = 128
+_MOST_POWERS: Final = 2 * _LONGEST
+"""A number of no more digits than that, with so large an exponent, is beyond every bound."""
+_EXACT: Final = Context(prec=8 * _LONGEST, Emax=16 * _LONGEST, Emin=-16 * _LONGEST)
+_FORM: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE](?P<power>[+-]?[0-9]+)|(?P<unit>[numkKMGTPEi]*))"
+)
+
+
 class NoAmount(ValueError):
     """What stands there is no amount."""
 
 
-@lru_cache(maxsize=4096)
 def read_amount(text: str | float) -> int:
     """Read an amount as Kubernetes writes it: ``500m``, ``4Gi``, ``1e3``, 8; rounded up."""
     written = str(text).strip()
-    number = written.rstrip("numkKMGTPEi")
-    # The E of an exponent is followed by its digits, and so is not taken off.
-    factor = _UNITS.get(written[len(number) :])
-    if factor is None:
+    # Nothing of others' is remembered that is longer than an amount has to be.
+    if len(written) > _LONGEST:
+        raise NoAmount(f"{written[:20]!r}... is no amount: it has {len(written)} characters")
+    return _read_amount(written)
+
+
+@lru_cache(maxsize=4096)
+def _read_amount(written: str) -> int:
+    form = _FORM.fullmatch(written)
+    factor = _UNITS.get(form["unit"] or "") if form is not None else None
+    if form is None or factor is None:
         raise NoAmount(f"{written!r} is no amount")
-    try:
-        return int((Decimal(number) * factor * WHOLE).to_integral_value(ROUND_CEILING))
-    except (InvalidOperation, ValueError, OverflowError) as error:
-        raise NoAmount(f"{written!r} is no amount") from error
+    power = int(form["power"] or 0)
+    power = max(-_MOST_POWERS, min(power, _MOST_POWERS))
+    thousandths = _EXACT.scaleb(_EXACT.multiply(Decimal(form["number"]), factor * WHOLE), power)
+    amount = int(thousandths.to_integral_value(ROUND_CEILING, context=_EXACT))
+    return max(-LARGEST, min(amount, LARGEST))
 
 
 def read_amounts(document: Json | None) -> dict[str, int]:

@@ -21,6 +21,7 @@ import aiohttp
 
 from dloperator.access import Access
 from dloperator.names import MANAGER
+from dloperator.parsing import parse
 
 log = logging.getLogger(__name__)
 
@@ -394,7 +395,7 @@ def _rejection(status: int, answer: Json) -> Rejected:
 
 def _parse(answer: bytes) -> Json:
     try:
-        document = json.loads(answer or b"{}")
+        document = parse(answer or b"{}")
     except ValueError:
         # A proxy in between speaks for itself.
         document = {"message": answer[:200].decode(errors="replace")}

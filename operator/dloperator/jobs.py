@@ -140,6 +140,8 @@ class _Known:
     """Why the spec cannot be read."""
     is_untimely: bool = False
     """Perhaps only because of what the job has yet."""
+    odd: str = ""
+    """Why its status cannot be read."""
 
 
 class Jobs:
@@ -177,7 +179,7 @@ class Jobs:
         written = document.get("status") or {}
         if written != known.written:
             known.written = written
-            known.entry = replace(known.entry, status=_read_status(known.entry, written))
+            known.entry, known.odd = _with_status(known.entry, written)
         is_held = known.entry.status.has_anything
         # What may not change while the job has anything may do so afterwards.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
@@ -185,7 +187,7 @@ class Jobs:
             known.entry = self._with_spec(known.entry, document)
             known.unreadable = known.entry.problem
             known.is_untimely = bool(known.unreadable) and is_held
-        problem = known.unreadable or problem
+        problem = known.odd or known.unreadable or problem
         if problem != known.entry.problem:
             known.entry = replace(known.entry, problem=problem)
         if "deletionTimestamp" in metadata and not known.entry.cancelled:
@@ -236,9 +238,17 @@ def _why_not_now(entry: Entry, job: Job) -> str:
     return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
 
 
-def _read_status(entry: Entry, written: Json) -> Status:
-    status = read_status(written)
-    return replace(status, submitted_at=status.submitted_at or entry.job.submitted_at)
+def _with_status(entry: Entry, written: Json) -> tuple[Entry, str]:
+    """Read a status; one that makes no sense leaves the job with what was known last, and is told."""
+    try:
+        status = read_status(written)
+    except Exception as error:  # noqa: BLE001 - one job's status never stops the others
+        return entry, (
+            f"its status cannot be read ({type(error).__name__}: {error}), because another program"
+            " than DLJob has written it; cancel the job and submit it again"
+        )
+    submitted_at = status.submitted_at or entry.job.submitted_at
+    return replace(entry, status=replace(status, submitted_at=submitted_at)), ""
 
 
 def _unreadable(job: JobId) -> Job:

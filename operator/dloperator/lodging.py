@@ -9,10 +9,11 @@ jobs wait, and hundreds of nodes have pods that come and go.
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from dlcontrol.platforms import UNSCHEDULABLE, Entry
-from dlcore.amounts import WHOLE, Amounts, NoAmount, less
+from dlcore.amounts import WHOLE, Amounts, less
 from dlcore.model import JobId, Node, NodeName
 from dlcore.needs import Needs
 from dloperator import podmaking
@@ -23,6 +24,7 @@ from dloperator.jobs import job_id, name_of
 from dloperator.mirror import Mirrors, Name
 from dloperator.occupancy import PORT, Lodger, Occupancy, read_lodger
 from dloperator.reading import is_bound, is_ready, job_of
+from dloperator.unread import Unread
 
 Json = Mapping[str, Any]
 
@@ -71,6 +73,7 @@ class Lodging:
         """Jobs of which it said so while the node was not ready, so that it is looked at again."""
         self._ports: set[str] = set()
         self._nodes: dict[NodeName, tuple[Node, Json, Node]] = {}
+        self._unread = Unread()
         mirrors.attend()
         self._neighbours.claimed = self._users.keys()
         self._neighbours.moved.clear()
@@ -105,7 +108,7 @@ class Lodging:
         whose = set()
         for name in self._mirrors.changed_pods:
             document = self._mirrors.pods.get(name)
-            lodger = read_lodger(document) if document is not None else None
+            lodger = self._unread.attempt(f"Pod {name}", partial(_lodger, document), None)
             self._ours.put(name, (lodger,) if lodger is not None else ())
             job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
             if job is None:
@@ -189,7 +192,8 @@ class Lodging:
             known = self._machines.get(node.name)
             if known is None or known[0] is not document:
                 before = known[1] if known is not None else None
-                known = (document, _machine(document))
+                read = partial(read_machine, document)
+                known = (document, self._unread.attempt(f"Node {node.name}", read, None))
                 is_new = is_new or known[1] is None or before is None or _differ(before, known[1])
             seen[node.name] = known
         is_new = is_new or seen.keys() != self._machines.keys()
@@ -300,11 +304,8 @@ class Lodging:
         return replace(node, free={name: free[name] for name in capacity}, capacity=capacity)
 
 
-def _machine(document: Json) -> Machine | None:
-    try:
-        return read_machine(document)
-    except NoAmount:
-        return None  # Nothing can be counted there; kube-scheduler may know more.
+def _lodger(document: Json | None) -> Lodger | None:
+    return read_lodger(document) if document is not None else None
 
 
 def _differ(one: Machine, other: Machine | None) -> bool:

@@ -29,6 +29,7 @@ class Neighbourhood:
     # --- pods
 
     def show_pod(self, name: Name, document: Json | None) -> bool:
+        """Take a pod in; raises :class:`~dlcore.amounts.NoAmount` if it asks for what is no amount."""
         lodger = read_lodger(document) if document is not None else None
         return self.pods.put(name, (lodger,) if lodger is not None else ())
 

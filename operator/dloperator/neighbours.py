@@ -16,6 +16,7 @@ from dloperator import names
 from dloperator.apiserver import ApiServer, Rejected, Resource, Unreachable
 from dloperator.mirror import Mirrors, Name, version_of
 from dloperator.resources import CLAIMS, PODS, VOLUMES
+from dloperator.unread import Unread
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Neighbours:
             _Followed(VOLUMES, there.show_volume, there.keep_volumes),
         )
         self._versions: dict[Resource, str] = {}
+        self._unread = Unread()
 
     async def list_all(self) -> None:
         """Take in everything there is as of now."""
@@ -76,7 +78,7 @@ class Neighbours:
             version = page.version
             shown = {Name.of(item): item for item in page.items}
             there |= shown.keys()
-            self._wake_if([followed.show(name, item) for name, item in shown.items()])
+            self._wake_if([self._show(followed, name, item) for name, item in shown.items()])
         self._wake_if([followed.keep_only(there)])
         self._versions[resource] = version
 
@@ -107,7 +109,11 @@ class Neighbours:
         if event["type"] == "BOOKMARK":
             return
         is_gone = event["type"] == "DELETED"
-        self._wake_if([followed.show(Name.of(document), None if is_gone else document)])
+        self._wake_if([self._show(followed, Name.of(document), None if is_gone else document)])
+
+    def _show(self, followed: _Followed, name: Name, document: Json | None) -> bool:
+        what = f"{followed.resource.kind} {name}"
+        return self._unread.attempt(what, lambda: followed.show(name, document), otherwise=False)
 
     def _wake_if(self, matters: Iterable[bool]) -> None:
         if any(matters):

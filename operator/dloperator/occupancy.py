@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from sys import intern
 from typing import Any, NamedTuple
 
-from dlcore.amounts import Amounts, NoAmount, less, requests_of, total
+from dlcore.amounts import Amounts, less, requests_of, total
 
 Json = Mapping[str, Any]
 Name = tuple[str, str]
@@ -76,15 +76,16 @@ class Occupancy:
 
 
 def read_lodger(document: Json) -> Lodger | None:
-    """Read what a pod asks of its node; nothing if it has none yet, or has ended."""
+    """
+    Read what a pod asks of its node; nothing if it has none yet, or has ended.
+
+    Raises :class:`~dlcore.amounts.NoAmount` for what the API server does not let through today.
+    """
     spec = document.get("spec") or {}
     phase = (document.get("status") or {}).get("phase")
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
         return None
-    try:
-        return Lodger(spec["nodeName"], asked_by(spec))
-    except NoAmount:
-        return None  # The API server lets none through; a later one may know more units.
+    return Lodger(spec["nodeName"], asked_by(spec))
 
 
 def asked_by(spec: Json) -> Amounts:

@@ -8,7 +8,6 @@ What proves it is the kubelet's word that the containers have terminated, or the
 runs the cluster that the machine is gone (see :func:`is_gone`).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from dlcore.model import Gpu, Node, NodeName
 from dlcore.podrules import TRAINER
 from dloperator import names
 from dloperator.ailing import Ailment, explain_end, explain_restart, explain_wait, trainer_of
+from dloperator.parsing import parse
 from dloperator.placeholders import RESOURCE, PlaceholderSettings, PoolMode, Supply
 from dloperator.podmaking import SIDECAR_PORT
 
@@ -34,6 +34,8 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 PARDONS: Final = "dljob.io/pardoned-gpus"
 """Likewise: which GPUs somebody has given back although they were out for a fault, and when."""
 MOST_GPUS: Final = 64
+LONGEST_COUNT: Final = 10
+"""In digits."""
 _JOB_SUFFIX: Final = ".job.dljob"
 
 
@@ -91,12 +93,8 @@ def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:
 def read_machine(document: Json) -> Machine:
     """Read what is known of a node besides its GPUs."""
     info = (document.get("status") or {}).get("nodeInfo") or {}
-    text = (document["metadata"].get("annotations") or {}).get(PARDONS, "")
-    try:
-        found = json.loads(text or "{}")
-        pardons = {int(number): str(word) for number, word in found.items()}
-    except (ValueError, AttributeError):
-        pardons = {}  # Nothing is taken for well because somebody wrote what cannot be read.
+    # Nothing is taken for well because of what cannot be read.
+    pardons = _read_numbered(document["metadata"], PARDONS) or {}
     return Machine(str(info.get("bootID", "")), pardons)
 
 
@@ -114,8 +112,12 @@ def read_supply(document: Json) -> Supply:
 
 
 def _offered(document: Json, part: str) -> int:
-    text = str(((document.get("status") or {}).get(part) or {}).get(RESOURCE, "0"))
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return _whole(str(((document.get("status") or {}).get(part) or {}).get(RESOURCE, "0")))
+
+
+def _whole(text: str) -> int:
+    """Read a number of GPUs; what is none, or more than any node has, counts as none at all."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_COUNT else 0
 
 
 def is_in_pool(document: Json, pool: Pool) -> bool:
@@ -147,8 +149,7 @@ def _ready(document: Json) -> str:
 
 
 def _count(labels: Mapping[str, str]) -> int:
-    text = _first(labels, COUNT_LABELS)
-    return min(int(text), MOST_GPUS) if text.isascii() and text.isdigit() else 0
+    return min(_whole(_first(labels, COUNT_LABELS)), MOST_GPUS)
 
 
 def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
@@ -156,14 +157,21 @@ def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
 
 
 def _cordons(metadata: Json) -> dict[int, str]:
-    text = (metadata.get("annotations") or {}).get(CORDONS, "")
-    try:
-        found = json.loads(text or "{}")
-        return {int(number): str(reason) or "cordoned" for number, reason in found.items()}
-    except (ValueError, AttributeError):
+    found = _read_numbered(metadata, CORDONS)
+    if found is None:
         # Somebody wanted GPUs left out and did not manage to say which.
         why = f"the annotation {CORDONS} of the node cannot be read"
         return dict.fromkeys(range(MOST_GPUS), why)
+    return {number: reason or "cordoned" for number, reason in found.items()}
+
+
+def _read_numbered(metadata: Json, key: str) -> dict[int, str] | None:
+    """Read an annotation that says something about GPUs by their numbers; none if that is impossible."""
+    text = (metadata.get("annotations") or {}).get(key, "")
+    try:
+        return {int(number): str(word) for number, word in parse(text or "{}").items()}
+    except (ValueError, AttributeError):
+        return None
 
 
 def _why_not_whole(labels: Mapping[str, str]) -> str:

@@ -15,12 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import aiohttp
 import kopf
+from kopf._cogs.clients import api as kopf_client
 
 from dloperator import names
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Json, NotFound, Rejected, Resource, Unreachable
 from dloperator.mirror import Mirror, Mirrors
+from dloperator.parsing import parse
 from dloperator.resources import DLJOBS, NODES, PODS
 
 log = logging.getLogger(__name__)
@@ -147,7 +150,7 @@ class Watches:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
-        def login(**_: Any) -> kopf.ConnectionInfo:
+        async def login(**_: Any) -> kopf.AiohttpSession:
             return _connection(self._access)
 
         for each in self._followed:
@@ -223,15 +226,25 @@ def _settings(followed: Sequence[Followed]) -> kopf.OperatorSettings:
     return settings
 
 
-def _connection(access: Access) -> kopf.ConnectionInfo:
-    settings = access.configuration
-    scheme, _, token = access.headers().get("Authorization", "").partition(" ")
-    return kopf.ConnectionInfo(
-        server=access.address,
-        ca_path=settings.ssl_ca_cert,
-        insecure=not settings.verify_ssl,
-        certificate_path=settings.cert_file,
-        private_key_path=settings.key_file,
-        scheme=scheme or None,
-        token=token or None,
+class _Answer(aiohttp.ClientResponse):
+    """An answer to kopf, whose documents may be nested more deeply than Python's own parser takes."""
+
+    async def json(self, **_: Any) -> Any:
+        return parse(await self.read())
+
+
+class _Json:
+    """In place of Python's ``json`` where kopf reads the lines of a watch, for which it has no setting."""
+
+    loads = staticmethod(parse)
+
+
+cast(Any, kopf_client).json = _Json
+
+
+def _connection(access: Access) -> kopf.AiohttpSession:
+    connector = aiohttp.TCPConnector(limit=0, ssl=access.context())
+    session = aiohttp.ClientSession(
+        connector=connector, headers=access.headers(), response_class=_Answer
     )
+    return kopf.AiohttpSession(server=access.address, aiohttp_session=session)

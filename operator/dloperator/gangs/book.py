@@ -5,12 +5,12 @@ Only what has changed is read again, and what pods take of their nodes is added 
 because kube-scheduler waits for an answer while thousands of pods live.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
-from dlcore.amounts import Amounts, NoAmount, less, total
+from dlcore.amounts import Amounts, less, total
 from dloperator.gangs.members import GangName, Machine, Member, World, Wrong
 from dloperator.gangs.reading import (
     Occupant,
@@ -20,8 +20,7 @@ from dloperator.gangs.reading import (
     read_occupant,
 )
 from dloperator.mirror import Mirror, Name
-
-log = logging.getLogger(__name__)
+from dloperator.unread import Unread
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -71,6 +70,9 @@ def _chosen(document: Json, keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: document[key] for key in keys if key in document}
 
 
+_NEITHER: tuple[Member | None, Wrong | None] = (None, None)
+
+
 class Book:
     """The mirrors of nodes and pods, and what they mean."""
 
@@ -91,6 +93,7 @@ class Book:
         self._used: dict[str, dict[str, int]] = {}
         self._tenants: dict[str, Counter[str]] = {}
         self._world: tuple[int, World] | None = None
+        self._unread = Unread()
 
     def world(self) -> World:
         """Return everything as it is now; the same object as long as nothing changes."""
@@ -120,7 +123,8 @@ class Book:
 
     def _node_changed(self, name: Name, _is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         document = self.nodes.get(name)
-        machine = _read_machine(document) if document is not None else None
+        read = partial(_read_machine, document)
+        machine = self._unread.attempt(f"Node {name}", read, None)
         if self._machines.get(name.name) == machine:
             return  # Its kubelet has said that it lives.
         machines = {each: it for each, it in self._machines.items() if each != name.name}
@@ -131,7 +135,11 @@ class Book:
 
     def _pod_changed(self, name: Name, _is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         document = self.pods.get(name)
-        occupant, member, wrong = _read_pod(document, self._scheduler)
+        # What a pod takes counts, too, where what it says of its gang cannot be read.
+        read = partial(_read_occupant, document)
+        occupant = self._unread.attempt(f"Pod {name}", read, None)
+        belongs = partial(_read_pod, document, self._scheduler)
+        member, wrong = self._unread.attempt(f"The gang of Pod {name}", belongs, _NEITHER)
         before = (self._occupants.get(name), self.members.get(name), self.wrong.get(name))
         if before == (occupant, member, wrong):
             return
@@ -157,28 +165,19 @@ class Book:
             )
 
 
-def _read_machine(document: Json) -> Machine | None:
-    try:
-        return read_machine(document)
-    except NoAmount as error:
-        log.warning("node %s is left out: %s", document["metadata"]["name"], error)
-        return None
+def _read_machine(document: Json | None) -> Machine | None:
+    return read_machine(document) if document is not None else None
 
 
-def _read_pod(
-    document: Json | None, scheduler: str
-) -> tuple[Occupant | None, Member | None, Wrong | None]:
-    if document is None:
-        return None, None, None
-    try:
-        occupant = read_occupant(document)
-    except NoAmount as error:
-        log.warning("pod %s is not counted: %s", Name.of(document), error)
-        occupant = None
-    read = read_member(document, scheduler) if is_of_a_gang(document) else None
-    if isinstance(read, Wrong):
-        return occupant, None, read
-    return occupant, read, None
+def _read_occupant(document: Json | None) -> Occupant | None:
+    return read_occupant(document) if document is not None else None
+
+
+def _read_pod(document: Json | None, scheduler: str) -> tuple[Member | None, Wrong | None]:
+    if document is None or not is_of_a_gang(document):
+        return None, None
+    read = read_member(document, scheduler)
+    return (None, read) if isinstance(read, Wrong) else (read, None)
 
 
 def _put(there: dict[Name, T], name: Name, value: T | None) -> None:

@@ -25,6 +25,7 @@ from dloperator.gangs.members import (
     tenant_of,
 )
 from dloperator.mirror import Name
+from dloperator.parsing import parse
 
 Json = Mapping[str, Any]
 
@@ -176,7 +177,7 @@ def _read_roles(metadata: Json) -> tuple[tuple[str, int], ...]:
             f" the annotation {EXAMPLE}"
         )
     try:
-        roles = json.loads(text)
+        roles = parse(text)
     except ValueError:
         roles = None
     if not isinstance(roles, dict) or not roles:

@@ -62,7 +62,7 @@ def node(name: str = "n", *, version: int = 1, **spec: Any) -> dict[str, Any]:
         ("1e3", 1_000_000),
         ("1E3", 1_000_000),
         ("1E", 10**18 * 1000),
-        ("12Ei", 12 * 1024**6 * 1000),
+        ("4Ei", 4 * 1024**6 * 1000),
     ],
 )
 def test_amounts_are_read_exactly(text: str | float, thousandths: int):

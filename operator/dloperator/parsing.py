@@ -1,0 +1,42 @@
+"""
+JSON that others wrote, however deeply it is nested.
+
+Kubernetes takes documents that are nested 10,000 levels deep, and Python's parser gives up at a tenth of
+that. One such DLJob would end every operator that lists jobs, so what is too deep is cut off instead: a
+job that holds it is refused later for its depth, and the others go on.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+DEEPEST: Final = 200
+"""More levels than any document that is of use here has, and than a job may have."""
+CUT: Final = '"nested too deeply to be read"'
+
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+
+
+def parse(text: str | bytes) -> Any:
+    """Parse JSON; raises ValueError where it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return json.loads("".join(_shallow(text if isinstance(text, str) else text.decode())))
+
+
+def _shallow(text: str) -> Iterator[str]:
+    """Yield a JSON text with another value in place of all that is nested too deeply."""
+    depth, kept_from = 0, 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                yield text[kept_from : token.start()]
+                yield CUT
+        elif token[0] in "]}":
+            if depth == DEEPEST + 1:
+                kept_from = token.end()
+            depth -= 1
+    yield text[kept_from:]

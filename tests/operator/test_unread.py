@@ -1,0 +1,119 @@
+"""What cannot be read of others' documents is left out and reported once; without a cluster."""
+
+import asyncio
+import json
+
+import pytest
+
+from dlcontrol.documents import read_status
+from dlcore.amounts import LARGEST, NoAmount, read_amount
+from dloperator.apiserver import ApiServer
+from dloperator.gangs.book import Book
+from dloperator.mirror import Mirrors
+from dloperator.neighbours import Neighbours
+from dloperator.parsing import CUT, DEEPEST, parse
+from dloperator.unread import MOST_TOLD, Unread
+
+
+@pytest.mark.parametrize(
+    ("text", "thousandths"),
+    [
+        ("1e999999", LARGEST),
+        ("-1e999999", -LARGEST),
+        ("9" * 100, LARGEST),
+        ("1e99999999999999999999", LARGEST),
+        ("9223372036854775807", LARGEST),
+        ("16E", LARGEST),
+        ("1e-999999", 1),
+        ("1e-99999999999999999999", 1),
+        ("0e999999", 0),
+        ("0." + "0" * 90 + "1e100", 10**12),
+    ],
+)
+def test_an_amount_beyond_every_bound_counts_as_the_largest_that_kubernetes_knows(
+    text, thousandths
+):
+    assert read_amount(text) == thousandths
+
+
+@pytest.mark.parametrize("text", ["1_000", "１", "9" * 200, "1e", "1e3k", "1ek", "", ".", "0x1"])
+def test_what_kubernetes_does_not_know_is_no_amount(text):
+    with pytest.raises(NoAmount):
+        read_amount(text)
+
+
+def pod(name, cpu, **metadata):
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    metadata = {"namespace": "n", "name": name, "uid": name, "resourceVersion": "1", **metadata}
+    return {"metadata": metadata, "spec": {"containers": [container], "nodeName": "node"}}
+
+
+class Server(ApiServer):
+    """An API server that has one page of pods."""
+
+    def __init__(self, pods):
+        self._pods = pods
+
+    async def pages(self, resource, namespace="", *, labels="", fields=""):
+        items = self._pods if resource.plural == "pods" else []
+        yield type("Page", (), {"items": items, "version": "1"})()
+
+
+def test_a_pod_that_cannot_be_read_is_reported_once_and_the_others_are_counted(caplog):
+    mirrors = Mirrors()
+    pods = [pod("odd", "9" * 200), pod("plain", "2"), pod("most", "1e999999")]
+    neighbours = Neighbours(Server(pods), mirrors)
+
+    async def see() -> None:
+        for _ in range(3):
+            await neighbours.list_all()
+
+    asyncio.run(see())
+    assert mirrors.neighbourhood.pods.on("node")["cpu"] == LARGEST + 2000
+    assert len([each for each in caplog.records if "Pod n/odd" in each.message]) == 1
+
+
+def test_a_gang_whose_roles_are_nested_without_end_ends_no_extender():
+    book = Book("dljob-scheduler")
+    for depth in (10, 900, 200_000):
+        annotations = {"dljob.io/gang-roles": "[" * depth + "]" * depth}
+        labels = {"dljob.io/gang": "g"}
+        book.pods.show(pod(f"p{depth}", "1", annotations=annotations, labels=labels))
+    assert len(book.wrong) == 3
+    assert book.world().free == {}
+
+
+def test_the_log_is_not_filled(caplog):
+    unread = Unread()
+    for number in range(2 * MOST_TOLD):
+        for _ in range(2):
+            unread.attempt(f"Pod {number}", lambda: int("odd"), None)
+    assert len(caplog.records) == MOST_TOLD
+
+
+@pytest.mark.parametrize("depth", [DEEPEST + 1, 3000, 10_000])
+def test_what_is_nested_too_deeply_is_cut_and_its_neighbours_stay(depth):
+    deep = '{"a":["]}\\"[{",' * depth + "1" + "]}" * depth
+    text = (
+        f'{{"items": [{{"name": "one"}}, {{"name": "two", "spec": {deep}}}, {{"name": "three"}}]}}'
+    )
+    items = parse(text.encode())["items"]
+    assert [each["name"] for each in items] == ["one", "two", "three"]
+    assert CUT in json.dumps(items) or depth < 500
+
+
+def test_a_status_of_another_writer_is_read_as_far_as_it_makes_sense():
+    status = read_status(
+        {
+            "phase": "Running",
+            "startedAt": "2026-13-45T99:99:99Z",
+            "submittedAt": "0001-01-01T00:00:00+14:00",
+            "cause": {"code": "Nonsense"},
+            "conditions": [
+                {"type": "Nonsense", "status": "True", "reason": "R", "message": ""},
+            ],
+            "allocation": {"nodes": [{"name": "x", "gpuIds": [1]}]},
+        }
+    )
+    assert (status.started_at, status.cause, status.conditions) == (None, None, ())
+    assert status.placement is not None
