@@ -7,14 +7,16 @@ said. So the answer rests on the same policy, placement and predictions as the d
 on nothing else: no other job comes, no job fails, and what a policy supposes of an unknown length counts as not
 known here. ``dljob why``, ``get``, ``top`` and ``submit --dry-run`` show it.
 
-Pure, but for the callable that says when to stop.
+Pure, but for the clock that ends a game which takes too long.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from dlcontrol.documents import Json, write_time
 from dlcore import cycle
 from dlcore.contract import Policy
 from dlcore.model import JobId, JobState, Placement, Snapshot
@@ -24,6 +26,8 @@ from dlcore.problems import listed
 
 MOST_DECISIONS: Final = 200
 """So many decisions ahead at most; a start beyond is too far away to be foretold."""
+LONGEST_S: Final = 2.0
+"""The scheduler is played on for so long at most by :func:`foresee_in_time`."""
 MOST_NAMED: Final = 3
 SOON_S: Final = 1e-3
 
@@ -56,6 +60,19 @@ def foresee(
     for place, job in enumerate(rest, start=len(turns)):
         turns[job] = Turn(place, None, because)
     return turns
+
+
+def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
+    """Do the same for :data:`LONGEST_S` at most; the starts that were not found by then are not known."""
+    until = time.monotonic() + LONGEST_S
+    return foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
+
+
+def turn_document(turn: Turn, now: float) -> Json:
+    """Show a turn: how many are ahead, when the job is expected to start, or why that is not known."""
+    if turn.starts_in is None:
+        return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
+    return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """
 When a job that waits is expected to start, and how many start before it, as the verbs tell it.
 
-The server of ``dljob up`` plays its scheduler on for it (:mod:`dlcontrol.queueing`). On a cluster only the
-operator could, and nothing is told.
+The server of ``dljob up`` plays its scheduler on for it (:mod:`dlcontrol.queueing`), and so does the operator of
+a cluster, which writes it into the status of the job.
 """
 
 import time

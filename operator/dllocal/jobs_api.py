@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dlcontrol import previewing, saving
+from dlcontrol import previewing, queueing, saving
 from dlcontrol.launching import has_own_folder
 from dlcontrol.platforms import Entry
 from dlcore import jobfile
@@ -132,7 +132,7 @@ class JobsApi:
 
     async def explain(self, request: web.Request) -> web.Response:
         """Say what a job does now and why, with the numbers of this moment."""
-        await self._turns.renew(turns.LONGEST_S)
+        await self._turns.renew(queueing.LONGEST_S)
         entry = self._find(request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
         seen = self._present.see()
@@ -292,7 +292,7 @@ class JobsApi:
         after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
-        coming = await asyncio.to_thread(turns.foresee, after, self._stage.policy)
+        coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._stage.policy)
         notices = await self._notices(submissions, request)
         may_see = self._access.may_see(request)
         items = [

@@ -10,7 +10,7 @@ from dlcontrol.documents import write_status, write_time
 from dlcontrol.platforms import Entry
 from dlcontrol.previewing import Effect
 from dlcontrol.progressing import counted
-from dlcontrol.queueing import Turn
+from dlcontrol.queueing import Turn, turn_document
 from dlcontrol.reasons import Outlook
 from dlcontrol.settings import Setting
 from dlcontrol.tables import GpuRow, HistoryEntry, placement_document
@@ -20,7 +20,6 @@ from dlcore.model import Phase, Placement
 from dlcore.planning import Step, Wait
 from dllocal import environments
 from dllocal.events import Happened
-from dllocal.turns import turn_document
 
 Json = dict[str, Any]
 

@@ -11,17 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from dlcontrol import queueing
-from dlcontrol.documents import Json, write_time
-from dlcontrol.queueing import Turn
+from dlcontrol.documents import Json
+from dlcontrol.queueing import Turn, foresee_in_time, turn_document
 from dlcore.contract import Policy
 from dlcore.model import JobId, Snapshot
 from dllocal.backstage import Present
 
 RENEW_S: Final = 3.0
 """What is known is renewed after so long."""
-LONGEST_S: Final = 2.0
-"""The scheduler is played on for so long at most."""
 PATIENCE_S: Final = 0.5
 """Who lists jobs waits so long for it."""
 
@@ -50,7 +47,7 @@ class Turns:
 
     async def _learn(self, snapshot: Snapshot) -> None:
         try:
-            self._known = await asyncio.to_thread(foresee, snapshot, self._policy)
+            self._known = await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
             self._seen = snapshot
         finally:
             self._at = time.monotonic()
@@ -60,16 +57,3 @@ class Turns:
         """Show the turn of a job, if it waits for one."""
         turn, seen = self._known.get(job), self._seen
         return None if turn is None or seen is None else turn_document(turn, seen.now)
-
-
-def foresee(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
-    """Play the scheduler on, for as long as that may take."""
-    until = time.monotonic() + LONGEST_S
-    return queueing.foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
-
-
-def turn_document(turn: Turn, now: float) -> Json:
-    """Show a turn: how many are ahead, when the job is expected to start, or why that is not known."""
-    if turn.starts_in is None:
-        return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
-    return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}

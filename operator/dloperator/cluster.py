@@ -23,7 +23,7 @@ from dlcontrol.platforms import (
     PodOrder,
 )
 from dlcontrol.records import Status
-from dlcore.model import JobId, Node, NodeName
+from dlcore.model import JobId, Node, NodeName, Phase
 from dlcore.predicting import Span
 from dloperator import keeping, names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
@@ -122,6 +122,8 @@ class Cluster:
         self._entries: dict[JobId, Entry] = {}
         self._remaining: dict[JobId, Span | None] = {}
         """In what time jobs are expected to end, as it was told last."""
+        self._queues: dict[JobId, Json | None] = {}
+        """Where jobs that wait are in the queue, as far as this operator has said it."""
         self._nodes: dict[Name, _ReadNode] = {}
         self._pods = BookedPods(mirrors)
         self._trainers = Trainers(api, mirrors, certificates, self._pods, settings.pods)
@@ -186,6 +188,7 @@ class Cluster:
                     self._strays.note_end(name)
                 self._jobs.forget(name)
                 self._remaining.pop(job_id(name), None)
+                self._queues.pop(job_id(name), None)
                 self._templates.forget(name)
                 continue
             if self._is_another(entries.get(job_id(name)), document):
@@ -267,8 +270,27 @@ class Cluster:
         recorded = self._jobs.status(name_of(job))
         if document is None or recorded is None or not status.says_the_same_as(recorded):
             return
-        self._insist_on_ours(name_of(job), document)
         self._remaining[job] = remaining
+        await self._show(job, document, status)
+
+    def shown_queue(self, job: JobId) -> Json | None:
+        """Where a job is in the queue, as its status says it now."""
+        document = self._mirrors.jobs.get(name_of(job))
+        queue: Json | None = (document or {}).get("status", {}).get("queue")
+        return queue
+
+    async def show_queue(self, job: JobId, queue: Json | None) -> None:
+        """Show where a job that waits is in the queue, or no longer that it is in it; as :meth:`publish`."""
+        self._insist_on_leading()
+        document = self._mirrors.jobs.get(name_of(job))
+        recorded = self._jobs.status(name_of(job))
+        if document is None or recorded is None or (queue is not None and not _waits(recorded)):
+            return
+        self._queues[job] = queue
+        await self._show(job, document, recorded)
+
+    async def _show(self, job: JobId, document: Json, status: Status) -> None:
+        self._insist_on_ours(name_of(job), document)
         try:
             await self._write_once(document, status)
         except (Conflict, NotFound):
@@ -364,9 +386,17 @@ class Cluster:
                 generation=document["metadata"]["generation"],
                 remaining=self._remaining.get(job),
                 template=template_condition(document, self._templates.verdict(document)),
+                queue=self._queue_of(job, status, document),
                 before=document.get("status") or {},
             ),
         )
+
+    def _queue_of(self, job: JobId, status: Status, document: Json) -> Json | None:
+        """Where it is in the queue; what a former leader said of it counts until this one has said more."""
+        if not _waits(status):
+            self._queues.pop(job, None)
+            return None
+        return self._queues.get(job, (document.get("status") or {}).get("queue"))
 
     async def _see_who_wrote(self, name: Name, known: Json) -> None:
         """Nobody but a leader writes a status; anybody may write anything else."""
@@ -459,6 +489,11 @@ class Cluster:
         document = self._mirrors.jobs.get(name_of(job))
         if document is not None:
             self._teller.tell(document, reason, message, warning=warning)
+
+
+def _waits(status: Status) -> bool:
+    """Whether it is a job for which the queue has a place."""
+    return status.placement is None and not status.is_final and status.phase is not Phase.SUSPENDED
 
 
 def _may_be_held(document: Json) -> bool:

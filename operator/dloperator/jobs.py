@@ -56,6 +56,8 @@ class Circumstances:
     """In what time the job is expected to end."""
     template: Json | None = None
     """The condition that says whether Kubernetes takes the pods."""
+    queue: Json | None = None
+    """Where the job is among those that wait, and when it is expected to start."""
     before: Json = field(default_factory=dict)
     """The status that it is to replace."""
 
@@ -63,6 +65,8 @@ class Circumstances:
 def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
     """Write a status as the custom resource has it."""
     document = write_status(status, remaining=around.remaining)
+    if around.queue is not None:
+        document["queue"] = dict(around.queue)
     conditions = document.get("conditions", [])
     if around.template is not None:
         others = [each for each in conditions if each["type"] != TEMPLATE_VALID]

@@ -27,6 +27,7 @@ from dloperator.bulletin import Bulletin
 from dloperator.certificates import Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.electing import Election
+from dloperator.expecting import Expectations
 from dloperator.jobs import Specs, name_of
 from dloperator.mirror import Mirrors, Name
 from dloperator.ownpod import tell_of_store
@@ -136,6 +137,7 @@ class Leading:
             self._controller.snapshot,
             work.publishing,
         )
+        self._expectations = Expectations(self._cluster, self._controller, work.options.policy)
 
     def _surroundings(self, candidate: Candidate) -> Surroundings:
         """Say whom the SideCars tell what they hear."""
@@ -169,6 +171,7 @@ class Leading:
             self._teller.run(),
             self._tidier.run(),
             self._publisher.run(),
+            self._expectations.run(),
             self._bulletin.run(),
             tell_of_store(self._api, self._teller, self._home, self._memory.notebook.state),
             self._renew(),

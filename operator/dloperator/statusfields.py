@@ -122,6 +122,19 @@ _PROGRESS: Final = Record(
     },
 )
 
+_QUEUE: Final = Record(
+    description="Where it is among the jobs that wait. Written when it changes by a tenth.",
+    fields={
+        "ahead": _count("How many of the jobs that wait start before it."),
+        "expectedStart": _time(
+            "When it starts, if running jobs end as predicted and no other job comes."
+        ),
+        "unknownBecause": Text(
+            description="Why that is not known.", max_length=history.LONGEST_MESSAGE
+        ),
+    },
+)
+
 _CONDITIONS: Final = Many(
     description="What is true of the job besides its phase, each with a reason.",
     max_items=MOST_CONDITIONS,
@@ -215,6 +228,7 @@ _FIELDS: Final[dict[str, Node]] = {
     ),
     "allocation": _ALLOCATION,
     "progress": _PROGRESS,
+    "queue": _QUEUE,
     "shown": _SHOWN,
     "history": _HISTORY,
     "pods": Many(

@@ -90,9 +90,10 @@ class Machine:
 
     @property
     def exit_status(self) -> int:
-        """What the SideCar ends with: as a shell would tell it of the training, unless that was ended."""
-        if self.failure is None and self._is_told_to_leave:
-            # With anything else a kubelet would start the container anew before its pod is gone.
+        """What the SideCar ends with: as a shell would tell it of the training, unless it was told to leave."""
+        if self._is_told_to_leave:
+            # With anything else a kubelet would start the container again, also after a training that has
+            # failed; its pod would have to be deleted, and the log with it. The controller knows the failure.
             return 0
         if self.failure is None:
             decisive = min(self.ended, key=lambda end: end.rank, default=None)

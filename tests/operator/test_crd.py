@@ -30,9 +30,12 @@ PAST: Json = {
     "history": [{"at": "2026-01-31T12:00:00Z", "kind": "start", "costSeconds": 0.5}],
     "allocation": {"generation": 1, "gpus": 1, "nodes": [{"name": "n9", "gpuIds": [0]}]},
 }
+QUEUE = {"ahead": 2, "expectedStart": "2026-01-31T12:00:00.000Z", "unknownBecause": "of it"}
 FULL: Json = jobs.status_document(
     make_full_status(),
-    jobs.Circumstances(epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), before=PAST),
+    jobs.Circumstances(
+        epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), queue=QUEUE, before=PAST
+    ),
 )
 SCHEMAS = dict(iter_schemas(STATUS.openapi()))
 

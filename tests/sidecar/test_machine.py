@@ -398,11 +398,11 @@ def test_the_sidecar_ends_with_the_status_of_the_training(events, status):
     ("events", "status"),
     [
         ((*BEGUN, Told(stop(2, leave=True)), CheckpointDone(1), RankEnded(1, 0, None, 15)), 0),
-        ((*CRASHED, Told(stop(2, leave=True))), 137),
+        ((*CRASHED, Told(stop(2, leave=True))), 0),
     ],
 )
-def test_a_container_that_was_told_to_leave_is_started_anew_only_after_a_crash(events, status):
-    """A kubelet starts it again where it ends with anything but 0, until its pod is gone."""
+def test_a_container_that_was_told_to_leave_is_not_started_again(events, status):
+    """A kubelet starts it again where it ends with anything but 0; the log ends with its pod then."""
     assert react(after(*events), Gone(1)).actions == (Leave(status),)
 
 

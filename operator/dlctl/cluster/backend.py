@@ -7,6 +7,7 @@ The operator decides; what it decided and why it says in the status of a job, an
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,7 @@ from dlctl.cluster.connecting import Connection
 from dlctl.cluster.operators import Operator
 from dlctl.cluster.refusals import FORBIDDEN
 from dlctl.cluster.watching import Watcher
-from dlctl.cluster.wording import assumptions, sentence
+from dlctl.cluster.wording import assumptions, describe_waiting, sentence
 from dlctl.jobviews import JobView, full_name
 from dlctl.messages import say
 from dloperator.apiserver import ApiServer, Rejected
@@ -137,7 +138,9 @@ class ClusterBackend:
             "what would be decided is known to the operator of the cluster alone, which decides when"
             " the job is there; dljob why NAME tells then"
         )
-        return Plan(effects, [notice], tells_others=False)
+        jobs, _ = self._find_holders()
+        waiting = describe_waiting(jobs, time.time())
+        return Plan(effects, [*created.notices, notice, waiting], tells_others=False)
 
     def explain(self, name: str) -> Json:
         job = self.get_job(name)
@@ -333,8 +336,15 @@ def _shown(document: Json) -> Json:
 
 def _notices(documents: Sequence[Json]) -> list[str]:
     """Say what has another effect than it seems; each thing once."""
+    from dlcontrol import saving  # noqa: PLC0415 - no other verb needs it
+    from dlcore import jobfile  # noqa: PLC0415
+
     specs = [each.get("spec") or {} for each in documents]
     notices = [notice_of(spec) for spec in specs]
+    for document in documents:
+        # What cannot be read here the API server has refused already, and has said why.
+        with suppress(jobfile.JobFileError):
+            notices.append(saving.notice_for(jobfile.parse(document)))
     if any("environment" in spec for spec in specs):
         notices.append("spec.environment has no effect on a cluster: the image is the environment")
     return [each for each in dict.fromkeys(notices) if each]

@@ -7,15 +7,16 @@ as far as that can be seen from outside: how far the job is, what it waits for, 
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dlcontrol.figures import duration
-from dlctl.jobviews import read_time
+from dlctl.jobviews import JobView, read_time
 from dloperator.names import HOME
 
 Json = Mapping[str, Any]
 
+WAITING: Final = ("Submitted", "Queued")
 ENDED: Final = ("Completed", "Failed")
 
 PATIENCE_S: Final = 30.0
@@ -39,6 +40,21 @@ def assumptions(job: Json) -> list[str]:
         return []
     informed = _condition(status, "Informed")
     return [informed["message"]] if informed.get("status") == "False" else []
+
+
+def describe_waiting(jobs: Iterable[dict[str, Any]], now: float) -> str:
+    """Say how many jobs wait, and when the last of them is expected to start, as the operator says it."""
+    views = [JobView.of(job) for job in jobs]
+    waiting = [each for each in views if each.phase in WAITING and not each.is_suspended]
+    if not waiting:
+        return "no job that you may see waits now"
+    count = f"{len(waiting)} job{'s' if len(waiting) > 1 else ''} that you may see"
+    starts = [each.expected_start for each in waiting if each.expected_start is not None]
+    told = f"{count} {'wait' if len(waiting) > 1 else 'waits'} now"
+    if not starts:
+        return f"{told}; when they start is not known"
+    known = "the last" if len(starts) == len(waiting) else f"the last of the {len(starts)} known"
+    return f"{told}; {known} is expected to start in about {duration(max(starts) - now)}"
 
 
 def _told(status: Json, now: float) -> str:

@@ -1,0 +1,39 @@
+"""Which changes of the queue are worth a write into the status of a job."""
+
+import pytest
+
+from dlcontrol.documents import write_time
+from dloperator.expecting import is_news
+
+NOW = 1e9
+
+
+def starts(ahead, seconds):
+    return {"ahead": ahead, "expectedStart": write_time(NOW + seconds)}
+
+
+UNKNOWN = {"ahead": 0, "unknownBecause": "how long a trains is not known"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, None, False),
+        (None, starts(0, 60.0), True),
+        (starts(0, 60.0), None, True),
+        (starts(0, 60.0), starts(0, 60.0), False),
+        (starts(0, 60.0), starts(0, 69.0), False),
+        (starts(0, 60.0), starts(0, 75.0), True),
+        (starts(0, 3600.0), starts(0, 3800.0), False),
+        (starts(0, 3600.0), starts(0, 4100.0), True),
+        (starts(1, 60.0), starts(0, 60.0), True),
+        (starts(100, 60.0), starts(95, 60.0), False),
+        (starts(100, 60.0), starts(90, 60.0), True),
+        (starts(0, 60.0), UNKNOWN, True),
+        (UNKNOWN, starts(0, 60.0), True),
+        (UNKNOWN, UNKNOWN, False),
+        (UNKNOWN, {**UNKNOWN, "unknownBecause": "how long b trains is not known"}, True),
+    ],
+)
+def test_it_is_written_when_it_has_changed_by_a_tenth(old, new, expected):
+    assert is_news(old, new, NOW) is expected
