@@ -29,8 +29,6 @@ from dlcontrol.dialing import AUTHORITY, CERTIFICATE, KEY
 from dlcore.model import JobId
 from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected
-from dloperator.podmaking import owner_reference, secret_name
-from dloperator.reading import sidecar_name
 from dloperator.resources import SECRETS
 
 log = logging.getLogger(__name__)
@@ -181,15 +179,15 @@ class Certificates:
             )
 
     async def _write(self, job: JobId, metadata: Mapping[str, Any]) -> None:
-        files = self._authority.vouch_for(sidecar_name(metadata["uid"]), days=self._days)
+        files = self._authority.vouch_for(names.sidecar_name(metadata["uid"]), days=self._days)
         document = {
             "apiVersion": SECRETS.api_version,
             "kind": SECRETS.kind,
             "metadata": {
-                "name": secret_name(metadata["name"]),
+                "name": names.secret_name(metadata["name"]),
                 "namespace": metadata["namespace"],
                 "labels": {names.JOB_LABEL: metadata["name"]},
-                "ownerReferences": [owner_reference(dict(metadata))],
+                "ownerReferences": [names.owner_reference(dict(metadata))],
             },
             "type": "kubernetes.io/tls",
             "data": _encoded(files),

@@ -1,14 +1,11 @@
 """What there is only while an operator leads: the controller, its memory and what serves it."""
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
@@ -34,6 +31,7 @@ from dloperator.ownpod import tell_of_store
 from dloperator.publishing import Publisher, Publishing
 from dloperator.reserving import Reservations
 from dloperator.showing import Notice, show_settings
+from dloperator.tasks import together
 from dloperator.telling import Teller
 from dloperator.tidying import Tidier
 from dloperator.trying import Templates
@@ -243,17 +241,3 @@ class Leading:
 def open_memory(work: Work) -> Notebook:
     """Open what is remembered; it may take seconds, so not for the event loop."""
     return open_notebook(open_store(work.store, environment=os.environ), work.options.costs)
-
-
-async def together(*activities: Coroutine[Any, Any, None]) -> None:
-    """Do all of these until one of them ends; how it ends is how this does."""
-    tasks = [asyncio.create_task(each) for each in activities]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)

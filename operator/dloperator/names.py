@@ -1,6 +1,6 @@
 """The names by which Kubernetes knows what is ours: of the resource, of labels, of the field manager."""
 
-from typing import Final
+from typing import Any, Final
 
 GROUP: Final = "dljob.io"
 VERSION: Final = "v1alpha1"
@@ -36,3 +36,27 @@ FAULTS_KEY: Final = "faults.json"
 """In the same: what the next operator that leads has to know of broken ones."""
 HOME: Final = "dljob-system"
 """The namespace of an operator that is installed as manifests/install has it."""
+
+JOB_SUFFIX: Final = ".job.dljob"
+
+
+def sidecar_name(uid: str) -> str:
+    """Return the name in the certificate of the SideCars of a job."""
+    return uid.lower() + JOB_SUFFIX
+
+
+def secret_name(job: str) -> str:
+    """Name the Secret with the certificate of a job."""
+    return f"{job}-dljob-tls"
+
+
+def owner_reference(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Say of what is made for a job that it belongs to it."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

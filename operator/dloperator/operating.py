@@ -20,10 +20,11 @@ from dloperator.apiserver import ApiServer, Rejected, Unreachable
 from dloperator.certificates import Authority, Certificates
 from dloperator.electing import Election, LeaseSettings
 from dloperator.guarding import Guard
-from dloperator.leading import Candidate, Leading, Work, open_memory, together
+from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.mirror import Mirrors, epoch_of
 from dloperator.neighbours import Neighbours
 from dloperator.serving import Door
+from dloperator.tasks import together
 from dloperator.watching import NotInstalled, Watches, followed_by_operator
 
 log = logging.getLogger(__name__)

@@ -119,11 +119,6 @@ def auxiliary_name(job: str, role: str, number: int) -> str:
     return f"{_stem(f'{job}-{role}')}-{number}"
 
 
-def secret_name(job: str) -> str:
-    """Name the Secret with the certificate of a job."""
-    return f"{job}-dljob-tls"
-
-
 def _stem(name: str) -> str:
     """Shorten a name so that what comes after it has room, and so that no two become one."""
     if len(name) <= LONGEST_STEM:
@@ -160,7 +155,7 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
         # Any user id that the trainer may run as can read it, and nobody outside of the pod.
         {
             "name": TLS_VOLUME,
-            "secret": {"secretName": secret_name(metadata["name"]), "defaultMode": 0o444},
+            "secret": {"secretName": names.secret_name(metadata["name"]), "defaultMode": 0o444},
         },
     ]
     for container in spec["containers"]:
@@ -189,21 +184,9 @@ def _pod(metadata: Json, template: Json, name: str, role: str) -> Json:
                 names.ROLE_LABEL: role,
             },
             "annotations": dict(own.get("annotations") or {}),
-            "ownerReferences": [owner_reference(metadata)],
+            "ownerReferences": [names.owner_reference(metadata)],
         },
         "spec": template["spec"],
-    }
-
-
-def owner_reference(metadata: Json) -> Json:
-    """Say of what is made for a job that it belongs to it."""
-    return {
-        "apiVersion": f"{names.GROUP}/{names.VERSION}",
-        "kind": names.KIND,
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

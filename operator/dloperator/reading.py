@@ -36,7 +36,6 @@ PARDONS: Final = "dljob.io/pardoned-gpus"
 MOST_GPUS: Final = 64
 LONGEST_COUNT: Final = 10
 """In digits."""
-_JOB_SUFFIX: Final = ".job.dljob"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +202,7 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
         return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
     status = document.get("status") or {}
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
-        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=sidecar_name(uid))
+        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=names.sidecar_name(uid))
         return _pod(key, PodPhase.UP, explain_restart(document), address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} tells why"
@@ -218,11 +217,6 @@ def _pod(key: PodKey, phase: PodPhase, found: Ailment, address: Address | None =
 def is_bound(document: Json) -> bool:
     """Whether a node was found for it."""
     return bool((document.get("spec") or {}).get("nodeName"))
-
-
-def sidecar_name(uid: str) -> str:
-    """Return the name in the certificate of the SideCars of a job."""
-    return uid.lower() + _JOB_SUFFIX
 
 
 def job_of(document: Json) -> str:

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from dloperator.certificates import CA_SECRET, Authority
-from dloperator.podmaking import secret_name
-from dloperator.reading import sidecar_name
+from dloperator.names import secret_name, sidecar_name
 from tests.chart.helms import HOME
 from tests.cluster.clusters import install
 from tests.cluster.jobs import as_text, replay, trainer_of

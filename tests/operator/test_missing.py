@@ -18,7 +18,7 @@ import pytest
 
 from dloperator import crd
 from dloperator.certificates import CA_SECRET
-from dloperator.podmaking import secret_name
+from dloperator.names import secret_name
 from tests.operator.stages import Stage, install, staged
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace

@@ -62,7 +62,7 @@ class Ground:
         document["metadata"] |= {
             "labels": {names.JOB_LABEL: "it", names.ROLE_LABEL: "trainer"},
             "finalizers": [names.PROOF_FINALIZER],
-            "ownerReferences": [podmaking.owner_reference(self.metadata)],
+            "ownerReferences": [names.owner_reference(self.metadata)],
             **metadata,
         }
         return document

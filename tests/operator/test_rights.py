@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from dloperator.podmaking import owner_reference, secret_name
+from dloperator.names import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane, Wishes

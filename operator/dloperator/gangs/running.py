@@ -29,9 +29,9 @@ from dloperator.gangs.metrics import GangMetrics
 from dloperator.gangs.showing import Shown
 from dloperator.gangs.telling import Story
 from dloperator.gangs.waking import Agenda, Waker
-from dloperator.leading import together
 from dloperator.resources import NODES, PODS
 from dloperator.serving import Door
+from dloperator.tasks import together
 from dloperator.telling import Teller
 from dloperator.watching import Followed, NotInstalled, Watches
 
