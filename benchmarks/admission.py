@@ -251,7 +251,8 @@ def _pod(number: int) -> Json:
 
 def _node(number: int) -> Json:
     labels = {"dljob.io/pool": "", "dljob.io/gpu-count": str(GPUS_A_NODE)}
-    return make_node(f"node-{number:04}", labels=labels)
+    taint = {"key": "dljob.io/pool", "effect": "NoSchedule"}
+    return make_node(f"node-{number:04}", labels=labels, taints=[taint])
 
 
 def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:

@@ -16,16 +16,22 @@ TRAINER: Final = "trainer"
 """The name of the container that is supervised."""
 
 GPU_RESOURCES: Final = "nvidia.com/"
+NETWORK_RESOURCES: Final = ("hostdev", "rdma", "roce", "sriov", "mlnx", "ib")
+"""How the names of NVIDIA's network devices begin, which are counted beside the GPUs under one domain."""
 GPU_VARIABLES: Final = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """What DLJob sets itself each time it gives a process its GPUs."""
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Whether Kubernetes counts GPUs under this name; a name that is unknown here counts as one."""
+    domain, slash, kind = name.partition("/")
+    return domain + slash == GPU_RESOURCES and not kind.startswith(NETWORK_RESOURCES)
 
 
 def _has_gpu_request(container: Fields) -> bool:
     resources = container.get("resources", {})
     return any(
-        name.startswith(GPU_RESOURCES)
-        for part in ("limits", "requests")
-        for name in resources.get(part, {})
+        is_gpu_resource(name) for part in ("limits", "requests") for name in resources.get(part, {})
     )
 
 

@@ -27,6 +27,7 @@ from dloperator.electing import Election
 from dloperator.expecting import Expectations
 from dloperator.jobs import Specs, name_of
 from dloperator.mirror import Mirrors, Name
+from dloperator.ownership import Customs
 from dloperator.ownpod import tell_of_store
 from dloperator.publishing import Publisher, Publishing
 from dloperator.reserving import Reservations
@@ -97,7 +98,14 @@ class Leading:
         self._teller = Teller(api, instance=candidate.identity)
         specs = Specs()
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
-        reservations = Reservations(api, self._mirrors, candidate.namespace, work.cluster.pool)
+        pods = work.cluster.pods
+        reservations = Reservations(
+            api,
+            self._mirrors,
+            candidate.namespace,
+            work.cluster.pool,
+            customs=Customs(pods.taint, pods.runtime_class),
+        )
         self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch

@@ -18,12 +18,14 @@ from dlcore.model import JobId, Node, NodeName
 from dlcore.needs import Needs
 from dloperator import podmaking
 from dloperator.asking import Asks, Fit, Reach, find_fit, find_needs, read_reach
+from dloperator.foreign import Ways, read_ways
 from dloperator.gangs.members import Machine, Wants
 from dloperator.gangs.reading import read_machine
 from dloperator.jobs import job_id, name_of
 from dloperator.mirror import Mirrors, Name
 from dloperator.occupancy import PORT, Lodger, Occupancy, read_lodger
-from dloperator.reading import is_bound, is_ready, job_of
+from dloperator.placeholders import is_placeholder
+from dloperator.reading import is_bound, is_ready, job_of, role_of
 from dloperator.unread import Unread
 
 Json = Mapping[str, Any]
@@ -110,6 +112,8 @@ class Lodging:
             document = self._mirrors.pods.get(name)
             lodger = self._unread.attempt(f"Pod {name}", partial(_lodger, document), None)
             self._ours.put(name, (lodger,) if lodger is not None else ())
+            ways = self._unread.attempt(f"Pod {name}", partial(_ways, document), None)
+            self._neighbours.reaching.labelled.put(name, ways)
             job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
             if job is None:
                 continue
@@ -306,6 +310,13 @@ class Lodging:
 
 def _lodger(document: Json | None) -> Lodger | None:
     return read_lodger(document) if document is not None else None
+
+
+def _ways(document: Json | None) -> Ways | None:
+    """By which ways a pod reaches GPUs that bears our label and is none of ours."""
+    if document is None or role_of(document) or is_placeholder(document):
+        return None
+    return read_ways(document)
 
 
 def _differ(one: Machine, other: Machine | None) -> bool:

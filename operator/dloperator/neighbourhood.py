@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dloperator.occupancy import Name, Occupancy, read_lodger
+from dloperator.reaching import Reaching
 
 Json = Mapping[str, Any]
 
@@ -25,13 +26,20 @@ class Neighbourhood:
         """The claims that pods of jobs have; what becomes of others is remembered and no news."""
         self.moved: set[Name] = set()
         """Of these, those that can be reached from elsewhere since somebody looked."""
+        self.reaching = Reaching()
+        """By which other ways GPUs are reached."""
 
     # --- pods
 
     def show_pod(self, name: Name, document: Json | None) -> bool:
         """Take a pod in; raises :class:`~dlcore.amounts.NoAmount` if it asks for what is no amount."""
+        matters = self.reaching.show_pod(name, document)
         lodger = read_lodger(document) if document is not None else None
-        return self.pods.put(name, (lodger,) if lodger is not None else ())
+        return self.pods.put(name, (lodger,) if lodger is not None else ()) or matters
+
+    def keep_pods(self, there: Collection[Name]) -> bool:
+        matters = self.reaching.others.keep_only(there)
+        return self.pods.keep_only(there) or matters
 
     # --- claims and volumes
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from dlcore.podrules import TRAINER
-from dloperator import placeholders
+from dloperator import ownership, placeholders
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.mirror import Mirrors, Name
+from dloperator.ownership import Customs
 from dloperator.placeholders import Drop, Make, PlaceholderSettings, PoolMode, Supply
 from dloperator.reading import Pool, has_ended, is_gone, is_in_pool, read_supply, role_of
 from dloperator.resources import PODS
@@ -37,12 +38,14 @@ class Reservations:
         namespace: str,
         pool: Pool,
         *,
+        customs: Customs,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
         self._namespace = namespace
         self._pool = pool
+        self._customs = customs
         self._clock = clock
         self._offered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         """The nodes that could be given to jobs at the look before the last one, and at the last."""
@@ -57,16 +60,24 @@ class Reservations:
 
     def why_not(self, node: Json) -> str:
         """Say why the GPUs of a node of the pool cannot be given to anybody; empty if they can."""
+        reaching = self._mirrors.neighbourhood.reaching
         if self._pool.mode is not PoolMode.RESERVE:
-            return ""
+            return ownership.why_not_dedicated(node, reaching, self._customs)
         supply = read_supply(node)
-        return placeholders.why_not_ours(supply, self._placeholder_of(supply.node))
+        held = self._placeholder_of(supply.node)
+        return placeholders.why_not_ours(supply, held) or ownership.why_not_reserved(
+            node, reaching, self._customs
+        )
 
     def is_taken(self, node: Json) -> bool:
         """Whether others have GPUs of a node of the pool, so that no job of ours may stay there."""
-        if self._pool.mode is not PoolMode.RESERVE:
-            return False
-        return placeholders.is_taken(self._placeholder_of(node["metadata"]["name"]))
+        reaching, is_reserved = self._mirrors.neighbourhood.reaching, False
+        if self._pool.mode is PoolMode.RESERVE:
+            is_reserved = True
+            if placeholders.is_taken(self._placeholder_of(node["metadata"]["name"])):
+                return True
+        why = ownership.why_used(node, reaching, self._customs, by_requests=not is_reserved)
+        return bool(why)
 
     def note(self, reasons: Mapping[str, str]) -> None:
         """Take in what was shown at a look: the nodes of the pool, each with why it is not ours."""
@@ -74,7 +85,7 @@ class Reservations:
             if why and self._told.get(node) != why:
                 log.warning("node %s gets no jobs: %s", node, why)
             elif not why and self._told.get(node):
-                log.info("the GPUs of node %s are reserved for jobs", node)
+                log.info("the GPUs of node %s are given to jobs from now on", node)
         self._told = dict(reasons)
         before = self._offered[1]
         offered = frozenset(node for node, why in reasons.items() if not why)

@@ -14,3 +14,13 @@ EVENTS: Final = Resource("", "v1", "events", "Event")
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIGMAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+DEVICES: Final = "resource.k8s.io"
+"""The group of Dynamic Resource Allocation, whose versions differ by the age of a cluster."""
+DEVICE_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+SLICES: Final = tuple(
+    Resource(DEVICES, version, "resourceslices", "ResourceSlice") for version in DEVICE_VERSIONS
+)
+DEVICE_CLAIMS: Final = tuple(
+    Resource(DEVICES, version, "resourceclaims", "ResourceClaim") for version in DEVICE_VERSIONS
+)
+"""Each from the newest version to the oldest one."""

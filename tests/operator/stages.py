@@ -24,6 +24,8 @@ PATIENCE_S = 90.0
 LEADS = "leads, in epoch"
 """What an operator says when it begins to."""
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
+TAINT = {"key": "dljob.io/pool", "effect": "NoSchedule"}
+"""What keeps others off nodes of the pool."""
 USUAL = ("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds")
 """What is set about an operator, unless somebody else says it."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
@@ -228,13 +230,18 @@ class Stage:
 
 @contextmanager
 def staged(
-    plane: ControlPlane, namespace: str, folder: Path, nodes: Mapping[str, int]
+    plane: ControlPlane,
+    namespace: str,
+    folder: Path,
+    nodes: Mapping[str, int],
+    *,
+    taints: Sequence[Mapping[str, str]] = (TAINT,),
 ) -> Iterator[Stage]:
     """Set a stage with these nodes of so many GPUs."""
     with plane.api() as api, Guard() as guard:
         install(api)
         made = [
-            make_node(name, labels=POOL | {"dljob.io/gpu-count": str(gpus)})
+            make_node(name, labels=POOL | {"dljob.io/gpu-count": str(gpus)}, taints=taints)
             for name, gpus in nodes.items()
         ]
         add_nodes(api, made)

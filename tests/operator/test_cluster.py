@@ -15,6 +15,7 @@ from dloperator.certificates import Authority, Certificates
 from dloperator.cluster import Cluster, ClusterSettings, Term, differences
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
+from dloperator.ownership import Customs
 from dloperator.podmaking import PodSettings
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, NODES, PODS
@@ -27,6 +28,7 @@ from tests.servers.nodes import make_node
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 NODE = NodeName("gpu-a")
+CUSTOMS = Customs(PodSettings().taint, "nvidia")
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ class Side:
             term=Term(epoch, lambda: self.leads),
             templates=self.templates,
             settings=settings,
-            reservations=Reservations(self.api, self.mirrors, stage.namespace, settings.pool),
+            reservations=Reservations(
+                self.api, self.mirrors, stage.namespace, settings.pool, customs=CUSTOMS
+            ),
         )
         self.namespace = stage.namespace
         self.job = JobId(f"{stage.namespace}/job")

@@ -14,6 +14,8 @@ from dloperator.cluster import ClusterSettings
 from dloperator.companions import NOT_MADE, Companions
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
+from dloperator.ownership import Customs
+from dloperator.podmaking import PodSettings
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
 from dloperator.tidying import NOT_PUT_AWAY, Tidier
@@ -74,7 +76,8 @@ class Look:
 
     def make_tidier(self) -> Tidier:
         pool = ClusterSettings().pool
-        reservations = Reservations(self.api, self.mirrors, self.namespace, pool)
+        customs = Customs(PodSettings().taint, "nvidia")
+        reservations = Reservations(self.api, self.mirrors, self.namespace, pool, customs=customs)
         return Tidier(self.api, self.mirrors, Specs(), reservations, warn=self.warn)
 
     async def names(self) -> set[str]:

@@ -274,7 +274,7 @@ def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
     asyncio.run(neighbours._list(pods))
     assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1_000_000
     assert server.most_alive <= 2 * server.size
-    assert neighbours._versions[pods.resource] == "7"
+    assert neighbours._versions[pods].version == "7"
     woken.clear()
     asyncio.run(neighbours._list(pods))
     assert not woken

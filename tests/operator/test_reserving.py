@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dloperator.placeholders import is_placeholder, node_of
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import TAINT, Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -16,7 +16,7 @@ RESERVE = {"pool.mode": "reserve"}
 
 @pytest.fixture
 def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}) as stage:
+    with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}, taints=()) as stage:
         for node in (A, B):
             offer(stage, node, 4)
         yield stage
@@ -119,10 +119,14 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     stage.api.delete(stage.path("first"))
     stage.wait(lambda: held(stage) == {A: 8})
 
-    # Another mode leaves none behind.
+    # Another mode leaves none behind, and waits until nobody is offered the GPUs any more.
     operator.stop()
-    stage.start_operator(settings={"pool.mode": "dedicated"})
+    operator = stage.start_operator(settings={"pool.mode": "dedicated"})
     stage.wait(lambda: held(stage) == {})
+    stage.wait(lambda: "it lacks the taint dljob.io/pool" in operator.last_words())
+    stage.api.merge(f"/api/v1/nodes/{A}", {"spec": {"taints": [TAINT]}})
+    stage.wait(lambda: "offers nvidia.com/gpu to all pods" in operator.last_words())
+    offer(stage, A, 0)
     stage.wait_for_phase("second", "Running")
 
 

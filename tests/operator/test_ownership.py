@@ -1,0 +1,235 @@
+"""A node is ours only if it is: whatever else reaches its GPUs is found, by its document, with a reason."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from dlctl.examples import load_example
+from dloperator.foreign import is_gpu_driver, read_ways
+from dloperator.ownership import Customs, why_not_dedicated, why_not_reserved
+from dloperator.reaching import Reaching
+from tests.operator.stages import TAINT, Stage, staged
+from tests.operator.test_gpus import why_out
+from tests.servers.nodes import make_node
+
+Json = dict[str, Any]
+
+CUSTOMS = Customs("dljob.io/pool", "nvidia")
+NAME = ("team", "theirs")
+
+
+def node(**status: Json) -> Json:
+    document = make_node("n1", taints=[TAINT])
+    for part, amounts in status.items():
+        document["status"][part] = {**document["status"][part], **amounts}
+    return document
+
+
+def pod(container: Json | None = None, *, owner: str = "", **spec: Any) -> Json:
+    metadata: Json = {"name": NAME[1], "namespace": NAME[0], "annotations": {}}
+    if owner:
+        metadata["ownerReferences"] = [{"kind": owner, "controller": True}]
+    container = {"name": "c", "image": "c", **(container or {})}
+    return {"metadata": metadata, "spec": {"nodeName": "n1", "containers": [container], **spec}}
+
+
+def variable(value: str) -> Json:
+    return {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]}
+
+
+def asks(resource: str, amount: str = "1") -> Json:
+    return {"resources": {"limits": {resource: amount}}}
+
+
+def with_annotation(mark: str) -> Json:
+    document = pod()
+    document["metadata"]["annotations"] = {mark: "nvidia.com/gpu=all"}
+    return document
+
+
+def why(document: Json, *, by: str = "dedicated") -> str:
+    reaching = Reaching()
+    reaching.show_pod(NAME, document)
+    find = why_not_dedicated if by == "dedicated" else why_not_reserved
+    return find(node(), reaching, CUSTOMS)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (pod(asks("nvidia.com/gpu")), "requests nvidia.com/gpu"),
+        (pod(asks("nvidia.com/mig-1g.10gb")), "requests nvidia.com/mig-1g.10gb"),
+        (pod(asks("nvidia.com/gpu", "0")), ""),
+        (pod(asks("nvidia.com/hostdev")), ""),
+        (pod(asks("nvidia.com/rdma_shared_device_a")), ""),
+        (pod(variable("all")), "the variable NVIDIA_VISIBLE_DEVICES"),
+        (pod(variable("void")), ""),
+        (pod(initContainers=[{"name": "i", **variable("0")}]), "NVIDIA_VISIBLE_DEVICES"),
+        (pod(runtimeClassName="nvidia-cdi"), "the runtime class nvidia-cdi"),
+        (pod(runtimeClassName="gvisor"), ""),
+        (with_annotation("cdi.k8s.io/gpus"), "the annotation cdi.k8s.io/gpus"),
+        # The monitors of each node see all GPUs by design; what a device plugin gave them counts.
+        (pod(variable("all"), owner="DaemonSet", runtimeClassName="nvidia"), ""),
+        (pod(asks("nvidia.com/gpu"), owner="DaemonSet"), "requests nvidia.com/gpu"),
+        ({**pod(asks("nvidia.com/gpu")), "status": {"phase": "Succeeded"}}, ""),
+    ],
+)
+def test_a_pod_of_others_that_reaches_gpus_makes_the_node_theirs(document, said):
+    found = why(document)
+    assert (f"pod team/theirs {said}" in found or said in found) if said else found == "", found
+
+
+def test_what_the_placeholder_counts_is_no_reason_in_the_mode_reserve():
+    assert why(pod(asks("nvidia.com/gpu")), by="reserve") == ""
+    assert "runtime class" in why(pod(runtimeClassName="nvidia"), by="reserve")
+
+
+def test_a_claim_counts_once_it_was_given_gpus():
+    theirs = pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one"}])
+    theirs["status"] = {
+        "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "theirs-gpu-x"}]
+    }
+    results = [{"driver": "gpu.nvidia.com", "device": "gpu-0", "pool": "n1", "request": "r"}]
+    claim: Json = {"status": {"allocation": {"devices": {"results": results}}}}
+    reaching = Reaching()
+    assert reaching.show_pod(NAME, theirs)
+    assert why_not_dedicated(node(), reaching, CUSTOMS) == ""
+    assert reaching.show_claim(("team", "theirs-gpu-x"), claim)
+    assert not reaching.show_claim(("team", "theirs-gpu-x"), copy.deepcopy(claim))
+    assert "by the ResourceClaim theirs-gpu-x" in why_not_dedicated(node(), reaching, CUSTOMS)
+    results[0]["driver"] = "dranet.networking.k8s.io"
+    assert reaching.show_claim(("team", "theirs-gpu-x"), claim)
+    assert why_not_dedicated(node(), reaching, CUSTOMS) == ""
+
+
+def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_ours():
+    nothing = Reaching()
+    bare = node()
+    bare["spec"]["taints"] = [{**TAINT, "effect": "PreferNoSchedule"}]
+    assert "kubectl taint node n1 dljob.io/pool=:NoSchedule" in (
+        why_not_dedicated(bare, nothing, CUSTOMS)
+    )
+    assert why_not_dedicated(bare, nothing, Customs("", "nvidia")) == ""
+    offering = node(allocatable={"nvidia.com/gpu.shared": "4"})
+    assert "offers nvidia.com/gpu.shared" in why_not_dedicated(offering, nothing, CUSTOMS)
+    # A plugin that left has its resource counted with none of it.
+    left = node(capacity={"nvidia.com/gpu": "4"}, allocatable={"nvidia.com/gpu": "0"})
+    assert why_not_dedicated(left, nothing, CUSTOMS) == ""
+
+    driven = Reaching()
+    for name, driver, where in (("a", "gpu.nvidia.com", "n2"), ("b", "net.example.com", "n1")):
+        driven.show_slice(("", name), {"spec": {"driver": driver, "nodeName": where}})
+    assert why_not_dedicated(node(), driven, CUSTOMS) == ""
+    driven.show_slice(("", "c"), {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n1"}})
+    for find in (why_not_dedicated, why_not_reserved):
+        assert "the DRA driver gpu.nvidia.com offers" in find(node(), driven, CUSTOMS)
+    assert driven.keep_slices([("", "a"), ("", "b")])
+    assert why_not_dedicated(node(), driven, CUSTOMS) == ""
+    driven.show_slice(("", "d"), {"spec": {"driver": "gpu.amd.com", "allNodes": True}})
+    assert "gpu.amd.com" in why_not_dedicated(node(), driven, CUSTOMS)
+
+
+@pytest.mark.parametrize(
+    ("driver", "gives"),
+    [
+        ("gpu.nvidia.com", True),
+        ("gpu.example.com", True),
+        ("intel.gpu.com", True),
+        ("compute-domain.nvidia.com", False),
+        ("dranet.networking.k8s.io", False),
+    ],
+)
+def test_drivers_of_gpus_are_known_by_their_names(driver, gives):
+    assert is_gpu_driver(driver) is gives
+
+
+def test_our_own_pods_name_what_pods_of_others_may_not():
+    template = load_example("replay").document["spec"]["template"]
+    assert read_ways({"metadata": {}, **template}) is None, "is on no node"
+
+
+# --- on a cluster -----------------------------------------------------------------------------
+
+A = "gpu-a"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {A: 4}, taints=()) as stage:
+        yield stage
+
+
+def patch_node(stage: Stage, change: Json, sub: str = "") -> None:
+    stage.api.merge(f"/api/v1/nodes/{A}{sub}", change)
+
+
+def offer(stage: Stage, gpus: int) -> None:
+    amounts = {"nvidia.com/gpu": str(gpus)}
+    patch_node(stage, {"status": {"capacity": amounts, "allocatable": amounts}}, "/status")
+
+
+def submit_foreign(stage: Stage, name: str, **spec: Any) -> None:
+    """Somebody else's pod, with the toleration by which it comes to every node."""
+    container = {"name": "c", "image": "c", **spec.pop("container", {})}
+    body = {"containers": [container], "tolerations": [{"operator": "Exists"}], **spec}
+    path = f"/api/v1/namespaces/{stage.namespace}/pods"
+    stage.api.post(path, {"metadata": {"name": name}, "spec": body})
+    stage.wait(lambda: stage.api.get(f"{path}/{name}")["spec"].get("nodeName"))
+
+
+def remove_foreign(stage: Stage, name: str) -> None:
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}"
+    stage.api.delete(path, gracePeriodSeconds=0)
+
+
+@pytest.mark.cluster
+@pytest.mark.processes
+def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
+    # In use: a plugin gives its GPUs to a pod of others, and somebody labels it for DLJob.
+    offer(stage, 4)
+    submit_foreign(stage, "theirs", container=asks("nvidia.com/gpu", "2"))
+    operator = stage.start_operator()
+    stage.submit("job", iterations=10**6, gpus={"options": [4]})
+
+    def waits_because(words: str) -> bool:
+        return stage.phase("job") == "Queued" and words in why_out(stage, A, "0")
+
+    stage.wait(lambda: waits_because("it lacks the taint dljob.io/pool"))
+    told = stage.status("job")["message"]
+    assert "4 are out of service (gpu-a: it lacks the taint" in told
+    patch_node(stage, {"spec": {"taints": [TAINT]}})
+    stage.wait(lambda: waits_because("its device plugin offers nvidia.com/gpu"))
+    offer(stage, 0)
+    stage.wait(lambda: waits_because(f"pod {stage.namespace}/theirs requests nvidia.com/gpu"))
+    assert "node gpu-a gets no jobs: pod" in operator.last_words()
+    remove_foreign(stage, "theirs")
+    stage.wait_for_phase("job", "Running")
+
+    # Who comes later by a blanket toleration and sees its GPUs has them: the job leaves.
+    submit_foreign(stage, "late", container=variable("all"))
+    stage.wait(lambda: "late asks to see its GPUs" in operator.last_words())
+    stage.wait(lambda: stage.phase("job") != "Running" and not stage.kubelets.pids())
+    remove_foreign(stage, "late")
+    stage.wait_for_phase("job", "Running")
+
+    # A driver that offers the GPUs has given none away yet: what trains goes on, and nobody new comes.
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": A,
+        "pool": {"name": A, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    }
+    stage.api.post(SLICES, {"metadata": {"name": f"{stage.namespace}-a"}, "spec": spec})
+    try:
+        stage.wait(lambda: "the DRA driver gpu.nvidia.com offers" in operator.last_words())
+        assert stage.phase("job") == "Running"
+        stage.api.delete(stage.path("job"))
+        stage.submit("next", iterations=10**6, gpus={"options": [1]})
+        stage.wait(
+            lambda: "the DRA driver gpu.nvidia.com" in stage.status("next").get("message", "")
+        )
+    finally:
+        stage.api.delete(f"{SLICES}/{stage.namespace}-a")
+    stage.wait_for_phase("next", "Running")
