@@ -18,6 +18,7 @@ from dlcore.podrules import TRAINER
 from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.complaining import Complaints
+from dloperator.foreign import CDI_MARKS
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.reading import is_of, role_of
@@ -31,8 +32,6 @@ Warn = Callable[[Json, str, str], None]
 """Warns people about a job: with a reason, and a message."""
 
 NOT_MADE = "AuxiliaryPodNotMade"
-DEVICES = "cdi.k8s.io/"
-"""So annotations begin by which a runtime gives devices to a container."""
 
 
 class _Kind(NamedTuple):
@@ -149,7 +148,7 @@ class Companions:
         document, role, number = wanted
         pod = podmaking.make_auxiliary(dict(document), role, number)
         for mark in pod["metadata"].get("annotations") or ():
-            if mark.startswith(DEVICES):
+            if mark.startswith(CDI_MARKS):
                 raise CannotBe(f"its annotation {mark} would show it the GPUs of jobs; remove it")
         try:
             return await self._api.create(PODS, pod, name.namespace)

@@ -27,6 +27,7 @@ from dlcore.model import Job, NodeName, Role
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument
 from dloperator import names
+from dloperator.foreign import VISIBLE as VISIBLE_GPUS
 from dloperator.podshapes import REQUIRED, insist_on_shapes
 
 Json = dict[str, Any]
@@ -66,6 +67,9 @@ SMALL: Final[Json] = {
 }
 """What the init container asks for: it copies two files and ends."""
 
+
+HIDDEN_GPUS: Final[Mapping[str, str]] = {VISIBLE_GPUS: "void", "CUDA_VISIBLE_DEVICES": ""}
+"""The first is for the container runtime, which then shows no device; the second for CUDA itself."""
 
 _UNKNOWN_FOLDER: Final = Problem(
     "spec.checkpoint.path",
@@ -138,7 +142,7 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
     """
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
-    insist_on_shapes(spec)
+    insist_on_shapes(template)
     pod = _pod(metadata, template, trainer_name(metadata["name"], booking.serial), TRAINER)
     pod["metadata"]["labels"][names.SERIAL_LABEL] = str(booking.serial)
     pod["metadata"]["finalizers"] = [names.PROOF_FINALIZER]
@@ -158,6 +162,7 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
             "secret": {"secretName": names.secret_name(metadata["name"]), "defaultMode": 0o444},
         },
     ]
+    _hide_gpus(spec)
     for container in spec["containers"]:
         if container["name"] == TRAINER:
             _supervise(container, job, metadata["uid"], settings)
@@ -289,7 +294,7 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
     if settings.shows_gpus and not settings.virtual_gpus:
         container["env"] = [
             *(container.get("env") or ()),
-            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": VISIBLE_GPUS, "value": "all"},
         ]
 
 
@@ -366,9 +371,13 @@ def _prefer_beside(spec: Json, document: Json) -> None:
 
 
 def _hide_gpus(spec: Json) -> None:
-    """Let containers that have no GPUs see none, also on nodes of the pool and with an image for GPUs."""
+    """
+    Let no container but the trainer see GPUs.
+
+    A runtime class holds for all containers of a pod, and images for GPUs ask to see them all. What
+    stands in ``env`` goes before what an image or ``envFrom`` says.
+    """
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        container["env"] = [
-            *(container.get("env") or ()),
-            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
-        ]
+        if container["name"] != TRAINER:
+            hidden = [{"name": name, "value": value} for name, value in HIDDEN_GPUS.items()]
+            container["env"] = [*(container.get("env") or ()), *hidden]

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument, kind_of, shown
+from dloperator.foreign import CDI_MARKS
 
 Json = Mapping[str, Any]
 
@@ -41,9 +42,9 @@ _OF_PODS: Final[tuple[tuple[tuple[str, ...], _Shape], ...]] = (
 """Each after what it is in."""
 
 
-def insist_on_shapes(spec: Json) -> None:
+def insist_on_shapes(template: Json) -> None:
     """See to it that a pod can be made of this; raises what names all fields where it cannot."""
-    problems = tuple(_iter_problems(spec))
+    problems = (*_iter_problems(template["spec"]), *_iter_devices(template.get("metadata") or {}))
     if problems:
         raise WrongDocument(problems)
 
@@ -64,6 +65,16 @@ def _iter_problems(spec: Json) -> Iterator[Problem]:
             where = f"containers[{place}].volumeMounts"
             if problem := _problem(where, container.get("volumeMounts"), _LIST):
                 yield problem
+
+
+def _iter_devices(metadata: Json) -> Iterator[Problem]:
+    """Find annotations by which a container would be given GPUs that DLJob has not given to its job."""
+    for mark, value in (metadata.get("annotations") or {}).items():
+        if mark.startswith(CDI_MARKS):
+            message = f"the annotation {mark} gives containers devices, which DLJob does itself"
+            yield Problem(
+                "spec.template.metadata.annotations", value, message, "remove the annotation"
+            )
 
 
 def _iter_problems_of_terms(spec: Json) -> Iterator[Problem]:

@@ -36,6 +36,7 @@ PARDONS: Final = "dljob.io/pardoned-gpus"
 MOST_GPUS: Final = 64
 LONGEST_COUNT: Final = 10
 """In digits."""
+_DEVICE_PATHS: Final = ("", "/dev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,14 +266,46 @@ def _why_ended(document: Json, node: Json | None) -> str:
         return "NodeGone"
     trainer = (trainer_of(status).get("state") or {}).get("terminated")
     if trainer is not None and trainer.get("exitCode") == 0:
-        # It is restarted on failure only. What else runs in the pod has no GPUs.
-        return "Completed"
+        # It is restarted on failure only. From what else runs in the pod GPUs are hidden, if they can be.
+        beside = seeing_containers(document["spec"]) - {TRAINER}
+        return "" if beside & _running(status) else "Completed"
     if status.get("phase") not in ("Succeeded", "Failed") or _was_collected(status):
         return ""
-    states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
-    if any("running" in state for state in states):
+    if _running(status):
         return ""
     return str(status.get("reason") or "Terminated")
+
+
+def seeing_containers(spec: Json) -> frozenset[str]:
+    """
+    Name the containers of a pod of ours that could see GPUs.
+
+    A privileged container sees the devices of its node whatever its variables say, and so does one that
+    has them as files of the host.
+    """
+    of_host = {
+        volume["name"]
+        for volume in spec.get("volumes") or ()
+        if (volume.get("hostPath") or {}).get("path", "").rstrip("/") in _DEVICE_PATHS
+    }
+    return frozenset(
+        container["name"]
+        for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        if container["name"] == TRAINER
+        or (container.get("securityContext") or {}).get("privileged")
+        or any(mount.get("name") in of_host for mount in container.get("volumeMounts") or ())
+    )
+
+
+def _running(status: Json) -> frozenset[str]:
+    """Name the containers that run, native side cars among them."""
+    parts = ("initContainerStatuses", "containerStatuses")
+    return frozenset(
+        each["name"]
+        for part in parts
+        for each in status.get(part) or ()
+        if "running" in (each.get("state") or {})
+    )
 
 
 def _was_collected(status: Json) -> bool:

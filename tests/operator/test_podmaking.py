@@ -53,6 +53,11 @@ spec:
       volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 """
 BOOKING = Booking(NodeName("node-7"), 3)
+HIDDEN = [
+    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+    {"name": "CUDA_VISIBLE_DEVICES", "value": ""},
+]
+"""What keeps GPUs out of sight."""
 
 
 def made(change=None, **settings):
@@ -77,9 +82,11 @@ def test_what_its_user_wrote_is_all_there():
     spec, wanted = pod["spec"], template["spec"]
     for name in ("serviceAccountName", "securityContext", "nodeSelector"):
         assert spec[name] == wanted[name]
-    for name in ("tolerations", "volumes", "initContainers"):
+    for name in ("tolerations", "volumes"):
         assert all(each in spec[name] for each in wanted[name]), name
-    assert wanted["containers"][1] in spec["containers"]
+    for name, place in (("initContainers", 0), ("containers", 1)):
+        theirs = {**wanted[name][place], "env": HIDDEN}
+        assert theirs in spec[name], name
     own, theirs = trainer(pod), wanted["containers"][0]
     for name in ("image", "resources"):
         assert own[name] == theirs[name]
@@ -204,6 +211,27 @@ def test_gpus_are_seen_by_class_and_variable_and_not_where_they_are_virtual():
     assert all(each["name"] != "NVIDIA_VISIBLE_DEVICES" for each in trainer(virtual)["env"])
 
 
+@pytest.mark.parametrize("mark", ["cdi.k8s.io/gpus", "nvidia.cdi.k8s.io/container.board"])
+def test_no_template_gives_a_container_devices_by_an_annotation(mark):
+    def ask(spec):
+        spec["template"]["metadata"]["annotations"][mark] = "nvidia.com/gpu=all"
+
+    with pytest.raises(WrongDocument, match=f"the annotation {mark} gives containers devices"):
+        made(ask)
+
+
+def test_gpus_are_hidden_from_all_but_the_trainer():
+    def add_side_car(spec):
+        beside = {"name": "proxy", "image": "cuda", "restartPolicy": "Always"}
+        spec["template"]["spec"]["initContainers"].append(beside)
+
+    spec = made(add_side_car, runtime_class="nvidia")["spec"]
+    for container in (*spec["initContainers"], *spec["containers"]):
+        shown = [each for each in container["env"] if each["name"] == HIDDEN[0]["name"]]
+        value = "all" if container["name"] == "trainer" else "void"
+        assert [each["value"] for each in shown] == [value], container["name"]
+
+
 def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set():
     pod = made(python="/opt/conda/bin/python", pull_secrets=("registry", "ours"))
     assert trainer(pod)["command"][1:3] == ["--python", "/opt/conda/bin/python"]
@@ -219,7 +247,7 @@ def test_auxiliaries_see_no_gpus_whatever_their_image_says():
     role = Role(name="ps", replicas=2, template={"spec": spec})
     for pod in podmaking.make_auxiliaries(document, [role]):
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
-            assert container["env"][-1] == {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+            assert container["env"][-2:] == HIDDEN
     assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dlcontrol.platforms import PodKey, PodPhase
 from dlcore.model import JobId, NodeName
-from dloperator.reading import CORDONS, OUT_OF_SERVICE, Pool, read_node, read_pod
+from dloperator.reading import CORDONS, OUT_OF_SERVICE, Pool, read_node, read_pod, seeing_containers
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -61,6 +61,44 @@ COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
 )
 def test_only_the_kubelets_word_proves_an_end(document, proof):
     assert (read_pod(KEY, document, node(), "uid").phase is PodPhase.ENDED) is proof
+
+
+def beside(kind="containers", **container):
+    """A pod whose trainer has ended well while another container runs."""
+    document = pod("Running", ended(0))
+    statuses = "containerStatuses" if kind == "containers" else "initContainerStatuses"
+    document["status"].setdefault(statuses, []).append({"name": "beside", "state": RUNNING})
+    document["spec"][kind] = [{"name": "beside", **container}]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "proof"),
+    [
+        (beside(), True),
+        (beside(securityContext={"privileged": False}), True),
+        (beside(securityContext={"privileged": True}), False),
+        (beside("initContainers", securityContext={"privileged": True}), False),
+        (pod("Failed", ended(1), initContainerStatuses=[{"name": "x", "state": RUNNING}]), False),
+    ],
+)
+def test_a_pod_has_ended_when_every_container_that_could_see_a_gpu_has(document, proof):
+    assert (read_pod(KEY, document, node(), "uid").phase is PodPhase.ENDED) is proof
+
+
+def test_a_container_with_the_devices_of_its_host_could_see_gpus():
+    spec = {
+        "volumes": [
+            {"name": "devices", "hostPath": {"path": "/dev/"}},
+            {"name": "data", "hostPath": {"path": "/data"}},
+        ],
+        "containers": [
+            {"name": "trainer"},
+            {"name": "all", "volumeMounts": [{"name": "devices", "mountPath": "/x"}]},
+            {"name": "none", "volumeMounts": [{"name": "data", "mountPath": "/x"}]},
+        ],
+    }
+    assert seeing_containers(spec) == {"trainer", "all"}
 
 
 def test_what_was_never_there_has_not_ended():
