@@ -16,7 +16,15 @@ from dloperator import ownership, placeholders
 from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.mirror import Mirrors, Name
 from dloperator.ownership import Customs
-from dloperator.placeholders import Drop, Make, PlaceholderSettings, PoolMode, Supply
+from dloperator.placeholders import (
+    AT_ONCE_S,
+    MOST_A_NODE,
+    Drop,
+    Make,
+    PlaceholderSettings,
+    PoolMode,
+    Supply,
+)
 from dloperator.reading import Pool, has_ended, is_gone, is_in_pool, read_supply, role_of
 from dloperator.resources import PODS
 
@@ -64,7 +72,7 @@ class Reservations:
         if self._pool.mode is not PoolMode.RESERVE:
             return ownership.why_not_dedicated(node, reaching, self._customs)
         supply = read_supply(node)
-        held = self._placeholder_of(supply.node)
+        held = self._placeholders_of(supply.node)
         return placeholders.why_not_ours(supply, held) or ownership.why_not_reserved(
             node, reaching, self._customs
         )
@@ -74,7 +82,7 @@ class Reservations:
         reaching, is_reserved = self._mirrors.neighbourhood.reaching, False
         if self._pool.mode is PoolMode.RESERVE:
             is_reserved = True
-            if placeholders.is_taken(self._placeholder_of(node["metadata"]["name"])):
+            if placeholders.is_lost(self._placeholders_of(node["metadata"]["name"])):
                 return True
         why = ownership.why_used(node, reaching, self._customs, by_requests=not is_reserved)
         return bool(why)
@@ -93,10 +101,11 @@ class Reservations:
         if self._pool.mode is PoolMode.RESERVE and before - offered:
             self.asks_for_look()
 
-    def _placeholder_of(self, node: str) -> Json | None:
-        name = Name(self._namespace, placeholders.placeholder_name(node))
-        pod = self._mirrors.pods.get(name)
-        return pod if pod is not None and placeholders.is_placeholder(pod) else None
+    def _placeholders_of(self, node: str) -> list[Json]:
+        """Find the placeholders of a node, by their names."""
+        names = (placeholders.placeholder_name(node, number) for number in range(MOST_A_NODE))
+        found = (self._mirrors.pods.get(Name(self._namespace, name)) for name in names)
+        return [pod for pod in found if pod is not None and placeholders.is_placeholder(pod)]
 
     # --- what should be
 
@@ -150,15 +159,17 @@ class Reservations:
         self, step: Make | Drop, pods: Mapping[Name, Json], settings: PlaceholderSettings
     ) -> bool:
         match step:
-            case Make(node, gpus):
-                await self._make(node, gpus, settings)
+            case Make():
+                await self._make(step, settings)
                 return True
             case Drop(name, uid, because):
                 if not self._may_drop(pods[name], uid):
                     return False
                 if uid not in self._dropped:
                     log.info("placeholder pod %s is deleted: %s", name, because)
-                    await self._api.delete(PODS, name.name, name.namespace, uid=uid)
+                    await self._api.delete(
+                        PODS, name.name, name.namespace, uid=uid, grace_seconds=AT_ONCE_S
+                    )
                     self._dropped.add(uid)
                 return True
 
@@ -167,14 +178,14 @@ class Reservations:
             return True
         return self._clock() >= self._ended_at.setdefault(uid, self._clock()) + REST_S
 
-    async def _make(self, node: str, gpus: int, settings: PlaceholderSettings) -> None:
-        document = self._mirrors.nodes.get(Name("", node))
+    async def _make(self, step: Make, settings: PlaceholderSettings) -> None:
+        document = self._mirrors.nodes.get(Name("", step.node))
         if document is None:
             return
-        pod = placeholders.make_placeholder(document["metadata"], gpus, self._namespace, settings)
+        pod = placeholders.make_placeholder(document["metadata"], step, self._namespace, settings)
         try:
             made = await self._api.create(PODS, pod, self._namespace)
         except Conflict:
-            log.info("the placeholder pod of node %s is there already", node)
+            log.info("the placeholder pod of node %s is there already", step.node)
             return
         self._mirrors.pods.show(made, is_ours=True)

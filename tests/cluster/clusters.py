@@ -25,6 +25,7 @@ RELEASE = "dljob"
 GPU_TYPE = "A100"
 """Of the type whose speeds the training of the tests replays."""
 POOL_LABEL = "dljob.io/pool"
+"""And the taint of such nodes."""
 COUNT_LABEL = "nvidia.com/gpu.count"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 
@@ -50,8 +51,11 @@ class Cluster:
             if count := gpus.get(node.name, 0):
                 found = (f"{COUNT_LABEL}={count}", f"{PRODUCT_LABEL}={GPU_TYPE}", f"{POOL_LABEL}=")
                 self.kubectl("label", "node", node.name, "--overwrite", *found)
+                taint = f"{POOL_LABEL}=:NoSchedule"
+                self.kubectl("taint", "node", node.name, "--overwrite", taint)
             else:
                 self.kubectl("label", "node", node.name, f"{POOL_LABEL}-")
+                self.kubectl.try_to("taint", "node", node.name, f"{POOL_LABEL}-")
 
     def helm(self, *words: str | Path) -> str:
         """Helm as a user types it."""
@@ -91,6 +95,8 @@ def values(**others: Any) -> Mapping[str, Any]:
             # What a test waits for; the trainings of most of them would take days.
             "publishing": {"seconds": 2},
         },
+        # There are no other nodes than those of the pool.
+        "tolerations": [{"operator": "Exists"}],
         **others,
     }
 

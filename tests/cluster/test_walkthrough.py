@@ -76,6 +76,7 @@ def shell(nodes: Cluster) -> Iterator[Path]:
     nodes.kubectl.try_to("delete", "namespace", HOME)
     for node in nodes.nodes.nodes:
         nodes.kubectl("label", "node", node.name, "--overwrite", "dljob.io/pool-")
+        nodes.kubectl.try_to("taint", "node", node.name, "dljob.io/pool-")
         labels = ("nvidia.com/gpu.count=4", "nvidia.com/gpu.product=A100")
         nodes.kubectl("label", "node", node.name, "--overwrite", *labels)
     folder = nodes.folder / "walkthrough"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dlcore.podrules import TRAINER
-from dloperator.placeholders import is_placeholder
+from dloperator.placeholders import AT_ONCE_S, is_placeholder
 from dloperator.podmaking import HEALTH_PORT, SIDECAR_FOLDER, SIDECAR_PORT, TLS_FOLDER
 from tests.operator.ailments import Ailments, evicted, rejected
 from tests.servers.api import Api, Refused
@@ -168,7 +168,9 @@ class Kubelets:
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         try:
             if "deletionTimestamp" in metadata:
-                api.delete(path, gracePeriodSeconds=0)
+                # Its hook sleeps for as long as it is given.
+                if metadata["deletionGracePeriodSeconds"] <= AT_ONCE_S:
+                    api.delete(path, gracePeriodSeconds=0)
             elif pod["status"].get("phase") == "Pending":
                 api.merge(f"{path}/status", {"status": {"phase": "Running"}})
         except (OSError, Refused):

@@ -10,7 +10,7 @@ from dloperator.placeholders import (
     Make,
     PlaceholderSettings,
     Supply,
-    is_taken,
+    is_lost,
     make_placeholder,
     next_steps,
     placeholder_name,
@@ -27,13 +27,13 @@ def supply(capacity=8, *, labelled=8, allocatable=None):
     return Supply("n1", labelled, capacity, capacity if allocatable is None else allocatable)
 
 
-def placeholder(gpus=8, phase="Running", *, refused="", deleted=False, image=SETTINGS.image):
-    pod = make_placeholder(
-        {"name": "n1", "uid": "of-n1"}, gpus, HERE, PlaceholderSettings(image=image)
-    )
+def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, image=SETTINGS.image):
+    step, settings = Make("n1", gpus, number), PlaceholderSettings(image=image)
+    pod = make_placeholder({"name": "n1", "uid": "of-n1"}, step, HERE, settings)
     pod["metadata"]["uid"] = "its-uid"
     if deleted:
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        pod["metadata"]["deletionGracePeriodSeconds"] = deleted
     pod["status"] = {"phase": phase}
     if refused:
         condition = {"type": "PodScheduled", "status": "False", "message": refused}
@@ -46,6 +46,8 @@ def placeholder(gpus=8, phase="Running", *, refused="", deleted=False, image=SET
     [
         (supply(), placeholder(), ""),
         (supply(allocatable=7), placeholder(), ""),
+        (supply(allocatable=7), placeholder(7), ""),
+        (supply(allocatable=0), placeholder(7), "none of its 8 GPUs is healthy"),
         (supply(labelled=0), placeholder(), ""),
         (supply(labelled=4), placeholder(), ""),
         (supply(), None, "is to be made"),
@@ -60,13 +62,13 @@ def placeholder(gpus=8, phase="Running", *, refused="", deleted=False, image=SET
             "1 of them are not healthy",
         ),
         (supply(), placeholder(phase="Failed"), r"has ended \(Failed\)"),
-        (supply(), placeholder(deleted=True), "is being deleted"),
-        (supply(), placeholder(4), "offers 8 GPUs by now, and 4 are reserved"),
+        (supply(), placeholder(deleted=900), "is being deleted"),
+        (supply(), placeholder(4), "offers 8 GPUs by now, and 4 are reserved; a further"),
         (supply(8, labelled=4), placeholder(4), "offers 8 GPUs by now, and 4 are reserved"),
     ],
 )
 def test_gpus_are_ours_only_while_the_placeholder_runs_with_all_of_them(there, pod, why):
-    said = why_not_ours(there, pod)
+    said = why_not_ours(there, [] if pod is None else [pod])
     assert re.search(why, said) if why else said == "", said
 
 
@@ -74,12 +76,43 @@ def test_who_waits_for_an_image_is_told_so():
     pod = placeholder(phase="Pending")
     waiting = {"reason": "ImagePullBackOff", "message": "cannot be pulled"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    assert why_not_ours(supply(), pod).endswith("(ImagePullBackOff: cannot be pulled)")
-    assert not is_taken(pod)
+    assert why_not_ours(supply(), [pod]).endswith("(ImagePullBackOff: cannot be pulled)")
+    assert not is_lost([pod])
 
 
-def steps(pod=None, *, supplies=(), busy=()):
-    pods = {} if pod is None else {Name(HERE, placeholder_name("n1")): pod}
+def test_jobs_leave_where_others_came_first_and_where_a_placeholder_is_deleted():
+    assert is_lost([placeholder(), placeholder(1, "Pending", number=1, refused=TAKEN)])
+    assert is_lost([placeholder(deleted=900)])
+    assert not is_lost([placeholder(), placeholder(1, "Pending", number=1)])
+
+
+def test_a_gpu_that_is_healthy_again_is_held_by_a_further_placeholder():
+    first, second = placeholder(7), placeholder(1, number=1)
+    assert "8 GPUs by now, and 7 are reserved" in why_not_ours(supply(), [first])
+    assert steps(first, supplies=[supply()], busy=["n1"]) == [Make("n1", 1, 1)]
+    assert why_not_ours(supply(), [first, second]) == ""
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert steps(first, second, supplies=[supply()], busy=["n1"]) == []
+    waiting = placeholder(1, "Pending", number=1)
+    assert "does not run yet" in why_not_ours(supply(), [first, waiting])
+    assert steps(first, waiting, supplies=[supply()], busy=["n1"]) == []
+    # The first one is gone while the second one stays: its name is free again.
+    assert steps(second, supplies=[supply()], busy=[]) == [Make("n1", 7, 0)]
+
+
+def test_a_placeholder_that_is_deleted_holds_on_for_the_jobs_that_are_there():
+    pod = placeholder(deleted=900)
+    spec = pod["spec"]
+    (hold,) = [each["lifecycle"]["preStop"]["sleep"]["seconds"] for each in spec["containers"]]
+    assert spec["terminationGracePeriodSeconds"] > hold == SETTINGS.hold_seconds
+    assert steps(pod, supplies=[supply()], busy=["n1"]) == []
+    (drop,) = steps(pod, supplies=[supply()], busy=[])
+    assert isinstance(drop, Drop)
+    assert steps(placeholder(deleted=1), supplies=[supply()], busy=[]) == []
+
+
+def steps(*there, supplies=(), busy=()):
+    pods = {Name(HERE, pod["metadata"]["name"]): pod for pod in there if pod is not None}
     return list(next_steps({each.node: each for each in supplies}, pods, busy, SETTINGS))
 
 
@@ -91,7 +124,8 @@ KEPT: list[object] = []
     ("pod", "supplies", "busy", "wanted"),
     [
         (None, [supply()], [], MADE),
-        (None, [supply(allocatable=7)], [], MADE),
+        (None, [supply(allocatable=7)], [], [Make("n1", 7)]),
+        (None, [supply(allocatable=0)], [], KEPT),
         (None, [supply(0)], [], KEPT),
         (None, [], [], KEPT),
         (placeholder(), [supply()], [], KEPT),
@@ -99,11 +133,17 @@ KEPT: list[object] = []
         (placeholder(), [], [], "its node is given back"),
         (placeholder(), [], ["n1"], KEPT),
         (placeholder(phase="Pending"), [], ["n1"], "its node is given back"),
-        (placeholder(4), [supply()], [], "its node offers 8 GPUs by now"),
-        (placeholder(4), [supply()], ["n1"], KEPT),
-        (placeholder(4, "Pending"), [supply()], ["n1"], "its node offers 8 GPUs by now"),
+        (placeholder(), [supply(allocatable=7)], [], KEPT),
+        (placeholder(4), [supply()], ["n1"], [Make("n1", 4, 1)]),
+        (placeholder(4, "Pending"), [supply()], ["n1"], KEPT),
+        (
+            placeholder(8, "Pending"),
+            [supply(allocatable=7)],
+            ["n1"],
+            "its node offers 7 GPUs by now",
+        ),
         (placeholder(phase="Failed"), [supply()], ["n1"], "it has ended"),
-        (placeholder(deleted=True), [], [], KEPT),
+        (placeholder(deleted=1), [], [], KEPT),
         (placeholder(phase="Pending", image="old"), [supply()], [], "another image is set by now"),
         (placeholder(image="old"), [supply()], [], KEPT),
     ],
@@ -117,7 +157,7 @@ def test_a_node_is_taken_and_given_back_only_when_no_job_is_there(pod, supplies,
 
 def test_a_placeholder_names_its_node_and_does_what_the_strictest_level_asks():
     settings = PlaceholderSettings(image="idle", priority_class="high", pull_secrets=("key",))
-    pod = make_placeholder({"name": "n1", "uid": "u"}, 8, HERE, settings)
+    pod = make_placeholder({"name": "n1", "uid": "u"}, Make("n1", 8), HERE, settings)
     spec, (container,) = pod["spec"], pod["spec"]["containers"]
     assert "nodeName" not in spec
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][

@@ -6,7 +6,17 @@
 {{- with $image.pullSecrets }}{{ $_ := set $pods "pullSecrets" . }}{{ end -}}
 {{- $own := dict "pods" $pods "store" "/var/lib/dljob/profiles.db" -}}
 {{- with .Values.namespaces }}{{ $_ := set $own "watched" . }}{{ end -}}
+{{- if include "dljob.holdsGpus" . }}
+{{- $_ := set $own "pool" (dict "placeholder" (dict "priorityClass" "dljob-placeholder")) }}
+{{- end -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.settings) $own) -}}
+{{- end -}}
+
+{{/* Whether placeholder pods hold GPUs, with the priority class of the chart: not empty if so. */}}
+{{- define "dljob.holdsGpus" -}}
+{{- $pool := dig "pool" dict .Values.settings -}}
+{{- $isNamed := dig "placeholder" "priorityClass" "" $pool -}}
+{{- if and (eq (dig "mode" "dedicated" $pool) "reserve") (not $isNamed) }}true{{ end -}}
 {{- end -}}
 
 {{/* Where the store is, if it is not the file of the settings. */}}
