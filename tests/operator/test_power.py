@@ -166,7 +166,8 @@ def test_it_makes_no_pod_where_a_pod_may_do_everything(ground):
 def placeholder(ground):
     node = ground.admin.get("/api/v1/nodes/power-a")
     settings = placeholders.PlaceholderSettings()
-    return placeholders.make_placeholder(node["metadata"], 4, HOME, settings)
+    step = placeholders.Make("power-a", 4)
+    return placeholders.make_placeholder(node["metadata"], step, HOME, settings)
 
 
 def put(**fields: Any) -> Change:

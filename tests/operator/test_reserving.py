@@ -22,7 +22,7 @@ def stage(control_plane, namespace, tmp_path):
         yield stage
         for pod in stage.pods():
             # Bound to a node, it would count there also for whoever has a node of that name next.
-            if "ownerReferences" not in pod["metadata"]:
+            if "ownerReferences" not in pod["metadata"] or is_placeholder(pod):
                 stage.api.delete(pods_path(stage, pod["metadata"]["name"]), gracePeriodSeconds=0)
 
 
