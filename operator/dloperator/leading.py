@@ -98,14 +98,7 @@ class Leading:
         self._teller = Teller(api, instance=candidate.identity)
         specs = Specs()
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
-        pods = work.cluster.pods
-        reservations = Reservations(
-            api,
-            self._mirrors,
-            candidate.namespace,
-            work.cluster.pool,
-            customs=Customs(pods.taint, pods.runtime_class),
-        )
+        reservations = _make_reservations(candidate, work.cluster)
         self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
@@ -244,6 +237,16 @@ class Leading:
 
     async def _wait_until_fenced(self) -> None:
         await self._fenced
+
+
+def _make_reservations(candidate: Candidate, settings: ClusterSettings) -> Reservations:
+    return Reservations(
+        candidate.api,
+        candidate.mirrors,
+        candidate.namespace,
+        settings.pool,
+        customs=Customs(settings.pods.taint, settings.pods.runtime_class),
+    )
 
 
 def open_memory(work: Work) -> Notebook:
