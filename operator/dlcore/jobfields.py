@@ -14,7 +14,7 @@ To add a field: one entry here, one field in :mod:`dlcore.model`, one line each 
 from collections.abc import Mapping
 from typing import Final
 
-from dlcore import jobforms, jobrules
+from dlcore import expressions, jobforms, jobrules
 from dlcore.model import Framework
 from dlcore.records import Many, Record
 from dlcore.schemas import Flag, Node, Number, Text
@@ -24,7 +24,6 @@ MAX_OPTIONS: Final = 64
 DAY: Final = 86_400
 YEAR: Final = 366 * DAY
 
-_EXPRESSION_LENGTH: Final = 1024
 _PATH_LENGTH: Final = 1024
 
 # --- gpus ---------------------------------------------------------------------------------
@@ -232,7 +231,7 @@ PROGRESS: Final = Record(
                 " Its named group iteration (or epoch) tells the progress; other named groups are"
                 " metrics."
             ),
-            max_length=_EXPRESSION_LENGTH,
+            max_length=expressions.LONGEST,
             check=jobforms.cannot_compile,
         ),
         "file": Text(
@@ -335,7 +334,7 @@ CHECKPOINT: Final = Record(
                 "With confirm: log, the regular expression of Python that finds the confirming"
                 " line."
             ),
-            max_length=_EXPRESSION_LENGTH,
+            max_length=expressions.LONGEST,
             check=jobforms.cannot_compile,
         ),
         "path": Text(

@@ -8,6 +8,7 @@ Kubernetes checks too; what it cannot is a function that complains.
 import re
 from typing import Final
 
+from dlcore import expressions
 from dlcore.problems import nearest, shown
 from dlcore.schemas import Complaint, Form
 
@@ -106,12 +107,15 @@ SECONDS: Final = Form(
 
 
 def cannot_compile(text: str) -> Complaint | None:
-    """Complain about a regular expression that Python cannot compile."""
+    """Complain about a regular expression that Python cannot compile, or not in a bounded time."""
+    if len(text) > expressions.LONGEST:
+        return None  # What is said of the length of any text says more.
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        wrong = f"{shown(text)} is not a regular expression of Python ({error})"
-        return Complaint(wrong, "correct it, and write it in single quotes in YAML")
+        expressions.find_groups(text)
+    except expressions.WrongExpression as error:
+        return Complaint(
+            f"{shown(text)} {error}", "correct it, and write it in single quotes in YAML"
+        )
     return None
 
 

@@ -10,10 +10,10 @@ A predicate may rely on the types of the fields that its rule reads, not on thei
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from dlcore.expressions import find_groups
 from dlcore.problems import listed
 from dlcore.records import Rule
 
@@ -38,11 +38,6 @@ def options_of(gpus: Fields) -> tuple[int, ...]:
     return ()
 
 
-def named_groups(expression: str) -> frozenset[str]:
-    """Name the groups of a regular expression, which can be compiled: its field has been checked."""
-    return frozenset(re.compile(expression).groupindex)
-
-
 def _count_given(record: Fields, names: Sequence[str]) -> int:
     return sum(bool(record.get(name)) for name in names)
 
@@ -50,11 +45,11 @@ def _count_given(record: Fields, names: Sequence[str]) -> int:
 def _only_known_metrics(spec: Fields) -> bool:
     log = spec.get("progress", {}).get("log")
     target = spec.get("training", {}).get("target")
-    return not log or not target or target["metric"] in named_groups(log)
+    return not log or not target or target["metric"] in find_groups(log)
 
 
 def _epochs_can_be_counted(spec: Fields) -> bool:
-    groups = named_groups(spec.get("progress", {}).get("log", ""))
+    groups = find_groups(spec.get("progress", {}).get("log", ""))
     return (
         "epoch" not in groups
         or "iteration" in groups
@@ -199,7 +194,7 @@ PROGRESS_RULES: Final = (
         remedy="name one (?P<iteration>...) or (?P<epoch>...)",
         holds=lambda progress: (
             "log" not in progress
-            or not named_groups(progress["log"]).isdisjoint({"iteration", "epoch"})
+            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch"})
         ),
         cel=(
             "!has(self.log) || self.log.contains('(?P<iteration>')"

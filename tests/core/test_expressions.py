@@ -1,0 +1,120 @@
+"""The expressions of users are bounded before anything compiles them, and read as Python reads them."""
+
+import re
+import sys
+import time
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcore.expressions import LONGEST, WrongExpression, find_groups
+from dlcore.jobfile import JobFileError, parse
+
+SLOW = (
+    r"(?i)(?P<iteration>\d+)" + "[!-\U0010ffff]" * 100,
+    r"(?P<iteration>\d+)" + "[a\u0100-\uffff]" * 120,
+    r"(?P<iteration>\d+)(?:(?:" + "[!-\uffff]{2}" * 80 + ")*)*",
+)
+PIECES = st.sampled_from(
+    [
+        *("(", ")", "(?:", "(?P<iteration>", "(?P<b>", "(?P=b)", "(?<=", "(?<!", "(?=", "(?!"),
+        *(
+            "(?i)",
+            "(?i:",
+            "(?a)",
+            "(?L)",
+            "(?(1)",
+            "(?#",
+            "[",
+            "]",
+            "[^",
+            "-",
+            "a",
+            "b",
+            "\\d",
+            "\\S",
+        ),
+        *(
+            "*",
+            "+",
+            "?",
+            "*?",
+            "*+",
+            "{2,3}",
+            "{,5}",
+            "{9}",
+            "|",
+            ".",
+            "^",
+            "$",
+            "\\b",
+            "\\1",
+            "\\",
+            "\u0100",
+        ),
+        *("[a-z]", "[0-9.]+", "\\Z", "(?>", "(?x)", "(?P<", "\\x41", "\\N{DIGIT ONE}", "{", "}"),
+    ]
+)
+
+
+def document(log: str) -> dict[str, object]:
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "a"},
+        "spec": {
+            "gpus": {"options": [1]},
+            "training": {"iterations": 1},
+            "progress": {"log": log},
+        },
+    }
+
+
+@pytest.mark.parametrize("text", SLOW)
+def test_what_takes_long_to_compile_is_refused_by_name_at_once(text: str):
+    began = time.process_time()
+    with pytest.raises(JobFileError) as refused:
+        parse(document(text))
+    (line,) = refused.value.lines()
+    assert line.startswith("spec.progress.log: ")
+    assert "takes too long to compile" in line
+    sys.stdout.write(f"refused in {1000 * (time.process_time() - began):.1f} ms\n")
+
+
+def test_an_expression_is_never_compiled_where_jobs_are_read(monkeypatch: pytest.MonkeyPatch):
+    compiled: list[object] = []
+    monkeypatch.setattr(re, "_compile", lambda pattern, _flags: compiled.append(pattern))
+    log = r"only here (?P<iteration>\d+)"
+    assert find_groups(log) == {"iteration"}
+    assert log not in compiled
+
+
+@pytest.mark.parametrize("depth", [90, 150, 340])
+def test_groups_are_nested_within_bounds(depth: int):
+    text = "(" * depth + "(?P<iteration>x)" + ")" * depth
+    if depth < 100:
+        assert find_groups(text) == {"iteration"}
+    else:
+        with pytest.raises(WrongExpression, match="levels deep"):
+            find_groups(text)
+
+
+@pytest.mark.parametrize("text", ["a" * (LONGEST + 1), "(" * 1_000_000, "[" * 100_000])
+def test_what_is_too_long_is_said_to_be_that(text: str):
+    with pytest.raises(JobFileError, match=f"has {len(text)} characters, more than {LONGEST}"):
+        parse(document(text))
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_groups_and_mistakes_are_those_that_python_finds(text: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            groups = frozenset(re.compile(text).groupindex)
+        except (re.error, OverflowError) as error:
+            with pytest.raises(WrongExpression, match=re.escape(str(error).partition(" at ")[0])):
+                find_groups(text)
+        else:
+            assert find_groups(text) == groups
