@@ -9,6 +9,7 @@ refused with everything that is wrong with it, not with the first thing.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from dlcore.jobrules import options_of
@@ -35,7 +36,16 @@ from dlcore.model import (
     Target,
     Training,
 )
-from dlcore.problems import Problem, WrongDocument, join, kind_of, plain, shown, too_large
+from dlcore.problems import (
+    MAX_PROBLEMS,
+    Problem,
+    WrongDocument,
+    join,
+    kind_of,
+    plain,
+    shown,
+    too_large,
+)
 from dlcore.profiles import JobType
 
 Fields = Mapping[str, Any]
@@ -69,7 +79,7 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     # The status is ours: whatever stands there, it is no fault of the user's.
     given = {key: value for key, value in plain(document).items() if key != "status"}
     completed = schema.completed(given)
-    problems = tuple(schema.problems(completed, ""))
+    problems = tuple(islice(schema.problems(completed, ""), MAX_PROBLEMS))
     if problems:
         raise JobFileError(problems, source)
     job = _job(completed)

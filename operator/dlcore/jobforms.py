@@ -119,6 +119,14 @@ def cannot_compile(text: str) -> Complaint | None:
     return None
 
 
+def not_a_variable(text: str) -> Complaint | None:
+    """Complain about a name that no program can be given, as Kubernetes does when it makes the pod."""
+    if text and (not text.isascii() or not text.isprintable() or "=" in text):
+        wrong = f"{shown(text)} is no name of a variable"
+        return Complaint(wrong, "give letters, digits and '_', without '='")
+    return None
+
+
 def not_a_signal(text: str) -> Complaint | None:
     """Complain about a signal that does not exist, or that would save nothing."""
     if text in SIGNALS:

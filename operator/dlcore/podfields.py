@@ -62,6 +62,7 @@ _ENV = Many(
                 required=True,
                 remedy="give it a name",
                 max_length=256,
+                check=jobforms.not_a_variable,
             ),
         },
     ),

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_DEPTH = 64
-MAX_VALUES = 200_000
-"""Beyond what etcd would store; a few YAML anchors can make millions of values out of nothing."""
+MAX_VALUES = 20_000
+"""
+A hundred times as many as a job needs, and as many as are read in a tenth of a second.
+
+A few YAML anchors can make millions of values out of nothing.
+"""
+
+MAX_PROBLEMS = 100
+"""So many are looked for in one document: a user mends some, and then sees the next."""
+
+_LONGEST_NAME = 100
+"""In characters. To compare words takes time that grows with the square of their length."""
 
 _SHOWN_CHARACTERS = 60
 
@@ -86,7 +96,11 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 def join(path: str, key: object) -> str:
     """Extend a path by a field; names that are no plain words stand in brackets."""
-    if isinstance(key, str) and key.replace("-", "").replace("_", "").isalnum():
+    if (
+        isinstance(key, str)
+        and len(key) <= _LONGEST_NAME
+        and key.replace("-", "").replace("_", "").isalnum()
+    ):
         return f"{path}.{key}" if path else key
     return f"{path}[{shown(key)}]"
 
@@ -99,6 +113,8 @@ def listed(words: Iterable[object], conjunction: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Guess which of the known words was meant; the empty string if none is near."""
+    if len(word) > _LONGEST_NAME:
+        return ""
     # Written in another style (max_nodes, MAXNODES) a word has no letter in common with itself.
     plain = {name.replace("-", "").lower(): name for name in known}
     flat = word.replace("_", "").replace("-", "").lower()

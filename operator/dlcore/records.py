@@ -7,9 +7,19 @@ say alone is a :class:`Rule` of the record whose fields it compares.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from dlcore.problems import Problem, foreign_values, join, listed, nearest, plain, shown
+from dlcore.problems import (
+    MAX_PROBLEMS,
+    Problem,
+    foreign_values,
+    join,
+    listed,
+    nearest,
+    plain,
+    shown,
+)
 from dlcore.schemas import Form, Json, Node, Text
 
 
@@ -165,7 +175,7 @@ class Record(Node):
             return
         broken: set[str] = set()
         for key, inner in value.items():
-            found = list(self._field_problems(key, inner, path))
+            found = list(islice(self._field_problems(key, inner, path), MAX_PROBLEMS))
             if found:
                 # A misspelt field is not missing, too: one mistake, one line.
                 broken |= {key, nearest(str(key), self.fields)}

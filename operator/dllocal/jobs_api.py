@@ -9,10 +9,8 @@ import asyncio
 import math
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -20,16 +18,23 @@ from dlcontrol import previewing, queueing, saving
 from dlcontrol.launching import has_own_folder
 from dlcontrol.platforms import Entry
 from dlcore import jobfile
-from dlcore.jobschema import KIND
 from dlcore.model import Job, JobId, Phase
 from dlcore.problems import Problem
-from dllocal import environments, labels, leftovers, showing, trainers, turns
+from dllocal import environments, labels, leftovers, showing, submissions, trainers, turns
 from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import older_parts
 from dllocal.refusals import Complaint, Refused
 from dllocal.showing import Json
+from dllocal.submissions import (
+    Submission,
+    as_written,
+    parse,
+    read_body,
+    read_documents,
+    read_environment,
+)
 
 LONGEST_WAIT_S = 60.0
 LOOK_S = 1.0
@@ -37,14 +42,6 @@ LOOK_S = 1.0
 MOST_HISTORY = 1000
 FILES_S = 2.0
 """So long is waited for the file system that checkpoints are on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    """A document that could be taken in."""
-
-    job: Job
-    document: Json
 
 
 class JobsApi:
@@ -200,10 +197,10 @@ class JobsApi:
 
     async def create(self, request: web.Request) -> web.Response:
         """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
-        submissions = self._check(await self._read_claimed(request))
-        notices = await self._notices(submissions, request)
+        taken_in = await self._check(request)
+        notices = await self._notices(taken_in, request)
         if "dryRun" in request.query:
-            items = [each.document for each in submissions]
+            items = [each.document for each in taken_in]
             return web.json_response(
                 {**showing.list_document(self._version(), items), "notices": notices}
             )
@@ -211,12 +208,12 @@ class JobsApi:
         # Meanwhile others may have taken the names.
         taken = [
             Complaint(problem, number)
-            for number, each in enumerate(submissions)
+            for number, each in enumerate(taken_in)
             for problem in self._taken(each.job.id, set())
         ]
         if taken:
             raise Refused.because_of(taken)
-        documents = [each.document for each in submissions]
+        documents = [each.document for each in taken_in]
         entries = self._registry.submit_all(documents, self._clock(), origin=origin)
         self._stage.wake()
         items = [self._document(entry) for entry in entries]
@@ -237,6 +234,9 @@ class JobsApi:
             *trainers.problems_here(job),
             *environments.length_problems(job),
         ]
+        if not problems:
+            recorded = self._registry.origin(entry.job.id).variables
+            problems += trainers.starting_problems(job, recorded)
         if problems:
             raise Refused.because_of([Complaint(problem) for problem in problems])
         known = document["metadata"].get("generation", entry.spec_generation)
@@ -248,7 +248,7 @@ class JobsApi:
             raise Refused(409, f"{entry.job.id} is cancelled; submit it anew when it is gone")
         if "dryRun" in request.query:
             return web.json_response(self._document(entry))
-        changed = self._registry.change(entry, _as_written(document))
+        changed = self._registry.change(entry, as_written(document))
         self._stage.wake()
         return web.json_response(self._document(changed))
 
@@ -284,16 +284,16 @@ class JobsApi:
 
     async def plan(self, request: web.Request) -> web.Response:
         """Say what would be decided now if these jobs were submitted, and at whose expense."""
-        submissions = self._check(await self._read_claimed(request))
+        taken_in = await self._check(request)
         seen = self._present.see()
         if seen is None:
             raise Refused(503, "the controller has not looked around yet; try again in a moment")
         scene, before, _ = seen
-        after = self._stage.snapshot(previewing.joined(scene, [each.job for each in submissions]))
+        after = self._stage.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)
         coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._stage.policy)
-        notices = await self._notices(submissions, request)
+        notices = await self._notices(taken_in, request)
         may_see = self._access.may_see(request)
         items = [
             showing.effect_document(
@@ -344,38 +344,28 @@ class JobsApi:
         looks = not self._stage.shared
         return environments.of_job(entry.job, self._registry.origin(entry.job.id), looks=looks)
 
-    def _check(self, documents: list[Json]) -> list[_Submission]:
-        """Refuse all of them for whatever is wrong with any."""
-        complaints: list[Complaint] = []
-        submissions: list[_Submission] = []
+    async def _check(self, request: web.Request) -> list[Submission]:
+        """Read the documents of a request, and refuse all of them for whatever is wrong with any."""
+        documents = await self._read_claimed(request)
+        environment = await read_environment(request)
+        read = await submissions.read(documents, environment, looks=not self._stage.shared)
         names: set[JobId] = set()
-        for number, document in enumerate(documents):
-            try:
-                job = parse(document, number)
-            except Refused as refused:
-                complaints += refused.complaints
-                continue
-            problems = [
-                *trainers.problems_here(job),
-                *environments.length_problems(job),
-                *(() if self._stage.shared else environments.problems(job)),
-                *self._taken(job.id, names),
+        complaints = [*read.complaints]
+        for number, each in read.good:
+            complaints += [
+                Complaint(problem, number) for problem in self._taken(each.job.id, names)
             ]
-            complaints += [Complaint(problem, number) for problem in problems]
-            names.add(job.id)
-            submissions.append(_Submission(job, _as_written(document)))
+            names.add(each.job.id)
         if complaints:
-            raise Refused.because_of(complaints)
-        return submissions
+            raise Refused.because_of(sorted(complaints, key=lambda each: each.document))
+        return [each for _, each in read.good]
 
-    async def _notices(self, submissions: Sequence[_Submission], request: web.Request) -> list[str]:
+    async def _notices(self, taken_in: Sequence[Submission], request: web.Request) -> list[str]:
         """Say what has no effect here, whose checkpoints are overwritten, and which are there; once."""
         notices = [
-            notice
-            for each in submissions
-            for notice in trainers.notices_here(each.job, each.document)
+            notice for each in taken_in for notice in trainers.notices_here(each.job, each.document)
         ]
-        notices += filter(None, (saving.notice_for(each.job) for each in submissions))
+        notices += filter(None, (saving.notice_for(each.job) for each in taken_in))
         may_see = self._access.may_see(request)
         living = [each for each in self._registry.entries.values() if may_see(each.job.id)]
         owners = {
@@ -383,7 +373,7 @@ class JobsApi:
             for entry in living
             if not has_own_folder(entry.job) and not entry.status.is_final
         }
-        for each in submissions:
+        for each in taken_in:
             if has_own_folder(each.job):
                 continue
             path = posixpath.normpath(each.job.checkpoint.path)
@@ -393,7 +383,7 @@ class JobsApi:
                     f"{each.job.id} and {other} have one checkpoint.path ({path}) and will overwrite"
                     " each other's; give each a folder of its own"
                 )
-        notices += await self._found_checkpoints([each.job for each in submissions])
+        notices += await self._found_checkpoints([each.job for each in taken_in])
         return list(dict.fromkeys(notices))
 
     async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
@@ -433,24 +423,6 @@ class JobsApi:
         return [Problem(path, name, f'"{name}" is a job already ({what})', remedy)]
 
 
-def parse(document: Json, number: int) -> Job:
-    """Read a document that is to run here."""
-    try:
-        return jobfile.parse(document, require_template=True)
-    except jobfile.JobFileError as error:
-        complaints = [Complaint(problem, number) for problem in error.problems]
-        raise Refused.because_of(complaints) from error
-
-
-def _as_written(document: Mapping[str, Any]) -> Json:
-    """Keep what its user wrote: not what we have added when it was read."""
-    metadata = {
-        name: value for name, value in document["metadata"].items() if name not in showing.RENEWED
-    }
-    kept = {name: value for name, value in document.items() if name != "status"}
-    return {**kept, "metadata": metadata}
-
-
 def _user_of(submitter: Submitter) -> Json:
     return {"uid": submitter.uid, "gid": submitter.gid, "groups": list(submitter.groups)}
 
@@ -462,36 +434,6 @@ def _is_asked(request: web.Request, name: str) -> bool:
 def _place_of(entry: Entry) -> dict[str, str]:
     namespace = entry.document.get("metadata", {}).get("namespace")
     return {"namespace": namespace} if namespace else {}
-
-
-async def read_documents(request: web.Request) -> list[Json]:
-    """Read one document, or the items of a list."""
-    body = await read_body(request)
-    if body.get("kind") != f"{KIND}List":
-        return [body]
-    items = body.get("items")
-    if not isinstance(items, list) or not items:
-        raise Refused(400, "items: there are none; put at least one DLJob into the list")
-    return items
-
-
-async def read_environment(request: web.Request) -> dict[str, str] | None:
-    """Read in which environment the jobs were submitted; ``None`` if that is not said."""
-    try:
-        return environments.check((await read_body(request)).get("environment"))
-    except environments.WrongEnvironment as error:
-        raise Refused(400, str(error)) from error
-
-
-async def read_body(request: web.Request) -> Json:
-    """Read the mapping that a request must hold."""
-    try:
-        body = await request.json()
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the request is not JSON ({error})") from error
-    if not isinstance(body, dict):
-        raise Refused(400, "the request is not a JSON object; send one")
-    return body
 
 
 def read_number(request: web.Request, name: str, usual: float) -> float:

@@ -12,8 +12,9 @@ from dlcore.model import GpuRef, JobId, NodeName
 from dllocal import showing
 from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
-from dllocal.jobs_api import read_body, read_number, read_seconds
+from dllocal.jobs_api import read_number, read_seconds
 from dllocal.refusals import Refused
+from dllocal.submissions import read_body
 
 LONGEST_REASON = 500
 MOST_EARLIER = 100

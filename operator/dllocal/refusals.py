@@ -7,6 +7,7 @@ several documents also says of which, by its number in ``document``.
 
 import asyncio
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 10.0
 """So long a request waits for whoever has locked the list of jobs."""
 RETRY_S = 0.1
+LONGEST_VALUE = 1000
+"""So much of a value that is wrong is sent back, in characters or bits."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,10 +71,19 @@ def _written(complaint: Complaint) -> dict[str, Any]:
     return {
         "document": complaint.document,
         "path": problem.path,
-        "value": problem.value,
+        "value": _shown(problem.value),
         "message": problem.message,
         "remedy": problem.remedy,
     }
+
+
+def _shown(value: object) -> object:
+    """Return a value as it is if it is short, and nothing in place of what could be without end."""
+    if isinstance(value, str):
+        return value[:LONGEST_VALUE]
+    if isinstance(value, int):
+        return value if value.bit_length() <= LONGEST_VALUE else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
 
 
 @web.middleware

@@ -104,7 +104,12 @@ def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunne
     )
     application.add_routes(routes)
     return web.AppRunner(
-        application, access_log=None, shutdown_timeout=GOODBYE_S, handle_signals=False
+        application,
+        access_log=None,
+        shutdown_timeout=GOODBYE_S,
+        handle_signals=False,
+        # A thousand times as much can come out of what is compressed, also after it is refused.
+        auto_decompress=False,
     )
 
 

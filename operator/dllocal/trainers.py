@@ -19,6 +19,11 @@ from dlcore.model import Job, Node
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem
 
+LONGEST_WORD = (128 << 10) - 512
+"""In bytes: of a word of a command, and of a variable, as Linux takes them; less the variable's name."""
+MOST_BYTES = 1 << 20
+"""Of all words and what the job itself adds to its environment: half of what Linux takes with usual limits."""
+
 HONOURED = frozenset({"name", "command", "args", "env", "workingDir"})
 WITHOUT_EFFECT = frozenset({"image", "imagePullPolicy", "resources", "terminationMessagePath"})
 POD_WITHOUT_EFFECT = frozenset(
@@ -58,11 +63,61 @@ def trainer_of(
     for variable in container.get("env", ()):
         own[variable["name"]] = _filled(str(variable.get("value", "")), {**variables, **own})
     words = (*container["command"], *container.get("args", ()))
-    annotations = document.get("metadata", {}).get("annotations", {})
-    base = annotations.get(WORKING_DIRECTORY, "")
-    folder = os.path.join(base, container.get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
     everything = {**variables, **own}
-    return Trainer(tuple(_filled(word, everything) for word in words), everything, folder)
+    filled = tuple(_filled(word, everything) for word in words)
+    return Trainer(filled, everything, _folder(job, document))
+
+
+def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Problem]:
+    """
+    Say what keeps the program of a job from ever being started, whatever GPUs it gets.
+
+    ``variables`` is the environment that the job has besides what its file says.
+    """
+    container, path = _container(job), f"{_TEMPLATE}.containers[{_index(job)}]"
+    known, size = dict(variables), 0
+    for place, variable in enumerate(container.get("env", ())):
+        where, text = f"{path}.env[{place}].value", str(variable.get("value", ""))
+        known[variable["name"]] = text
+        try:
+            known[variable["name"]] = _given(text, known)
+        except ValueError as error:
+            yield Problem(where, text, str(error), "write a shorter text, without NUL characters")
+        size += len(known[variable["name"]])
+    for name in ("command", "args"):
+        for place, word in enumerate(container.get(name, ())):
+            try:
+                size += len(_given(word, known))
+            except ValueError as error:
+                remedy = "write a shorter text, without NUL characters"
+                yield Problem(f"{path}.{name}[{place}]", word, str(error), remedy)
+    if size > MOST_BYTES:
+        what = (
+            f"its words and variables have {size:,} characters, more than Linux gives to a program"
+        )
+        yield Problem(path, None, what, f"write at most {MOST_BYTES:,}, or put them into a file")
+
+
+def _given(text: str, variables: Mapping[str, str]) -> str:
+    """Fill a text in, as a program is given it; raises ValueError where none can be."""
+    filled = _filled(text, variables)
+    if "\0" in filled:
+        raise ValueError("it holds a NUL character, which no program can be given")
+    return filled
+
+
+def folder_problems(job: Job, document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say whether the folder that a program is to run in is none here."""
+    folder = _folder(job, document)
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+        path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
+        yield Problem(path, folder, f"{folder[:200]} is no folder here", "make it, or name another")
+
+
+def _folder(job: Job, document: Mapping[str, Any]) -> str:
+    annotations = document.get("metadata", {}).get("annotations") or {}
+    base = annotations.get(WORKING_DIRECTORY, "")
+    return os.path.join(base, _container(job).get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
 
 
 def visible_gpus(job: Job, node: Node, numbers: Iterable[int]) -> dict[str, str]:
@@ -126,12 +181,27 @@ def _container(job: Job) -> Mapping[str, Any]:
     return found
 
 
+class TooLong(ValueError):
+    """With its references filled in, a text is longer than Linux can give to a program."""
+
+
 def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is."""
+    """
+    Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is.
 
-    def fill(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return "$"
-        return variables.get(match[1], match[0])
-
-    return _REFERENCE.sub(fill, text)
+    A variable that names another one twice is twice as long: after thirty of these nobody has the memory.
+    """
+    parts: list[str] = []
+    length, position = 0, 0
+    for match in _REFERENCE.finditer(text):
+        filled = "$" if match[1] is None else variables.get(match[1], match[0])
+        parts += (text[position : match.start()], filled)
+        length += len(parts[-2]) + len(parts[-1])
+        if length > LONGEST_WORD:
+            break
+        position = match.end()
+    parts.append(text[position:])
+    result = "".join(parts)
+    if len(os.fsencode(result)) > LONGEST_WORD:
+        raise TooLong(f"it has more than {LONGEST_WORD:,} bytes when its $(NAME) are filled in")
+    return result

@@ -30,7 +30,7 @@ class Door:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._show_metrics)
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(application, access_log=None, auto_decompress=False)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
 

@@ -11,10 +11,11 @@ from typing import IO, Any, NamedTuple
 
 import yaml
 
-from dlcore.problems import join
+from dlcore.problems import MAX_VALUES, join
 from dlsim.errors import BadInput
 from dlsim.tables import open_text
 
+MERGE = "tag:yaml.org,2002:merge"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -72,6 +73,8 @@ def read_placed(text: IO[str], name: object) -> list[Placed]:
     """Do the same, with the lines of all their fields."""
     try:
         return list(_construct(yaml.SafeLoader(text), name))
+    except BadInput:
+        raise
     except UnicodeDecodeError as error:
         raise BadInput(name, "is not UTF-8 text", remedy="save it as UTF-8") from error
     except yaml.YAMLError as error:
@@ -80,8 +83,8 @@ def read_placed(text: IO[str], name: object) -> list[Placed]:
         problem = getattr(error, "problem", None) or str(error)
         remedy = "check the indentation and quotes there"
         raise BadInput(name, f"is not YAML ({problem})", line=line, remedy=remedy) from error
-    except (RecursionError, ValueError) as error:
-        # PyYAML lets these through: too deep a nesting, a date such as 2020-02-30.
+    except (RecursionError, ValueError, OverflowError) as error:
+        # PyYAML lets these through: too deep a nesting, a date such as 2020-02-30, a time before year 1.
         message = f"is not YAML that can be read ({error})"
         raise BadInput(name, message, remedy="write dates in quotes, and nest less") from error
 
@@ -92,6 +95,7 @@ def _construct(loader: yaml.SafeLoader, name: object) -> Iterator[Placed]:
             node = loader.get_node()
             assert node is not None  # There is one, as was just checked.
             _refuse_double_keys(node, name)
+            _refuse_growing_merges(node, name)
             yield Placed(_line(node), loader.construct_document(node), node)
     finally:
         loader.dispose()
@@ -127,6 +131,46 @@ def _refuse_double_key(node: yaml.MappingNode, name: object) -> None:
             message = f'"{key.value}" is given twice, on lines {first} and {_line(key)}'
             raise BadInput(name, message, line=_line(key), remedy="keep one of them")
         lines[key.tag, key.value] = _line(key)
+
+
+def _refuse_growing_merges(root: yaml.Node, name: object) -> None:
+    """
+    Refuse merge keys (``<<``) that make millions of fields out of nothing.
+
+    PyYAML copies the fields of each mapping that is merged, and those that it has merged itself: a few
+    lines that merge each other twice take gigabytes. How many fields that would be is counted first.
+    """
+    counts: dict[int, int] = {}
+    # Twice on the stack: before its parts, and after them.
+    stack = [(root, False)]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            counts[id(node)] = _count_fields(node, counts)
+            if counts[id(node)] > MAX_VALUES:
+                message = f"merges mappings (<<) to more than {MAX_VALUES:,} fields"
+                remedy = "write the fields out, or merge fewer"
+                raise BadInput(name, message, line=_line(node), remedy=remedy)
+        elif id(node) not in counts:
+            # One that contains itself adds nothing to itself.
+            counts[id(node)] = 0
+            stack += [(node, True), *((part, False) for part in _parts_of(node))]
+
+
+def _parts_of(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _count_fields(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Count the fields of a mapping when all is merged; of a list, those of its items."""
+    if isinstance(node, yaml.SequenceNode):
+        return sum(counts[id(each)] for each in node.value)
+    if not isinstance(node, yaml.MappingNode):
+        return 0
+    merged = sum(counts[id(value)] for key, value in node.value if key.tag == MERGE)
+    return merged + len(node.value)
 
 
 def _iter_lines(root: yaml.Node) -> Iterator[tuple[str, int]]:

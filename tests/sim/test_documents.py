@@ -1,12 +1,14 @@
 """DLJob files are played in a simulation as they are."""
 
+import io
 import math
+import time
 from pathlib import Path
 
 import pytest
 
 from dlcore.profiles import JobType
-from dlsim import workloads
+from dlsim import workloads, yamlfiles
 from dlsim.errors import BadInput
 from dlsim.workloads import Workload
 from dlwire.messages import Shape
@@ -190,3 +192,19 @@ def expect_error(folder: Path, text: str, words: str) -> BadInput:
     assert message.startswith(str(folder))
     assert caught.value.remedy
     return caught.value
+
+
+def merging(count: int) -> str:
+    """Mappings each of which merges the one before twice: a gigabyte of fields in 700 characters."""
+    lines = [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, count)]
+    return "\n".join(["a0: &a0 {x: 1}", *lines])
+
+
+def test_merge_keys_that_grow_without_end_are_refused_before_they_are_merged():
+    began = time.process_time()
+    with pytest.raises(
+        BadInput, match=r"bomb:15: merges mappings \(<<\) to more than 20,000 fields"
+    ):
+        yamlfiles.read(io.StringIO(merging(28)), "bomb")
+    assert time.process_time() - began < 5.0
+    assert yamlfiles.read(io.StringIO(merging(6)), "small")[0][1]["a5"] == {"x": 1}

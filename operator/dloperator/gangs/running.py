@@ -102,7 +102,9 @@ class Gangs:
         self.door = Door(
             settings.health, is_ready=lambda: self._complaint, metrics=self._metrics.text
         )
-        self._runner = web.AppRunner(self._answering.application(), access_log=None)
+        self._runner = web.AppRunner(
+            self._answering.application(), access_log=None, auto_decompress=False
+        )
 
     @property
     def address(self) -> tuple[str, int]:
