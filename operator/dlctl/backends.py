@@ -89,6 +89,8 @@ class LogQuery(NamedTuple):
     lines: int | None = None
     """How many of the last lines; ``None``: all."""
     follow: bool = False
+    since: float | None = None
+    """In how many seconds it was written; ``None``: at any time."""
 
 
 class LogLine(NamedTuple):

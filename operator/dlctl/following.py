@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from dlctl.backends import Away, BackendError, LogLine, NotThere
 from dllocal.folders import older_parts
+from dllocal.logtimes import Begin
 
 LOOK_S = 0.2
 ASK_S = 1.0
@@ -26,15 +28,22 @@ LONGEST_LINE = 1 << 20
 Logs = Mapping[str, Path]
 
 
-def read_lines(logs: Logs, lines: int | None) -> Iterator[LogLine]:
+Begins = Mapping[str, Begin]
+"""Where in the log of a node to begin; nothing of a node: at its beginning."""
+WHOLE: Begins = MappingProxyType({})
+
+
+def read_lines(logs: Logs, lines: int | None, begins: Begins = WHOLE) -> Iterator[LogLine]:
     """Yield the last lines of each log, one log after the other."""
     for node, path in logs.items():
-        tail = _Tail(node, path, lines)
+        tail = _Tail(node, path, lines, begins.get(node))
         yield from tail.read()
         yield from tail.rest()
 
 
-def follow(find: Callable[[], tuple[Logs, bool]], lines: int | None) -> Iterator[LogLine]:
+def follow(
+    find: Callable[[], tuple[Logs, bool]], lines: int | None, begins: Begins = WHOLE
+) -> Iterator[LogLine]:
     """
     Yield the last lines of each log and then what is added, until the job has ended.
 
@@ -46,7 +55,7 @@ def follow(find: Callable[[], tuple[Logs, bool]], lines: int | None) -> Iterator
     while True:
         for node, path in logs.items():
             if node not in tails:
-                tails[node] = _Tail(node, path, lines)
+                tails[node] = _Tail(node, path, lines, begins.get(node))
             yield from tails[node].read()
         # Of a node that comes later everything is news.
         lines = None
@@ -73,10 +82,11 @@ def _ask_again(find: Callable[[], tuple[Logs, bool]], logs: Logs) -> tuple[Logs,
 class _Tail:
     """One log with its parts, as far as it was read."""
 
-    def __init__(self, node: str, path: Path, lines: int | None) -> None:
+    def __init__(self, node: str, path: Path, lines: int | None, begin: Begin | None) -> None:
         self._node = node
         self._path = path
         self._lines = lines
+        self._from = begin
         self._file = -1
         self._identity = (0, 0)
         self._parts: set[tuple[int, int]] = set()
@@ -123,6 +133,8 @@ class _Tail:
             files = self._open_new_parts()
             if self._lines is not None:
                 _seek_tail([*files, self._file], self._lines)
+            if self._from is not None:
+                _skip_to([*files, self._file], self._from)
         yield from _iter_and_close(files)
 
     def _read_on(self) -> Iterator[bytes]:
@@ -232,3 +244,20 @@ def _seek_tail(files: Sequence[int], lines: int) -> None:
             position = start + place + 1 if left == 0 else start
         # All of it, or nothing where others after it hold enough.
         os.lseek(file, position, os.SEEK_SET)
+
+
+def _skip_to(files: Sequence[int], begin: Begin) -> None:
+    """Leave out what is before a place, but for the beginning of the line that goes on there."""
+    for parts, file in enumerate(reversed(files)):
+        if parts < begin.parts:
+            continue
+        size = os.fstat(file).st_size
+        least = _line_start(file, begin.offset) if parts == begin.parts else size
+        os.lseek(file, max(os.lseek(file, 0, os.SEEK_CUR), min(least, size)), os.SEEK_SET)
+
+
+def _line_start(file: int, offset: int) -> int:
+    start = max(0, offset - BLOCK)
+    before = os.pread(file, offset - start, start)
+    place = before.rfind(b"\n")
+    return start + place + 1 if place >= 0 or start == 0 else offset

@@ -29,6 +29,7 @@ from dlctl.jobviews import JobView, full_name
 from dlctl.messages import complain
 from dlctl.socket_client import SocketClient
 from dllocal import environments
+from dllocal.logtimes import Begin
 
 WATCH_S = 25.0
 """A question for news is asked again after so long, so that nobody waits on a dead connection."""
@@ -143,9 +144,10 @@ class LocalBackend:
         return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        begins = {} if query.since is None else self._find_begins(name, query.since)
         if not query.follow:
-            return read_lines(self._find_logs(name, query.node)[0], query.lines)
-        return follow(lambda: self._find_logs(name, query.node), query.lines)
+            return read_lines(self._find_logs(name, query.node)[0], query.lines, begins)
+        return follow(lambda: self._find_logs(name, query.node), query.lines, begins)
 
     def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
         there = self._items("jobs", self._named(name), "surroundings")
@@ -168,6 +170,11 @@ class LocalBackend:
             return _tell_not_run(command[0], place["folder"], error)
         # As a shell tells of a command that a signal has ended.
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+    def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
+        """Say where in the log of each node that begins which was written within so many seconds."""
+        answer = self._get("jobs", self._named(name), "logs", query={"since": since})
+        return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
         """Say where the output is, and whether there will be no more of it."""

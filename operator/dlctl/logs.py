@@ -6,10 +6,12 @@ import sys
 
 import click
 
-from dlctl.backends import Backend, LogLine, LogQuery
+from dlcore.launchers import PER_GPU, processes_of
+from dlctl.backends import Backend, Conflict, LogLine, LogQuery, NotThere
 from dlctl.choosing import name_argument, with_backend
 from dlctl.jobviews import JobView
 from dlctl.messages import say
+from dlctl.spans import read_span_option
 
 
 @click.command("logs")
@@ -23,22 +25,66 @@ from dlctl.messages import say
     metavar="N",
     help="Only the last N lines; without it, all.",
 )
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Only what was written on the node where this rank of the job is now.",
+)
+@click.option(
+    "--since",
+    callback=read_span_option,
+    metavar="TIME",
+    help="Only what was written in so long a time, such as 90s or 10m.",
+)
 @with_backend
-def command(backend: Backend, *, name: str, follow: bool, node: str, lines: int | None) -> None:
+def command(
+    backend: Backend,
+    *,
+    name: str,
+    follow: bool,
+    node: str,
+    lines: int | None,
+    rank: int | None,
+    since: float | None,
+) -> None:
     """
     Print the output of a job's training, over all its starts.
 
-    Of a job that was on several nodes each line begins with the node, unless one is named.
+    Of a job that was on several nodes each line begins with the node, unless one is named. The
+    processes of one node write into one log.
     """
+    if rank is not None:
+        if node:
+            raise click.UsageError("--node and --rank exclude each other; give one of them")
+        node = find_node(JobView.of(backend.get_job(name), backend.home), name, rank)
     printer = Printer(several=not node and len(backend.list_log_nodes(name)) > 1)
-    for line in backend.read_logs(name, LogQuery(node, lines, follow)):
+    for line in backend.read_logs(name, LogQuery(node, lines, follow, since)):
         printer.print(line)
         if follow:
             printer.flush()
     printer.flush()
-    if not printer.nodes and not follow:
+    if not printer.nodes and not follow and since is None:
         is_over = JobView.of(backend.get_job(name), backend.home).is_final
         say(f"{name} has written nothing{'' if is_over else ' yet; -f waits for it'}")
+
+
+def find_node(job: JobView, name: str, rank: int) -> str:
+    """Name the node on which a rank of a job is; that it shares its log with others is said."""
+    if not job.slices:
+        raise Conflict(
+            f"{name} has no GPUs now ({job.phase}), so that it has no ranks; --node chooses by node"
+        )
+    is_by_gpu = processes_of(job.spec) == PER_GPU
+    first = 0
+    for part in job.slices:
+        count = len(part.gpus) if is_by_gpu else 1
+        if rank < first + count:
+            if count > 1:
+                say(f"note: ranks {first} to {first + count - 1} on {part.node} write into one log")
+            return part.node
+        first += count
+    raise NotThere(f"{name} has no rank {rank}; it has {first} now, which are counted from 0")
 
 
 class Printer:

@@ -15,6 +15,7 @@ from dlcore.contract import Policy
 from dlcore.model import GpuRef, JobId, Snapshot
 from dllocal.events import Events
 from dllocal.folders import Folders
+from dllocal.logtimes import LogTimes
 from dllocal.registry import Registry
 
 
@@ -30,6 +31,7 @@ class Backstage:
     folders: Folders
     registry: Registry
     events: Events
+    log_times: LogTimes
     policy: Policy
     scene: Callable[[], Scene | None]
     """What the loop saw last; ``None`` before its first look."""

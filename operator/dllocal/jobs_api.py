@@ -37,6 +37,8 @@ from dllocal.submissions import (
 )
 
 LONGEST_WAIT_S = 60.0
+EVER_S = 1e12
+"""Longer ago than anything was written."""
 LOOK_S = 1.0
 """How often it is looked for whoever watches how far jobs are."""
 MOST_HISTORY = 1000
@@ -151,14 +153,24 @@ class JobsApi:
         return web.json_response({"items": items})
 
     async def name_logs(self, request: web.Request) -> web.Response:
-        """Say in which files the output of a job is."""
+        """Say in which files the output of a job is; with ``since=SECONDS`` also where that begins."""
         entry = self._find(request)
         logs = self._stage.folders.training_logs(entry.job.id)
+        at = self._clock() - read_number(request, "since", EVER_S)
         items = [
-            {"node": node, "path": str(path), "parts": [*map(str, older_parts(path))]}
+            {
+                "node": node,
+                "path": str(path),
+                "parts": [*map(str, older_parts(path))],
+                **self._begin_of(path, at),
+            }
             for node, path in logs.items()
         ]
         return web.json_response({"items": items, "ended": entry.status.is_final})
+
+    def _begin_of(self, path: Path, at: float) -> Json:
+        begin = self._stage.log_times.find(path, at)
+        return {} if begin is None else {"begin": begin._asdict()}
 
     async def tell_surroundings(self, request: web.Request) -> web.Response:
         """Say in what surroundings the processes of a job run on each of its nodes."""

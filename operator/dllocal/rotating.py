@@ -14,12 +14,15 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+
+from dllocal.logtimes import LogTimes
 
 log = logging.getLogger(__name__)
 
@@ -172,9 +175,12 @@ def _part(path: Path, number: int) -> Path:
 class Rotation:
     """Looks after the logs of one state folder, as long as it is run."""
 
-    def __init__(self, limits: LogLimits, logs: Callable[[], Iterable[Path]]) -> None:
+    def __init__(
+        self, limits: LogLimits, logs: Callable[[], Iterable[Path]], times: LogTimes
+    ) -> None:
         self._limits = limits
         self._logs = logs
+        self._times = times
         self._refused: dict[Path, str] = {}
         """Why a log could not be turned over, so that it is told once."""
 
@@ -182,11 +188,13 @@ class Rotation:
         """Do this until cancelled."""
         while True:
             await asyncio.sleep(self._limits.look_seconds)
+            self._times.forget_removed()
             for path in list(self._logs()):
+                self._times.note(path, time.time())
                 turn = await asyncio.to_thread(self._attempt, path, begin, path, self._limits)
-                if turn is not None:
-                    # Not in a thread, which might have to wait for its turn just before the cut.
-                    self._attempt(path, turn.finish)
+                # Not in a thread, which might have to wait for its turn just before the cut.
+                if turn is not None and self._attempt(path, turn.finish):
+                    self._times.note_cut(path)
 
     def _attempt(
         self, path: Path, act: Callable[P, T], *args: P.args, **named: P.kwargs

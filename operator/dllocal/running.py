@@ -36,6 +36,7 @@ from dllocal.backstage import Backstage
 from dllocal.devices import PATIENCE_S, RealGpus
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
+from dllocal.logtimes import LogTimes
 from dllocal.machine import Machine
 from dllocal.occupancy import Ours
 from dllocal.pods import AT_ONCE, POLL_SECONDS, RELEASE_SECONDS, Pods, PodTimes
@@ -105,6 +106,7 @@ class Running:
         self._lock = self.folders.lock()
         self.registry = Registry.open(self.folders.registry)
         self.events = Events()
+        self.log_times = LogTimes()
         self.metrics = Metrics()
         self._watch = Watch(self._look)
         self._watch.sockets(self.folders.sockets)
@@ -210,7 +212,7 @@ class Running:
         log.info("answers at %s", self.folders.socket)
         gpus = loop.create_task(self._watch_gpus())
         control = loop.create_task(self._control())
-        rotation = loop.create_task(Rotation(self.setup.logs, self._logs).run())
+        rotation = loop.create_task(Rotation(self.setup.logs, self._logs, self.log_times).run())
         if hears_signals:
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
@@ -297,6 +299,7 @@ class Running:
             folders=self.folders,
             registry=self.registry,
             events=self.events,
+            log_times=self.log_times,
             policy=self.setup.options.policy,
             scene=lambda: self.controller.scene,
             snapshot=self.controller.snapshot,

@@ -1,10 +1,16 @@
 """What the training of a job wrote, whole, at its end, and as it goes on."""
 
+import os
+import time
+
 import pytest
 
 from dlcore.model import CauseCode, JobId, Phase
 from dlctl import following
-from dlctl.backends import Away
+from dlctl.backends import Away, NotThere
+from dlctl.jobviews import JobView
+from dlctl.logs import find_node
+from dllocal.logtimes import Begin, LogTimes
 from dllocal.rotating import LogLimits, turn_over
 from tests.ctl.running import Live, Result, run_apart
 
@@ -64,6 +70,85 @@ def test_a_job_that_has_written_nothing_is_told_so(played):
     played.do("take", "a", CauseCode.BEHIND, phase=Phase.FAILED)
     over = run_apart("logs", "a", "--state", played.up.root)
     assert over.stderr == "a has written nothing\n"
+
+
+def test_only_what_was_written_lately_is_printed(played, logs):
+    times, path = played.up.stage.log_times, logs.folder / "n1.log"
+    now = time.time()
+    logs.write("n1", "old\nhalf")
+    times.note(path, now - 600)
+    logs.write("n1", " a line\nnew\n")
+    times.note(path, now - 60)
+    for since, wanted in (
+        ("5m", "half a line\nnew\n"),
+        ("30s", ""),
+        ("2h", "old\nhalf a line\nnew\n"),
+    ):
+        result = run_apart("logs", "a", "--since", since, "--state", played.up.root)
+        assert (result.stdout, result.stderr) == (wanted, "")
+    assert run_apart("logs", "a", "--since", "soon", "--state", played.up.root).status == 2
+
+
+def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
+    path, limits = tmp_path / "n1.log", LogLimits(largest_bytes=4096)
+    times = LogTimes()
+
+    def write(text):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def told(at):
+        begin = times.find(path, at)
+        begins = {} if begin is None else {"n1": begin}
+        lines = following.read_lines({"n1": path}, None, begins)
+        return b"".join(line.text for line in lines).decode()
+
+    texts = []
+    for number in range(3):
+        write(f"{number}a\n")
+        times.note(path, 10.0 * number)
+        write("x" * 5000 + f"\n{number}b\n")
+        assert turn_over(path, limits)
+        times.note_cut(path)
+        texts.append("x" * 5000 + f"\n{number}b\n")
+    write("end\n")
+    times.note(path, 100.0)
+    assert told(5.0) == f"{texts[0]}1a\n{texts[1]}2a\n{texts[2]}end\n"
+    assert told(15.0) == f"{texts[1]}2a\n{texts[2]}end\n"
+    assert told(25.0) == f"{texts[2]}end\n"
+    assert told(100.0) == ""
+    assert told(-1.0).startswith("0a\n")
+    path.unlink()
+    times.forget_removed()
+    assert times.find(path, 100.0) is None
+
+
+def test_a_log_that_was_never_looked_at_is_as_old_as_its_file(tmp_path):
+    path = tmp_path / "n1.log"
+    path.write_text("text\n")
+    os.utime(path, (50.0, 50.0))
+    assert LogTimes().find(path, 60.0) == Begin(0, 5)
+    assert LogTimes().find(path, 40.0) is None
+
+
+def test_a_rank_is_looked_for_where_it_is_now(played, logs):
+    none = run_apart("logs", "a", "--rank", 0, "--state", played.up.root)
+    assert (none.status, "a has no GPUs now (Submitted)" in none.stderr) == (1, True)
+    both = run_apart("logs", "a", "--rank", 0, "--node", "n1", "--state", played.up.root)
+    assert both.status == 2
+    job = {
+        "metadata": {"name": "a"},
+        "spec": {"framework": "pytorch", "template": {"spec": {"containers": []}}},
+        "status": {
+            "allocation": {
+                "nodes": [{"name": "n1", "gpuIds": [0]}, {"name": "n2", "gpuIds": [0, 1]}]
+            }
+        },
+    }
+    view = JobView.of(job)
+    assert [find_node(view, "a", rank) for rank in range(3)] == ["n1", "n2", "n2"]
+    with pytest.raises(NotThere, match="a has no rank 3; it has 3 now"):
+        find_node(view, "a", 3)
 
 
 def follow(played, *words):

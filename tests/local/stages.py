@@ -38,6 +38,7 @@ from dlcore.profiles import Costs, JobType, Profile, Speed
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
+from dllocal.logtimes import LogTimes
 from dllocal.registry import Registry
 from dllocal.serving import Server
 from dlwire.messages import Phase as SideCarPhase
@@ -87,6 +88,7 @@ class Stage:
         self.store_is_away = False
         self.has_looked = True
         self.seats: dict[JobId, dict[NodeName, Seat]] = {}
+        self.log_times = LogTimes()
         self.worths: dict[JobId, float] = {}
         self.live: dict[JobId, dict[str, Any]] = {}
         """What the loop has seen of jobs by now and has not written yet."""
@@ -97,6 +99,7 @@ class Stage:
             folders=self.folders,
             registry=self.registry,
             events=self.events,
+            log_times=self.log_times,
             policy=policies.make(policy),
             scene=self.scene,
             snapshot=self.snapshot,

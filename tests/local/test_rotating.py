@@ -10,6 +10,7 @@ import pytest
 
 from dllocal import rotating
 from dllocal.folders import older_parts
+from dllocal.logtimes import LogTimes
 from dllocal.rotating import LogLimits, Rotation, begin, turn_over
 from tests.local.ups import going, replay
 
@@ -118,7 +119,7 @@ def test_what_cannot_be_turned_over_is_told_once_and_keeps_what_it_has(path, cap
         return [path, path.with_name("gone.log")]
 
     async def rotate() -> None:
-        task = asyncio.create_task(Rotation(QUICK, logs).run())
+        task = asyncio.create_task(Rotation(QUICK, logs, LogTimes()).run())
         # However many there were already; when another look begins, the one before is over.
         wanted = len(looks) + 4
         async with asyncio.timeout(60):

@@ -6,6 +6,7 @@ one before it. While a job is followed, a connection that is cut is opened anew 
 """
 
 import asyncio
+import math
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -97,45 +98,48 @@ async def read(api: ApiServer, job: Job, query: LogQuery) -> AsyncIterator[LogLi
     logs = _logs_of(await list_pods(api, job), query.node)
     for node in dict.fromkeys(log.node for log in logs):
         own = [log for log in logs if log.node == node]
-        async for line in _read_all(api, job, own, query.lines):
+        async for line in _read_all(api, job, own, query):
             yield LogLine(node, line)
 
 
 async def _read_all(
-    api: ApiServer, job: Job, logs: Sequence[_Log], lines: int | None
+    api: ApiServer, job: Job, logs: Sequence[_Log], query: LogQuery
 ) -> AsyncIterator[bytes]:
     """Yield everything, or read backwards until there are so many lines."""
-    if lines is None:
+    if query.lines is None:
         for log in logs:
-            async for line in _read_one(api, job, log):
+            async for line in _read_one(api, job, log, query):
                 yield line
         return
     found: deque[bytes] = deque()
     for log in reversed(logs):
-        missing = lines - len(found)
-        if missing <= 0:
+        missing = query._replace(lines=query.lines - len(found))
+        if missing.lines == 0:
             break
         found.extendleft(reversed([line async for line in _read_one(api, job, log, missing)]))
     for line in found:
         yield line
 
 
-async def _read_one(
-    api: ApiServer, job: Job, log: _Log, lines: int | None = None
-) -> AsyncIterator[bytes]:
-    query = {"container": TRAINER}
+async def _read_one(api: ApiServer, job: Job, log: _Log, query: LogQuery) -> AsyncIterator[bytes]:
+    asked = {"container": TRAINER, **_since(query)}
     if log.is_former:
-        query["previous"] = "true"
-    if lines is not None:
-        query["tailLines"] = str(lines)
+        asked["previous"] = "true"
+    if query.lines is not None:
+        asked["tailLines"] = str(query.lines)
     try:
-        async for line in _iter_lines(api, job, log, query):
+        async for line in _iter_lines(api, job, log, asked):
             yield line
     except NotFound:
         return  # It was removed just now.
     except Rejected as error:
         if error.status != NOT_YET:
             raise
+
+
+def _since(query: LogQuery) -> dict[str, str]:
+    """Say from when on; the kubelet, whose clock counts, takes whole seconds from 1 on."""
+    return {} if query.since is None else {"sinceSeconds": str(max(1, math.ceil(query.since)))}
 
 
 async def _iter_lines(
@@ -162,8 +166,8 @@ async def _iter_lines(
 class _Reading:
     """How far one log was read."""
 
-    lines: int | None
-    """With how many of its last lines it begins."""
+    query: LogQuery
+    """With how many of its last lines it begins, and from when on."""
     is_former: bool = False
     until: bytes = b""
     """The time of the last line that was read."""
@@ -180,8 +184,10 @@ class _Reading:
             query["previous"] = "true"
         if self.until:
             query["sinceTime"] = self.until.decode()
-        elif self.lines is not None:
-            query["tailLines"] = str(self.lines)
+        else:
+            query |= _since(self.query)
+            if self.query.lines is not None:
+                query["tailLines"] = str(self.query.lines)
         return query
 
     def take(self, line: bytes) -> bytes | None:
@@ -290,8 +296,8 @@ class Follower:
         if key in self._readings:
             return
         # Of what comes later everything is news.
-        lines = self.query.lines if self._is_first_look else None
-        self._readings[key] = reading = _Reading(lines, log.is_former)
+        query = self.query if self._is_first_look else LogQuery()
+        self._readings[key] = reading = _Reading(query, log.is_former)
         task = asyncio.ensure_future(self._read(log, reading))
         self._tasks.add(task)
         task.add_done_callback(self._finish)

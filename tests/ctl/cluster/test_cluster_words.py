@@ -9,7 +9,7 @@ import pytest
 
 from dlcontrol.telling import event_name
 from dlctl import choosing
-from dlctl.backends import Away, BackendError, NotThere
+from dlctl.backends import Away, BackendError, LogQuery, NotThere
 from dlctl.choosing import Place, choose
 from dlctl.cluster import gpus, past, podlogs, remote, watching, wording
 from dlctl.cluster.backend import ClusterBackend
@@ -480,7 +480,7 @@ def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second(end):
 
 
 def test_a_log_is_read_on_where_it_was_cut():
-    reading = podlogs._Reading(lines=5)
+    reading = podlogs._Reading(LogQuery(lines=5))
     assert reading.begin()["tailLines"] == "5"
     lines = [b"2026-01-31T12:00:00.%09dZ line %d\n" % (n, n) for n in range(4)]
     assert [reading.take(line) for line in lines[:2]] == [b"line 0\n", b"line 1\n"]
@@ -490,8 +490,18 @@ def test_a_log_is_read_on_where_it_was_cut():
     assert [reading.take(line) for line in lines] == [None, None, b"line 2\n", b"line 3\n"]
 
 
+def test_the_kubelet_is_asked_for_what_was_written_lately_until_a_line_is_known():
+    reading = podlogs._Reading(LogQuery(since=599.2, lines=3))
+    assert reading.begin().items() >= {"sinceSeconds": "600", "tailLines": "3"}.items()
+    assert reading.take(b"2026-01-31T12:00:00.000000001Z step 1\n") == b"step 1\n"
+    again = reading.begin()
+    assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
+    assert not {"sinceSeconds", "tailLines"} & again.keys()
+    assert podlogs._Reading(LogQuery(since=0.0)).begin()["sinceSeconds"] == "1"
+
+
 def test_a_bar_that_is_drawn_over_itself_is_passed_on_piece_by_piece():
-    reading = podlogs._Reading(lines=None)
+    reading = podlogs._Reading(LogQuery())
     pieces = [b"2026-01-31T12:00:00.000000000Z 10%\r", b"20%\r", b"done\n"]
     assert [reading.take(piece) for piece in pieces] == [b"10%\r", b"20%\r", b"done\n"]
 

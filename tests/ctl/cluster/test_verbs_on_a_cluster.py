@@ -272,6 +272,11 @@ def test_the_output_of_a_training_is_read(scene, ada, steady):
     assert len(ada_logs(ada, steady, "--tail", 2)) == 2
     node = scene.stage.status(steady)["allocation"]["nodes"][0]["name"]
     assert ada_logs(ada, steady, "--node", node, "--tail", 1) != []
+    assert ada_logs(ada, steady, "--rank", 0, "--tail", 1) != []
+    far = ada("logs", steady, "--rank", 9)
+    assert (far.status, f"{steady} has no rank 9; it has " in far.stderr) == (1, True)
+    # The API server takes it; what is that old only a real kubelet knows.
+    assert len(ada_logs(ada, steady, "--since", "1h")) >= len(all_lines)
     wrong = ada("logs", steady, "--node", "nope")
     assert (wrong.status, "has no log of nope; nodes with one: gpu-" in wrong.stderr) == (1, True)
 
