@@ -52,11 +52,14 @@ class Training:
     def prepare(self, processes: int) -> None:
         """It has no spares."""
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, is_trial: bool = False) -> None:
         self._report(CheckpointDone(self._attempt))
 
     def terminate(self) -> None:
         self._report(Gone(self._attempt))
+
+    def give_up_checkpoint(self) -> None:
+        """None is under way."""
 
     def kill(self) -> None:
         self._report(Gone(self._attempt))

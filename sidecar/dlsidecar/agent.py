@@ -22,6 +22,7 @@ from dlsidecar.events import (
     ArmTimer,
     Checkpoint,
     Event,
+    GiveUpCheckpoint,
     Kill,
     Leave,
     Prepare,
@@ -34,6 +35,7 @@ from dlsidecar.machine import Limits, Machine, Reaction, react
 from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Training
 from dlsidecar.timing import Stopwatch
+from dlsidecar.trying import Trials
 from dlwire.messages import (
     MOST_PROBLEMS,
     Failure,
@@ -62,7 +64,7 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = Machine(incarnation, limits)
-        self._stopwatch = Stopwatch(now)
+        self._stopwatch, self._trials = Stopwatch(now), Trials(now)
         self._version = 1
         self._waiting: set[asyncio.Future[None]] = set()
         self._inbox: deque[Event] = deque()
@@ -109,6 +111,7 @@ class Agent:
         if reaction.machine == before and not reaction.actions:
             return
         self._stopwatch.see(reaction.machine)
+        self._trials.see(reaction.machine, self._facts.progress().iteration)
         for action in reaction.actions:
             self._carry_out(action)
         if self._machine.released:
@@ -150,7 +153,9 @@ class Agent:
         elif isinstance(action, Prepare):
             self._supervisor.prepare(action.processes)
         elif isinstance(action, Checkpoint):
-            self._supervisor.checkpoint()
+            self._supervisor.checkpoint(is_trial=action.is_trial)
+        elif isinstance(action, GiveUpCheckpoint):
+            self._supervisor.give_up_checkpoint()
         elif isinstance(action, Terminate):
             self._supervisor.terminate()
         elif isinstance(action, Kill):
@@ -195,6 +200,7 @@ class Agent:
 
     def state(self) -> State:
         machine, facts = self._machine, self._facts
+        progress = facts.progress()
         return State(
             incarnation=machine.incarnation,
             version=self._version,
@@ -207,10 +213,11 @@ class Agent:
             held_generation=0 if machine.run is None else machine.run.generation,
             leaving=machine.is_leaving,
             processes=facts.processes(),
-            progress=facts.progress(),
+            progress=progress,
             gpus=facts.gpus(),
             warmth=facts.warmth(),
             change=self._stopwatch.change,
+            trial=self._trials.describe(progress.iteration) if machine.limits.tries else None,
             failure=self._failure(),
             problems=self._problems(),
             installation=machine.installation,
@@ -276,6 +283,7 @@ def limits_of(training: Training) -> Limits:
     return Limits(
         saves=training.saving.is_possible,
         leader_saves=not training.saving.to_all,
+        tries=training.saving.goes_on,
         checkpoint_seconds=training.saving.timeout_seconds,
         grace_seconds=training.grace_seconds,
         kill_seconds=training.kill_seconds,

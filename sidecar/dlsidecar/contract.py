@@ -48,8 +48,16 @@ class Supervisor(Protocol):
         """Expect a start of so many processes, after the end of those that live."""
         ...
 
-    def checkpoint(self) -> None:
-        """Ask the job to save itself; report ``CheckpointDone`` or ``CheckpointFailed``."""
+    def checkpoint(self, *, is_trial: bool = False) -> None:
+        """
+        Ask the job to save itself; report ``CheckpointDone`` or ``CheckpointFailed``.
+
+        With ``is_trial`` the job is to go on, so that a process which ends then ends by itself.
+        """
+        ...
+
+    def give_up_checkpoint(self) -> None:
+        """Watch for the confirmation of the latest request no longer, and report nothing of it."""
         ...
 
     def terminate(self) -> None:

@@ -154,6 +154,14 @@ class Prepare:
 class Checkpoint:
     """Ask the job to save itself, and watch for its confirmation."""
 
+    is_trial: bool = False
+    """Whether the training shall go on after it."""
+
+
+@dataclass(frozen=True)
+class GiveUpCheckpoint:
+    """Watch for the confirmation no longer; the training goes on."""
+
 
 @dataclass(frozen=True)
 class Terminate:
@@ -180,4 +188,6 @@ class Leave:
     exit_status: int
 
 
-Action = Union[StartProcesses, Prepare, Checkpoint, Terminate, Kill, ArmTimer, Leave]
+Action = Union[
+    StartProcesses, Prepare, Checkpoint, GiveUpCheckpoint, Terminate, Kill, ArmTimer, Leave
+]

@@ -16,13 +16,17 @@ each step on the way down has a time limit, and after the last one comes SIGKILL
 
 Three comparisons come before the table, because they are the same in every phase. A declaration
 older than the target is refused, and so is one of the same term that says something else; only
-that a stop need not wait for a checkpoint can be said of its term later, and holds then. A repeat
-changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
+that a stop need not wait for a checkpoint, and that a run shall try its checkpoint, can be said of
+their terms later, and hold then. A repeat changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
 that is how a new leader puts its stamp on what it found.
 
 Where the first process of the whole job saves it, and that is in another container, Checkpointing
 is a wait: nobody here is asked, and nobody ends before the controller says that it is over, unless
 the ranks themselves have lost their peers or the time is up.
+
+A trial of a checkpoint changes no phase: the training is asked to save itself, and goes on. A change
+that comes meanwhile takes the request over, so that the training is asked once. What it did since the
+request may be lost then, which is no more than what it does during a checkpoint of its own.
 
 News from the processes carries the number of the attempt at starting them. What belongs to an
 earlier attempt has been overtaken and changes nothing, and neither does what the table does not
@@ -50,6 +54,7 @@ from dlsidecar.events import (
     CheckpointFailed,
     CheckpointTimedOut,
     Event,
+    GiveUpCheckpoint,
     Gone,
     GraceOver,
     Interrupted,
@@ -66,9 +71,11 @@ from dlsidecar.events import (
     Told,
 )
 from dlsidecar.moments import TOO_SLOW, UNCONFIRMED, Limits, Machine
-from dlwire.messages import Phase, Problem, Refused, Run, Saving, Stop, Target
+from dlwire.messages import Phase, Problem, Refused, Run, Saving, Stop, Target, Trial
 
 __all__ = ["TABLE", "Limits", "Machine", "Reaction", "Verb", "Word", "draw", "react"]
+
+LONGEST_WHY = 2048
 
 # --- the table ----------------------------------------------------------------------------
 
@@ -81,6 +88,7 @@ class Word(Enum):
     LEAVE = "told to leave"
     CHANGE = "told something newer"
     CHANGE_UNSAVED = "told something newer, without a checkpoint"
+    TRY = "told to try its checkpoint"
     STARTED = "all started"
     START_FAILED = "a start failed"
     RANK_ENDED = "a rank ended well"
@@ -103,6 +111,8 @@ class Verb(Enum):
 
     START = "start"
     SAVE = "checkpoint"
+    TRY = "checkpoint and go on"
+    GIVE_UP = "wait no longer"
     END = "terminate"
     KILL = "kill"
     LEAVE = "leave"
@@ -148,6 +158,10 @@ TABLE: Mapping[Phase, Mapping[Word, Row]] = MappingProxyType(
             # The others would wait for it for ever, and a checkpoint may need it.
             Word.RANK_FAILED: _END,
             Word.ALL_ENDED: _END,
+            Word.TRY: Row(Phase.RUNNING, (Verb.TRY,)),
+            Word.SAVED: Row(Phase.RUNNING),
+            Word.NOT_SAVED: Row(Phase.RUNNING),
+            Word.SAVING_TIMED_OUT: Row(Phase.RUNNING, (Verb.GIVE_UP,)),
             Word.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
             Word.CHANGE_UNSAVED: _END,
         },
@@ -221,7 +235,7 @@ def _told(machine: Machine, target: Target) -> Reaction:
         machine = replace(machine, installation=target.installation)
     known = machine.target
     if known is not None and _says_the_same(target, known):
-        return Reaction(_stamped(machine, target))
+        return _try(Reaction(_stamped(machine, target)))
     if known is not None and _is_hurried(known, target):
         # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
@@ -270,19 +284,34 @@ def _is_hurried(target: Target, known: Target) -> bool:
 
 
 def _says_the_same(one: Target, other: Target) -> bool:
-    """Whether nothing differs but who says it, why, and what is expected to come after it."""
+    """Whether nothing differs but who says it, why, what is to come after it, and what is tried."""
     other = replace(other, epoch=one.epoch, reason=one.reason)
     if isinstance(one, Stop) and isinstance(other, Stop):
         other = replace(other, coming=one.coming)
+    if isinstance(one, Run) and isinstance(other, Run):
+        other = replace(other, trial=one.trial)
     return one == other
 
 
 def _stamped(machine: Machine, target: Target) -> Machine:
-    assert machine.target is not None
-    stamped = replace(machine.target, epoch=target.epoch, installation=machine.installation)
-    if machine.run is not None and machine.run == machine.target:
-        return replace(machine, target=stamped, run=replace(machine.run, epoch=target.epoch))
+    known = machine.target
+    assert known is not None
+    stamped = replace(known, epoch=target.epoch, installation=machine.installation)
+    if isinstance(stamped, Run) and isinstance(target, Run):
+        # One that was said before the latest may come after it, and takes no trial back.
+        stamped = replace(stamped, trial=max(stamped.trial, target.trial))
+        if machine.run == known:
+            return replace(machine, target=stamped, run=stamped)
     return replace(machine, target=stamped)
+
+
+def _try(reaction: Reaction) -> Reaction:
+    """Have the training save itself and go on as well, where that is declared and not done."""
+    if not reaction.machine.has_trial_to_make:
+        return reaction
+    tried = _step(reaction.machine, Word.TRY)
+    actions, word = (*reaction.actions, *tried.actions), reaction.word or tried.word
+    return Reaction(tried.machine, actions, word=word)
 
 
 def _word_for_change(machine: Machine) -> Word:
@@ -326,7 +355,7 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     attempt = machine.attempt + 1
     started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
-    started = replace(started, culprit=None)
+    started = replace(started, culprit=None, trial=Trial())
     return started, (StartProcesses(machine.target, attempt),)
 
 
@@ -340,7 +369,20 @@ def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
         following = replace(machine, saving=Saving.NONE, saving_problem=None)
         return following, (ArmTimer(over, seconds),)
     saving = replace(machine, saving=None, saving_problem=None)
-    return saving, (Checkpoint(), ArmTimer(over, limits.checkpoint_seconds))
+    armed = ArmTimer(over, limits.checkpoint_seconds)
+    # A request that is under way is what this change needs, too.
+    return saving, (armed,) if machine.is_trying else (Checkpoint(), armed)
+
+
+def _begin_trial(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    assert isinstance(machine.target, Run)
+    over = CheckpointTimedOut(machine.attempt)
+    trying = replace(machine, trial=Trial(machine.target.trial))
+    return trying, (Checkpoint(is_trial=True), ArmTimer(over, machine.limits.checkpoint_seconds))
+
+
+def _give_up(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    return machine, (GiveUpCheckpoint(),)
 
 
 def _end(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
@@ -360,6 +402,8 @@ def _leave(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
 _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] = {
     Verb.START: _start,
     Verb.SAVE: _save,
+    Verb.TRY: _begin_trial,
+    Verb.GIVE_UP: _give_up,
     Verb.END: _end,
     Verb.KILL: _kill,
     Verb.LEAVE: _leave,
@@ -373,7 +417,7 @@ def _started(machine: Machine, _: Started) -> Reaction:
     if machine.phase is Phase.STARTING:
         # Until here it told how the work of the former attempt was saved.
         machine = replace(machine, saving=Saving.NONE)
-    return _step(machine, Word.STARTED)
+    return _try(_step(machine, Word.STARTED))
 
 
 def _start_failed(machine: Machine, event: StartFailed) -> Reaction:
@@ -392,6 +436,8 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
         # Several may end before the first end is answered: the first of them is why.
         culprit = machine.culprit or event
         machine = replace(machine, failure=_failure(culprit), culprit=culprit)
+    if was_on_its_own and machine.is_trying:
+        machine = replace(machine, trial=replace(machine.trial, ended=True))
     assert machine.run is not None
     if len(machine.ended) == machine.run.processes:
         return _step(machine, Word.ALL_ENDED)
@@ -413,19 +459,31 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     # A checkpoint that is confirmed while the grace runs is one nevertheless.
     if not machine.released and machine.saving is not Saving.NONE:
         machine = replace(machine, saving=Saving.CONFIRMED, saving_problem=None)
-    return _step(machine, Word.SAVED)
+    return _try(_step(_end_trial(machine, Saving.CONFIRMED), Word.SAVED))
 
 
 def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=event.problem)
-    return _step(machine, Word.NOT_SAVED)
+    why = event.problem.message
+    return _try(_step(_end_trial(machine, Saving.FAILED, why), Word.NOT_SAVED))
 
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
+    if machine.phase is Phase.RUNNING and not machine.is_trying:
+        return Reaction(machine)  # The trial that it was armed for is over.
     if machine.phase is Phase.CHECKPOINTING and not machine.follows:
         machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
-    return _step(machine, Word.SAVING_TIMED_OUT)
+    why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
+    machine = _end_trial(machine, Saving.TIMED_OUT, why)
+    return _try(_step(machine, Word.SAVING_TIMED_OUT))
+
+
+def _end_trial(machine: Machine, saving: Saving, why: str = "") -> Machine:
+    """Note how a trial went, if one is under way."""
+    if not machine.is_trying:
+        return machine
+    return replace(machine, trial=replace(machine.trial, saving=saving, message=why[:LONGEST_WHY]))
 
 
 def _grace_over(machine: Machine, _: GraceOver) -> Reaction:
@@ -449,6 +507,8 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
     machine = replace(machine, is_stuck=False, lingering=None)
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
+    if machine.trial.ended:
+        machine = _end_trial(machine, Saving.FAILED, UNCONFIRMED.message)
     return _step(machine, _word_for_gone(machine))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlsidecar.events import RankEnded
-from dlwire.messages import Phase, Problem, Run, Saving, Stop, Target, Term
+from dlwire.messages import Phase, Problem, Run, Saving, Stop, Target, Term, Trial
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Limits:
     """Whether it can be asked to save itself."""
     leader_saves: bool = False
     """Whether the first process of the whole job saves it, and not some in each container."""
+    tries: bool = False
+    """Whether it can be asked to save itself and to go on."""
     checkpoint_seconds: float = 60.0
     grace_seconds: float = 10.0
     kill_seconds: float = 5.0
@@ -52,6 +54,8 @@ class Machine:
     saving: Saving | None = Saving.NONE
     """How the latest checkpoint went; None while it is under way."""
     saving_problem: Problem | None = None
+    trial: Trial = Trial()
+    """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
     is_stuck: bool = False
     """Whether SIGKILL was sent long ago, and there is still no proof."""
     lingering: Problem | None = None
@@ -75,6 +79,20 @@ class Machine:
     def follows(self) -> bool:
         """Whether the job is saved by a process of another container."""
         return self.limits.leader_saves and self.run is not None and self.run.rank_offset > 0
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a trial of a checkpoint is under way."""
+        return self.trial.number > 0 and self.trial.saving is Saving.NONE
+
+    @property
+    def has_trial_to_make(self) -> bool:
+        """Whether the training, which runs as declared, shall save itself once more and go on."""
+        if self.phase is not Phase.RUNNING or not self.limits.tries or self.follows:
+            return False
+        if not isinstance(self.target, Run) or self.target != self.run or self.is_leaving:
+            return False
+        return self.target.trial > self.trial.number and not self.is_trying and not self.ended
 
     @property
     def term(self) -> Term:

@@ -60,6 +60,10 @@ MARKER = ".dljob-complete"
 """The file that a training writes last, unless its job names another."""
 
 
+ENDING_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGKILL"})
+"""Signals that ask a program to end, by convention also one that saves itself on them."""
+
+
 @dataclass(frozen=True)
 class Saving:
     """How the job saves itself before it is stopped; at most one of the first three is set."""
@@ -89,6 +93,12 @@ class Saving:
     @property
     def is_possible(self) -> bool:
         return bool(self.signal or self.command or self.http)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the training is expected to go on after it has saved itself."""
+        ends = self.confirm is Confirmation.EXIT and not self.command
+        return self.is_possible and not ends and self.signal not in ENDING_SIGNALS
 
 
 @dataclass(frozen=True)

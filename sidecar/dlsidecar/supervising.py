@@ -90,6 +90,10 @@ class Processes:
         self._started_at = 0.0
         self._trainers: list[Trainer] = []
         self._request: checkpoints.Request | None = None
+        self._given_up: checkpoints.Request | None = None
+        """Whose outcome, that may be on its way, is of no interest any more."""
+        self._is_trial = False
+        """Whether the latest request was made although nothing shall end."""
         self._release = Release({})
         self._empty_since: float | None = None
         self._lingering: frozenset[str] = frozenset()
@@ -290,7 +294,7 @@ class Processes:
             self._look_soon()
             return
         trainer.ended = ended
-        if not self._is_terminating and self._request is None:
+        if self._ends_by_itself:
             self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
         self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal, time.time()))
@@ -301,13 +305,18 @@ class Processes:
                 self._terminate_rest()
             self._look_soon()
 
+    @property
+    def _ends_by_itself(self) -> bool:
+        """Whether nobody has asked for an end: neither by a signal nor for the checkpoint before it."""
+        return not self._is_terminating and (self._request is None or self._is_trial)
+
     def _see_failure(self, ended: Ended) -> None:
         """
         Note that a start failed by itself, if this is the first end that says so.
 
         One that fails early may have failed to read its checkpoint.
         """
-        is_own = not self._is_terminating and self._request is None and ended.code != 0
+        is_own = self._ends_by_itself and ended.code != 0
         if is_own:
             self.on_failure()
         is_first = sum(one.ended is not None for one in self._trainers) == 1
@@ -328,23 +337,27 @@ class Processes:
     def prepare(self, processes: int) -> None:
         self._nursery.prepare(processes)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, is_trial: bool = False) -> None:
+        self._is_trial = is_trial
         if not self._must_report_gone:
             # That nobody is left has just been told, and is the last word of an attempt.
             return
         attempt = self._attempt
-        self._cancel_request()
+        self.give_up_checkpoint()
 
         def tell(fault: str) -> None:
-            if attempt != self._attempt:
+            if attempt != self._attempt or request is self._given_up:
                 return
+            if self._request is request:
+                # A later end is not taken for the answer to this.
+                self._request = None
             if not fault:
                 self._report(CheckpointDone(attempt))
             else:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
         first = self._trainers[0] if self._trainers else None
-        self._request = checkpoints.Request(
+        request = self._request = checkpoints.Request(
             self._training.saving,
             self._trainers,
             environment=self._environment if first is None else self._environment_of(first),
@@ -354,6 +367,10 @@ class Processes:
             is_output_read=self.is_output_read,
             tell=tell,
         )
+
+    def give_up_checkpoint(self) -> None:
+        self._given_up = self._request
+        self._cancel_request()
 
     def hear_confirmation(self) -> None:
         """A line of the log matched the expression that confirms a checkpoint."""

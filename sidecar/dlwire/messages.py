@@ -135,6 +135,9 @@ class Run:
     """The global batch size; 0 leaves the job its own."""
     learning_rate_factor: float = field(default=1.0, metadata=wire(Number(0.0, 1e6, above=True)))
     """By what the job shall multiply its own learning rate."""
+    trial: int = field(default=0, metadata=wire(Whole()))
+    """Which trial of its checkpoint the training shall have made in this start; 0 for none. A higher
+    number may be said later in the same term, because no process is started or ended for it."""
     reason: str = field(default="", metadata=wire(Text()))
     """Why, in words for people; it goes into the log."""
     installation: str = field(default="", compare=False, metadata=wire(_INSTALLATION))
@@ -375,6 +378,26 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A checkpoint that was asked for only to see that it works, while the training goes on."""
+
+    number: int = field(default=0, metadata=wire(Whole()))
+    """Which one, as the run named it; 0 if none was asked for in this start."""
+    saving: Saving = field(default=Saving.NONE, metadata=wire(OneOf(Saving)))
+    """How it went; ``none`` while it is under way."""
+    iteration: int = field(default=0, metadata=wire(Whole()))
+    """Which iteration was reported last when it was asked for, so that it holds at least that."""
+    seconds: float = field(default=0.0, metadata=wire(Number()))
+    """From the request to the outcome; 0 while it is under way."""
+    went_on: bool = field(default=False, metadata=wire(Flag()))
+    """Whether the training has reported a later iteration since the outcome."""
+    ended: bool = field(default=False, metadata=wire(Flag()))
+    """Whether a process ended during the trial, or right after it and before it went on."""
+    message: str = field(default="", metadata=wire(Text(2048)))
+    """Why it was not confirmed."""
+
+
+@dataclass(frozen=True)
 class State:
     """Everything a SideCar knows about this start of its container."""
 
@@ -404,6 +427,8 @@ class State:
     gpus: tuple[Gpu, ...] = field(default=(), metadata=wire(Each(Nested(Gpu), MOST_GPUS)))
     warmth: Warmth = field(default=Warmth(), metadata=wire(Nested(Warmth)))
     change: Change | None = field(default=None, metadata=wire(Maybe(Nested(Change))))
+    trial: Trial | None = field(default=None, metadata=wire(Maybe(Nested(Trial))))
+    """The latest trial of a checkpoint; absent where the training cannot save itself and go on."""
     failure: Failure | None = field(default=None, metadata=wire(Maybe(Nested(Failure))))
     """Absent while the latest start goes on, and where it ended well or was ended from outside."""
     problems: tuple[Problem, ...] = field(
@@ -491,6 +516,7 @@ MESSAGES = (
     Gpu,
     Warmth,
     Change,
+    Trial,
     State,
     Refusal,
 )

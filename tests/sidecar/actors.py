@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from dlsidecar.machine import Word
-from dlwire.messages import Phase, State, Target, Term
+from dlwire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
 from tests.sidecar.drivers import read_proc, wait_until
 from tests.sidecar.matrices import Pair, read_pairs
@@ -92,6 +92,12 @@ class Actors(Container):
         generation = self.run_and_wait(processes)
         self.run()
         self.wait_told(f"asked {generation}.0")
+
+    def try_checkpoint(self) -> None:
+        """Declare that the training saves itself once more and goes on."""
+        known = self.accepted
+        assert isinstance(known, Run)
+        assert self.declare(replace(known, trial=known.trial + 1)) == 200
 
     # --- what is heard ----------------------------------------------------------------------
 

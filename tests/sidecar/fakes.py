@@ -24,8 +24,11 @@ class FakeSupervisor:
     def prepare(self, processes: int) -> None:
         self.prepared.append(processes)
 
-    def checkpoint(self) -> None:
-        self.demanded.append("checkpoint")
+    def checkpoint(self, *, is_trial: bool = False) -> None:
+        self.demanded.append("checkpoint and go on" if is_trial else "checkpoint")
+
+    def give_up_checkpoint(self) -> None:
+        self.demanded.append("wait no longer")
 
     def terminate(self) -> None:
         self.demanded.append("terminate")
@@ -82,8 +85,8 @@ class FakeFacts:
 class Container:
     """An agent with nothing real below it; to be made on a running loop."""
 
-    def __init__(self, *, saves: bool = True) -> None:
+    def __init__(self, *, saves: bool = True, tries: bool = False) -> None:
         self.supervisor = FakeSupervisor()
         self.facts = FakeFacts()
-        self.agent = Agent(incarnation=INCARNATION, limits=Limits(saves=saves))
+        self.agent = Agent(incarnation=INCARNATION, limits=Limits(saves=saves, tries=tries))
         self.agent.begin(self.supervisor, self.facts)

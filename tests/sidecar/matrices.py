@@ -77,7 +77,10 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
     "something lives: whatever is declared is a change, and that has to end first": _pairs(
         _LIVELY, {Word.RUN, Word.STOP, Word.LEAVE}
     ),
-    "nobody was asked to save itself": _pairs({Phase.STARTING, Phase.RUNNING}, _SAVINGS),
+    "nobody was asked to save itself": _pairs({Phase.STARTING}, _SAVINGS),
+    "only a training that runs as declared tries its checkpoint": _pairs(
+        frozenset(Phase) - {Phase.RUNNING}, {Word.TRY}
+    ),
     "nobody was told to end": _pairs(_LIVELY - {Phase.STOPPING}, _DELAYS),
     "the proof comes after the last end, and that leads to Stopping": _pairs(
         _LIVELY - {Phase.STOPPING}, _PROOFS

@@ -60,7 +60,7 @@ class Job:
             *FRAMEWORK,
             "--checkpoint-signal=SIGUSR1",
             "--checkpoint-confirm=file",
-            f"--checkpoint-path={self.path}",
+            f"--checkpoint-path={said.get('watched', self.path)}",
             f"--checkpoint-complete={said.get('complete', COMPLETE.get(shape, 'auto'))}",
             f"--checkpoint-seconds={said.get('seconds', '60')}",
             r"--progress-log=step (?P<iteration>\d+)",

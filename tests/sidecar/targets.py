@@ -8,7 +8,13 @@ INCARNATION = "first-start"
 
 
 def run(
-    generation: int, *, epoch: int = 1, gpus: int = 2, processes: int = 2, batch_size: int = 0
+    generation: int,
+    *,
+    epoch: int = 1,
+    gpus: int = 2,
+    processes: int = 2,
+    batch_size: int = 0,
+    trial: int = 0,
 ) -> Run:
     """Declare that this container is the whole job."""
     return Run(
@@ -21,6 +27,7 @@ def run(
         peers=(Peer("localhost", processes),),
         rendezvous_port=20000 + generation,
         batch_size=batch_size,
+        trial=trial,
     )
 
 

@@ -40,10 +40,11 @@ class Interleavings(RuleBasedStateMachine):
 
     saves = True
     follows = False
+    tries = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(saves=self.saves, follows=self.follows)
+        self.world = World(saves=self.saves, follows=self.follows, tries=self.tries)
         self.world.heard = SEEN
 
     @initialize(beginning=st.sampled_from(BEGINNINGS))
@@ -80,6 +81,11 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def the_stop_is_hurried(self):
         self.world.the_stop_is_hurried()
+
+    @precondition(lambda self: self.world.accepted and self.world.may_try)
+    @rule()
+    def a_trial_is_declared(self):
+        self.world.a_trial_is_declared()
 
     @precondition(lambda self: self.world.accepted)
     @rule(how=st.sampled_from(NOTHING_NEW))
@@ -179,6 +185,7 @@ class Interleavings(RuleBasedStateMachine):
 
 class InterleavingsWithoutSaving(Interleavings):
     saves = False
+    tries = False
 
 
 class InterleavingsOfAFollower(Interleavings):
@@ -224,12 +231,16 @@ def test_the_laws_hold_over_two_thousand_interleavings(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("saves", "follows"), [(True, False), (False, False), (True, True)])
-def test_the_laws_hold_on_every_way_there_is(saves, follows):
-    heard = set(explore(saves=saves, follows=follows).heard)
-    # What can come is what has no reason not to, and only a job that saves itself shows it all.
+@pytest.mark.parametrize(
+    ("saves", "follows", "tries"),
+    [(True, False, True), (False, False, False), (True, True, True)],
+)
+def test_the_laws_hold_on_every_way_there_is(saves, follows, tries):
+    heard = set(explore(saves=saves, follows=follows, tries=tries).heard)
+    # What can come is what has no reason not to, and only a job that saves itself and goes on
+    # shows it all.
     assert heard <= POSSIBLE
-    assert not saves or follows or heard == POSSIBLE
+    assert not tries or follows or heard == POSSIBLE
 
 
 def test_what_cannot_come_has_one_reason():

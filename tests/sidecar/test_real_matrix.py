@@ -154,6 +154,30 @@ def it_saves_itself_too_slowly(stage: Stage) -> None:
         container.wait_heard(Phase.CHECKPOINTING, Word.SAVING_TIMED_OUT)
 
 
+def it_tries_its_checkpoint_and_goes_on(stage: Stage) -> None:
+    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
+        generation = container.run_and_wait()
+        container.try_checkpoint()
+        container.wait_told(f"asked {generation}.0")
+        container.order(0, "say saved")
+        container.wait_heard(Phase.RUNNING, Word.SAVED)
+        assert container.sidecar.state().phase is Phase.RUNNING
+
+
+def it_tries_a_checkpoint_that_it_does_not_know(stage: Stage) -> None:
+    with stage.container(Manner((), SAVING)) as container:
+        container.run_and_wait()
+        container.try_checkpoint()
+        container.wait_heard(Phase.RUNNING, Word.NOT_SAVED)
+
+
+def it_tries_a_checkpoint_that_is_too_slow(stage: Stage) -> None:
+    with stage.container(Manner(("hang",), SAVING_SOON)) as container:
+        container.run_and_wait()
+        container.try_checkpoint()
+        container.wait_heard(Phase.RUNNING, Word.SAVING_TIMED_OUT)
+
+
 # --- while it is stopped ------------------------------------------------------------------------
 
 
@@ -323,6 +347,9 @@ SCENES = (
     its_end_is_its_checkpoint,
     it_does_not_know_how_to_save_itself,
     it_saves_itself_too_slowly,
+    it_tries_its_checkpoint_and_goes_on,
+    it_tries_a_checkpoint_that_it_does_not_know,
+    it_tries_a_checkpoint_that_is_too_slow,
 )
 """The longest first."""
 
@@ -331,7 +358,7 @@ def test_all_that_can_happen_happens_with_real_processes(tmp_path, token, capsys
     stage = Stage(tmp_path, token)
     with watched(token), ThreadPoolExecutor(AT_ONCE) as pool:
         scenes = [pool.submit(scene, stage) for scene in SCENES]
-        explored = explore(saves=True).heard
+        explored = explore(saves=True, tries=True).heard
         for scene in scenes:
             scene.result()
     with capsys.disabled():

@@ -23,6 +23,7 @@ from dlsidecar.events import (
     CheckpointFailed,
     CheckpointTimedOut,
     Event,
+    GiveUpCheckpoint,
     Gone,
     GraceOver,
     Interrupted,
@@ -62,9 +63,10 @@ Move = Callable[["World"], object]
 class World:
     """One SideCar's surroundings, and the laws it must keep whatever they do."""
 
-    def __init__(self, *, saves: bool = True, follows: bool = False) -> None:
+    def __init__(self, *, saves: bool = True, follows: bool = False, tries: bool = False) -> None:
         """``follows``: the job is saved by its leader, and that is in another container."""
-        self.machine = Machine(INCARNATION, Limits(saves=saves, leader_saves=follows))
+        limits = Limits(saves=saves, leader_saves=follows, tries=tries)
+        self.machine = Machine(INCARNATION, limits)
         self.accepted: tuple[Target, ...] = ()
         self.left: tuple[int, ...] = ()
         self.heard: Counter[Pair] = Counter()
@@ -138,7 +140,7 @@ class World:
             self.news_arrives()
         elif self.waiting and not self.is_terminating:
             self.a_rank_runs(min(self.waiting))
-        elif self.timer is not None and phase is Phase.CHECKPOINTING:
+        elif self.timer is not None and (phase is Phase.CHECKPOINTING or self.machine.is_trying):
             self.time_passes()
         elif phase is Phase.STOPPING and self.is_alive:
             self.all_are_killed()
@@ -168,9 +170,14 @@ class World:
             self.begin(action)
         elif isinstance(action, Prepare):
             assert action.processes > 0
+        elif isinstance(action, GiveUpCheckpoint):
+            self.is_saving = False
+            answers = (CheckpointDone, CheckpointFailed)
+            self.news = tuple(event for event in self.news if not isinstance(event, answers))
         elif isinstance(action, Checkpoint):
             assert self.machine.limits.saves
             assert not self.machine.follows
+            assert not self.is_saving, "asked twice at once"
             # What is asked of those who are gone is answered by their end.
             self.is_saving = not self.is_gone_told
         elif isinstance(action, ArmTimer):
@@ -237,6 +244,27 @@ class World:
         self.accepted = (*self.accepted, hurried)
         assert self.machine.phase is not Phase.CHECKPOINTING
         self.nothing_new_is_declared(lambda _: known)
+
+    @property
+    def may_try(self) -> bool:
+        """Whether another trial may be declared; more than one ahead is no different."""
+        return self.machine.limits.tries and isinstance(self.accepted[-1], Run) and not self.owes
+
+    @property
+    def owes(self) -> bool:
+        """Whether a trial is declared that was not begun."""
+        target, machine = self.machine.target, self.machine
+        begun = machine.trial.number if target == machine.run else 0
+        return isinstance(target, Run) and target.trial > begun
+
+    def a_trial_is_declared(self) -> None:
+        """Say of the same run that its checkpoint shall be tried; the former word comes late."""
+        known = self.accepted[-1]
+        assert isinstance(known, Run)
+        trying = replace(known, trial=known.trial + 1)
+        if self.happen(Told(trying)) is None:
+            self.accepted = (*self.accepted, trying)
+            self.nothing_new_is_declared(lambda _: known)
 
     def nothing_new_is_declared(self, how: Callable[[World], Target]) -> None:
         """Say what must change nothing: the same again, something old, a contradiction."""
@@ -343,6 +371,8 @@ class World:
             yield from ONCE_DECLARED
             if self.may_hurry:
                 yield World.the_stop_is_hurried
+            if self.may_try:
+                yield World.a_trial_is_declared
         if self.news:
             yield World.news_arrives
         if self.timer is not None:
@@ -377,7 +407,7 @@ class World:
         is_own = target == machine.run
         wants: Hashable = isinstance(target, Stop) and (target.checkpoint, target.leave)
         if isinstance(target, Run):
-            wants = target.processes
+            wants = target.processes, self.owes
         if machine.is_interrupted or machine.has_left:
             # Nothing else is accepted any more.
             wants = isinstance(target, Stop) and not target.checkpoint
@@ -390,7 +420,7 @@ class World:
             machine.run and machine.run.processes,
             frozenset(end.rank for end in machine.ended),
             tuple(_essence_of(event) for event in self.news),
-            type(self.timer),
+            (type(self.timer), machine.is_trying),
             (self.waiting, self.running),
             (self.is_start_told, self.is_gone_told, self.is_terminating, self.is_saving),
         )
@@ -428,9 +458,9 @@ class Exploration:
     """How often each event came in each phase."""
 
 
-def explore(*, saves: bool, follows: bool = False) -> Exploration:
+def explore(*, saves: bool, follows: bool = False, tries: bool = False) -> Exploration:
     """Go every way from the beginning, and hold the laws at every step."""
-    start = World(saves=saves, follows=follows)
+    start = World(saves=saves, follows=follows, tries=tries)
     known = {start.essence()}
     waiting = deque([start])
     while waiting:

@@ -1,0 +1,264 @@
+"""A checkpoint is tried while the training goes on, and what that showed is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlsidecar.agent import limits_of
+from dlsidecar.events import (
+    ArmTimer,
+    Checkpoint,
+    CheckpointDone,
+    CheckpointFailed,
+    CheckpointTimedOut,
+    GiveUpCheckpoint,
+    Gone,
+    RankEnded,
+    Started,
+    Terminate,
+    Told,
+)
+from dlsidecar.machine import Limits, Machine, Reaction, react
+from dlsidecar.settings import Confirmation, Saving, Training
+from dlwire.messages import Phase, Post, Problem, Refused, Trial
+from dlwire.messages import Saving as Saved
+from tests.sidecar.clients import live_through
+from tests.sidecar.fakes import Container
+from tests.sidecar.reshapes import Job
+from tests.sidecar.targets import INCARNATION, as_follower, run, stop
+
+LIMITS = Limits(saves=True, tries=True, checkpoint_seconds=7.0)
+READY = Machine(INCARNATION, LIMITS)
+PROBLEM = Problem("CheckpointFailed", "no training process runs")
+
+
+def follow(*events, machine=READY) -> Reaction:
+    """Return the reaction to the last of these events."""
+    reaction = Reaction(machine)
+    for event in events:
+        reaction = react(reaction.machine, event)
+    return reaction
+
+
+RUNNING = (Told(run(1)), Started(1))
+TRYING = (*RUNNING, Told(run(1, trial=1)))
+
+
+def test_the_training_is_asked_and_goes_on():
+    asked = follow(*TRYING)
+    assert asked.actions == (Checkpoint(is_trial=True), ArmTimer(CheckpointTimedOut(1), 7.0))
+    assert (asked.machine.phase, asked.machine.trial) == (Phase.RUNNING, Trial(1))
+    done = react(asked.machine, CheckpointDone(1))
+    assert done.actions == ()
+    assert done.machine.trial == Trial(1, Saved.CONFIRMED)
+    assert done.machine.run == done.machine.target == run(1, trial=1)
+
+
+def test_a_repeat_asks_nothing_and_an_earlier_word_takes_nothing_back():
+    machine = follow(*TRYING).machine
+    for late in (run(1, trial=1), run(1), run(1, trial=1, epoch=2)):
+        reaction = react(machine, Told(late))
+        assert reaction.actions == ()
+        assert reaction.machine.target == replace(late, trial=1)
+
+
+def test_a_higher_number_asks_once_more_when_the_former_trial_is_over():
+    machine = follow(*TRYING, Told(run(1, trial=2))).machine
+    assert machine.trial.number == 1
+    again = react(machine, CheckpointDone(1))
+    assert again.actions[0] == Checkpoint(is_trial=True)
+    assert again.machine.trial == Trial(2)
+
+
+def test_a_start_that_is_declared_with_a_trial_makes_it_when_all_run():
+    assert follow(Told(run(1, trial=3)), Started(1)).machine.trial == Trial(3)
+
+
+@pytest.mark.parametrize(
+    ("event", "saving", "why"),
+    [
+        (CheckpointFailed(1, PROBLEM), Saved.FAILED, PROBLEM.message),
+        (CheckpointTimedOut(1), Saved.TIMED_OUT, "it was not confirmed in 7 s"),
+    ],
+)
+def test_why_it_was_not_confirmed_is_told_and_the_training_goes_on(event, saving, why):
+    reaction = follow(*TRYING, event)
+    assert reaction.machine.phase is Phase.RUNNING
+    assert reaction.machine.trial == Trial(1, saving, message=why)
+    assert reaction.machine.problems == ()
+    is_over = isinstance(event, CheckpointTimedOut)
+    assert reaction.actions == ((GiveUpCheckpoint(),) if is_over else ())
+
+
+def test_the_timer_of_a_trial_that_is_over_means_nothing():
+    assert follow(*TRYING, CheckpointDone(1), CheckpointTimedOut(1)).word is None
+
+
+@pytest.mark.parametrize("target", [run(2), stop(2)])
+def test_a_change_takes_a_trial_over_and_asks_nobody_twice(target):
+    taken = follow(*TRYING, Told(target))
+    assert taken.machine.phase is Phase.CHECKPOINTING
+    assert Checkpoint not in map(type, taken.actions)
+    assert ArmTimer(CheckpointTimedOut(1), 7.0) in taken.actions
+    saved = react(taken.machine, CheckpointDone(1))
+    assert saved.machine.saving is Saved.CONFIRMED
+    assert saved.machine.trial.saving is Saved.CONFIRMED
+    assert saved.actions[0] == Terminate()
+    # What comes next has made no trial.
+    assert react(saved.machine, Gone(1)).machine.trial.number == (0 if target == run(2) else 1)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_training_that_ends_by_its_trial_is_told(code):
+    ended = follow(*TRYING, RankEnded(1, 0, code), RankEnded(1, 1, code))
+    assert ended.machine.phase is Phase.STOPPING
+    gone = react(ended.machine, Gone(1)).machine
+    assert (gone.trial.saving, gone.trial.ended) == (Saved.FAILED, True)
+    confirmed = follow(*TRYING, RankEnded(1, 0, code), CheckpointDone(1)).machine
+    assert (confirmed.trial.saving, confirmed.trial.ended) == (Saved.CONFIRMED, True)
+
+
+@pytest.mark.parametrize(
+    ("limits", "target"),
+    [
+        pytest.param(Limits(saves=True), run(1), id="it ends when it saves itself"),
+        pytest.param(replace(LIMITS, leader_saves=True), as_follower(run(1)), id="a follower"),
+    ],
+)
+def test_where_nobody_can_be_asked_nothing_is_tried(limits, target):
+    trying = replace(target, trial=1)
+    events = (Told(target), Started(1), Told(trying))
+    reaction = follow(*events, machine=Machine(INCARNATION, limits))
+    assert (reaction.actions, reaction.machine.trial) == ((), Trial())
+    assert reaction.machine.target == trying
+
+
+def test_a_trial_and_another_content_is_a_contradiction():
+    assert follow(*RUNNING, Told(run(1, trial=1, batch_size=9))).refused is Refused.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("saving", "goes_on"),
+    [
+        (Saving(), False),
+        (Saving(signal="SIGUSR1"), False),
+        (Saving(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
+        (Saving(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
+        (Saving(http="1/save", confirm=Confirmation.LOG), True),
+        (Saving(command=("save",)), True),
+    ],
+)
+def test_who_saves_itself_by_ending_is_not_tried(saving, goes_on):
+    assert limits_of(Training(command=("true",), saving=saving)).tries is goes_on
+
+
+# --- what the agent tells of it -------------------------------------------------------------
+
+
+def tell(story):
+    """Play a trial with an agent; ``story`` tells what comes after the request."""
+
+    async def play():
+        container = Container(tries=True)
+        agent, below = container.agent, container.supervisor
+        agent.declare(run(1))
+        agent.happen(below.started())
+        agent.post(Post(iteration=40))
+        assert agent.state().trial == Trial()
+        agent.declare(run(1, trial=1))
+        assert below.demanded == ["start 1", "checkpoint and go on"]
+        story(agent, below)
+        return agent.state().trial
+
+    return live_through(play())
+
+
+def test_how_far_the_training_was_and_that_it_went_on_is_told():
+    def story(agent, below):
+        agent.post(Post(iteration=44))
+        agent.happen(below.saved())
+        told = agent.state().trial
+        assert (told.saving, told.iteration, told.went_on) == (Saved.CONFIRMED, 40, False)
+        agent.post(Post(iteration=45))
+
+    told = tell(story)
+    assert (told.iteration, told.went_on, told.ended) == (40, True, False)
+
+
+def test_a_training_that_saves_itself_and_then_ends_is_known_by_it():
+    def story(agent, below):
+        agent.happen(below.saved())
+        agent.happen(below.ended(0))
+        agent.happen(below.ended(1))
+
+    assert tell(story).ended
+
+
+def test_a_training_that_went_on_and_ends_later_has_not_ended_by_its_trial():
+    def story(agent, below):
+        agent.happen(below.saved())
+        agent.post(Post(iteration=41))
+        agent.happen(below.ended(0))
+
+    assert not tell(story).ended
+
+
+def test_a_training_that_is_stopped_after_its_trial_has_not_ended_by_it():
+    def story(agent, below):
+        agent.happen(below.saved())
+        agent.declare(stop(2))
+        agent.happen(below.ended(0))
+        agent.happen(below.ended(1))
+
+    assert not tell(story).ended
+
+
+# --- real trainings -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path, token):
+    jobs = []
+
+    def begin(**said):
+        jobs.append(Job(tmp_path, token, "several", gap=0.05, **said))
+        return jobs[-1]
+
+    yield begin
+    for one in jobs:
+        one.sidecar.close()
+
+
+def try_once(training) -> Trial:
+    """Let it take a step, try its checkpoint, and return what came of it once it went on."""
+    state = training.change()
+    target = state.target
+    assert training.sidecar.declare(replace(target, trial=1)).status == 200
+    state = training.sidecar.wait_for(
+        lambda state: state.trial.saving is not Saved.NONE and state.trial.went_on
+    )
+    assert (state.phase, state.held_generation) == (Phase.RUNNING, 1)
+    assert training.read("trains") == ["1"], "it was started once"
+    return state.trial
+
+
+@pytest.mark.processes
+def test_a_checkpoint_that_works_is_confirmed_while_the_training_goes_on(job):
+    training = job()
+    trial = try_once(training)
+    assert (trial.number, trial.saving, trial.ended) == (1, Saved.CONFIRMED, False)
+    saved = list(training.path.glob("step-*"))
+    assert len(saved) == 1
+    # The change that comes then asks anew, so that nothing done since is lost.
+    training.reshape()
+    assert len(list(training.path.glob("step-*"))) == 2
+
+
+@pytest.mark.processes
+def test_a_checkpoint_under_another_path_is_not_confirmed_and_nothing_stops(job, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    training = job(watched=str(elsewhere), seconds="2")
+    trial = try_once(training)
+    assert (trial.saving, trial.message) == (Saved.TIMED_OUT, "it was not confirmed in 2 s")
+    assert list(training.path.glob("step-*"))
