@@ -52,7 +52,7 @@ class Training:
     def prepare(self, processes: int) -> None:
         """It has no spares."""
 
-    def checkpoint(self, *, is_trial: bool = False) -> None:
+    def checkpoint(self, *, is_trial: bool = False) -> None:  # noqa: ARG002 - all go on here
         self._report(CheckpointDone(self._attempt))
 
     def terminate(self) -> None:

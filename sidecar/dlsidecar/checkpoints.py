@@ -1,7 +1,7 @@
 """
 Asking the job to save itself, and seeing that it has.
 
-A :class:`Request` is made when the job must stop, and lives until it has told its one outcome or
+A :class:`Request` is made when the job must stop, or shall try its checkpoint, and lives until it has told its one outcome or
 is cancelled. How long to wait is decided by the machine, not here.
 
 A confirmation by file is :mod:`dlsidecar.confirming`'s; by a line, an end or a command is seen here.
@@ -68,7 +68,12 @@ class Request:
         watch: Watch,
         is_output_read: Callable[[], bool],
         tell: Callable[[str], None],
+        is_trial: bool = False,
     ) -> None:
+        self.is_trial = is_trial
+        """Whether the training shall go on after it."""
+        self.is_given_up = False
+        """Whether its outcome, which may be told already and not yet heard, is of no interest."""
         self._saving = saving
         self._asked = [one for one in ranks if one.ended is None]
         if not saving.to_all:

@@ -90,10 +90,6 @@ class Processes:
         self._started_at = 0.0
         self._trainers: list[Trainer] = []
         self._request: checkpoints.Request | None = None
-        self._given_up: checkpoints.Request | None = None
-        """Whose outcome, that may be on its way, is of no interest any more."""
-        self._is_trial = False
-        """Whether the latest request was made although nothing shall end."""
         self._release = Release({})
         self._empty_since: float | None = None
         self._lingering: frozenset[str] = frozenset()
@@ -308,7 +304,7 @@ class Processes:
     @property
     def _ends_by_itself(self) -> bool:
         """Whether nobody has asked for an end: neither by a signal nor for the checkpoint before it."""
-        return not self._is_terminating and (self._request is None or self._is_trial)
+        return not self._is_terminating and (self._request is None or self._request.is_trial)
 
     def _see_failure(self, ended: Ended) -> None:
         """
@@ -338,7 +334,6 @@ class Processes:
         self._nursery.prepare(processes)
 
     def checkpoint(self, *, is_trial: bool = False) -> None:
-        self._is_trial = is_trial
         if not self._must_report_gone:
             # That nobody is left has just been told, and is the last word of an attempt.
             return
@@ -346,7 +341,7 @@ class Processes:
         self.give_up_checkpoint()
 
         def tell(fault: str) -> None:
-            if attempt != self._attempt or request is self._given_up:
+            if attempt != self._attempt or request.is_given_up:
                 return
             if self._request is request:
                 # A later end is not taken for the answer to this.
@@ -366,10 +361,12 @@ class Processes:
             watch=self._store.make_watch(lambda: [one.pid for one in self._household.members()]),
             is_output_read=self.is_output_read,
             tell=tell,
+            is_trial=is_trial,
         )
 
     def give_up_checkpoint(self) -> None:
-        self._given_up = self._request
+        if self._request is not None:
+            self._request.is_given_up = True
         self._cancel_request()
 
     def hear_confirmation(self) -> None:
