@@ -68,9 +68,8 @@ class Request:
         watch: Watch,
         is_output_read: Callable[[], bool],
         tell: Callable[[str], None],
-        is_trial: bool = False,
     ) -> None:
-        self.is_trial = is_trial
+        self.is_trial = False
         """Whether the training shall go on after it."""
         self.is_given_up = False
         """Whether its outcome, which may be told already and not yet heard, is of no interest."""

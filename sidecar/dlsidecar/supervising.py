@@ -361,8 +361,8 @@ class Processes:
             watch=self._store.make_watch(lambda: [one.pid for one in self._household.members()]),
             is_output_read=self.is_output_read,
             tell=tell,
-            is_trial=is_trial,
         )
+        request.is_trial = is_trial
 
     def give_up_checkpoint(self) -> None:
         if self._request is not None:
