@@ -239,6 +239,7 @@ def try_once(training) -> Trial:
     )
     assert (state.phase, state.held_generation) == (Phase.RUNNING, 1)
     assert training.read("trains") == ["1"], "it was started once"
+    assert isinstance(state.trial, Trial)
     return state.trial
 
 
