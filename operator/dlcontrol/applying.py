@@ -351,7 +351,7 @@ class Hands:
                 epoch=self._epoch,
                 generation=generation,
                 incarnation=state.incarnation,
-                gpus=gpu_names(scene.nodes[part.node], part.gpus, job.gpus.ids),
+                gpus=gpu_names(scene.nodes[part.node], part.gpus),
                 rank_offset=offset,
                 world_size=sum(counts.values()),
                 peers=peers,
@@ -393,13 +393,15 @@ def _booking(entry: Entry, node: NodeName) -> Booking:
     return next(pod for pod in entry.status.pods if pod.node == node)
 
 
-def gpu_names(node: Node, numbers: Iterable[int], kind: str) -> tuple[str, ...]:
-    """Name GPUs as a job wants them named: by ``index`` or, where these are known, by ``uuid``."""
-    numbers = tuple(numbers)
+def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
+    """
+    Name GPUs by UUID, or by number where that is not known.
+
+    What a number means changes when a GPU of a lower number dies. A SideCar gives its training the names
+    that the job wants (``--gpu-ids``).
+    """
     uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
-    if kind == "uuid" and uuids.keys() >= set(numbers):
-        return tuple(uuids[number] for number in numbers)
-    return tuple(str(number) for number in numbers)
+    return tuple(uuids.get(number, str(number)) for number in numbers)
 
 
 def _learning_rate_factor(entry: Entry) -> float:

@@ -2,33 +2,41 @@
 Which UUIDs the GPUs of a node have, where its platform does not tell: as SideCars report them.
 
 Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the
-first SideCar that reports all of them tells what each is called. It is remembered for as long as the
-controller lives; the next one hears it from the SideCars that run.
+first SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID
+for as long as the node has that GPU: when a GPU dies, NVML and CUDA count those behind it anew, and a job
+that is decided to be on number 3 stays on the same device all the same. :meth:`Identities.restore` hands
+the numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from dlcontrol.scene import Scene
-from dlcore.model import Node, NodeName
+from dlcore.model import Gpu, Node, NodeName
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
-"""The UUIDs of a node, in the order of its GPUs."""
+"""The UUIDs of a node, as one SideCar counts its GPUs; empty of one that tells none."""
+Numbers = Mapping[int, str]
+"""The UUIDs of a node by the numbers of its GPUs."""
 
 
 class Identities:
     """What GPUs are called, as far as this controller has heard."""
 
     def __init__(self) -> None:
-        self._names: dict[NodeName, Names] = {}
+        self._numbers: dict[NodeName, Numbers] = {}
         self._named: dict[NodeName, tuple[Node, Node]] = {}
         """The nodes that were seen last, each with what was made of it."""
         self._told: dict[str, tuple[State, Names]] = {}
         """By incarnations: what SideCars said last, and what that tells."""
+
+    def restore(self, numbers: Mapping[NodeName, Numbers]) -> None:
+        """Know what the former controller knew, until SideCars tell something else."""
+        self._numbers = dict(numbers)
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars report."""
@@ -38,36 +46,62 @@ class Identities:
             known = before.get(state.incarnation)
             names = known[1] if known is not None and known[0] is state else _read(state)
             self._told[state.incarnation] = (state, names)
-            if len(names) != len(scene.nodes[node].gpus):
-                continue
-            told.setdefault(node, []).append(names)
+            if len(names) == len(scene.nodes[node].gpus):
+                told.setdefault(node, []).append(names)
         for node, all_names in told.items():
-            # What one of them still says has not changed, whatever another one says.
-            if self._names.get(node) not in all_names:
-                if node in self._names:
-                    log.warning("node %s has other GPUs than before: %s", node, all_names[0])
-                self._names[node] = all_names[0]
-                self._named.pop(node, None)
+            self._learn(node, all_names)
+
+    def _learn(self, node: NodeName, all_names: list[Names]) -> None:
+        known = self._numbers.get(node, {})
+        # What one of them still says has not changed, whatever another one says.
+        if any(_agrees(known, names) for names in all_names):
+            return
+        if known:
+            log.warning("node %s has other GPUs than before: %s", node, all_names[0])
+        self._numbers[node] = renumber(known, all_names[0])
+        self._named.pop(node, None)
 
     def mark(self, scene: Scene) -> Scene:
         """Show the scene with the names of GPUs that its nodes do not tell."""
-        if not self._names:
+        if not self._numbers:
             return scene
         return replace(scene, nodes={n: self._mark(node) for n, node in scene.nodes.items()})
 
     def _mark(self, node: Node) -> Node:
         known = self._named.get(node.name)
         if known is None or known[0] is not node:
-            known = self._named[node.name] = (node, named(node, self._names.get(node.name, ())))
+            known = self._named[node.name] = (node, named(node, self._numbers.get(node.name, {})))
         return known[1]
 
 
-def named(node: Node, names: Names) -> Node:
-    """Name the GPUs of a node that have no name yet; nothing if these are not all of them."""
-    if len(names) != len(node.gpus) or all(gpu.uuid for gpu in node.gpus):
+def renumber(known: Numbers, names: Names) -> Numbers:
+    """Number the GPUs that there are: each as before, and new ones by their place or what is free."""
+    numbers = {number: uuid for number, uuid in known.items() if uuid in names}
+    new = {index: uuid for index, uuid in enumerate(names) if uuid not in numbers.values()}
+    for index, uuid in new.items():
+        free = (each for each in range(len(numbers) + 1) if each not in numbers)
+        number = index if index not in numbers else next(free)
+        numbers[number] = uuid
+    return {number: uuid for number, uuid in sorted(numbers.items()) if uuid}
+
+
+def named(node: Node, numbers: Numbers) -> Node:
+    """Name the GPUs of a node that have no name yet, and number them as they were named."""
+    if not numbers or all(gpu.uuid for gpu in node.gpus):
         return node
-    pairs = zip(node.gpus, names, strict=True)
-    return replace(node, gpus=tuple(replace(g, uuid=g.uuid or uuid) for g, uuid in pairs))
+    there = {gpu.index: gpu for gpu in node.gpus}
+    if len(numbers) == len(there):
+        # As many as there are, so that these are the ones, though a number may be left out.
+        there = {number: there.get(number, Gpu(number)) for number in numbers}
+    gpus = (replace(gpu, uuid=gpu.uuid or numbers.get(n, "")) for n, gpu in there.items())
+    return replace(node, gpus=tuple(gpus))
+
+
+def _agrees(known: Numbers, names: Names) -> bool:
+    """Whether a SideCar tells of the same GPUs; one that is lost to it has no name there."""
+    told = {name for name in names if name}
+    untold = set(known.values()) - told
+    return bool(known) and told <= set(known.values()) and len(untold) <= names.count("")
 
 
 def _iter_states(scene: Scene) -> Iterator[tuple[NodeName, State]]:
@@ -80,7 +114,10 @@ def _iter_states(scene: Scene) -> Iterator[tuple[NodeName, State]]:
 
 
 def _read(state: State) -> Names:
-    """Return the names by number; none if they are not all told."""
-    by_number = {gpu.index: gpu.uuid for gpu in state.gpus}
-    names = tuple(by_number.get(number, "") for number in range(len(state.gpus)))
-    return names if all(names) and len(set(names)) == len(names) else ()
+    """Return the names by number, with gaps where a GPU is lost; none if others are not all told."""
+    by_number = {gpu.index: gpu for gpu in state.gpus}
+    found = [by_number.get(number) for number in range(len(state.gpus))]
+    names = tuple(gpu.uuid if gpu is not None else "" for gpu in found)
+    told = [name for name in names if name]
+    is_whole = all(gpu is not None and (gpu.uuid or gpu.lost_because) for gpu in found)
+    return names if is_whole and told and len(set(told)) == len(told) else ()

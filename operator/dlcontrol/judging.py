@@ -28,6 +28,7 @@ from dlcontrol.endings import (
 )
 from dlcontrol.learning import Resumption
 from dlcontrol.losses import explain_loss
+from dlcontrol.occupancy import find_refusal
 from dlcontrol.platforms import Entry, PodPhase
 from dlcontrol.progressing import (
     count_change,
@@ -143,6 +144,7 @@ class _Judge(Case):
             self._reaches_target,
             self._is_overdue,
             self._loses_gpus,
+            self._is_refused_gpus,
             self._crashes,
             self._stands_still,
             self._loses_its_pod,
@@ -271,6 +273,15 @@ class _Judge(Case):
                 self.set_back("GPUsVanished", what, ran=True, keeps=False)
                 return True
         return False
+
+    def _is_refused_gpus(self) -> bool:
+        """A SideCar started nothing, because others use its GPUs or it cannot tell them apart."""
+        refusal = next(filter(None, map(find_refusal, self.started)), None)
+        if refusal is None or self.latest.generation <= self.status.broken:
+            return False
+        self.status = replace(self.status, broken=self.latest.generation)
+        self.set_back(refusal.name, refusal.message, ran=True, keeps=False)
+        return True
 
     def _crashes(self) -> bool:
         failed = [seat for seat in self.started if seat.phase is SideCarPhase.FAILED]

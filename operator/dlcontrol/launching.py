@@ -45,6 +45,7 @@ def sidecar_options(job: Job) -> tuple[str, ...]:
     options = [
         f"--framework={job.framework.value}",
         f"--processes={job.processes}",
+        f"--gpu-ids={job.gpus.ids}",
         f"--grace-seconds={job.checkpoint.grace_seconds:g}",
         *_checkpoint(job.checkpoint),
         *_progress(job.progress),

@@ -25,6 +25,7 @@ from dlcontrol.coming import Coming
 from dlcontrol.coordinating import Command, Unbook
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
+from dlcontrol.occupancy import Occupancy
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, Observation, Platform
@@ -116,8 +117,10 @@ class Controller:
         self._coming = Coming()
         self.health = Health()
         """Which GPUs are broken; for whoever hands it on to the next controller."""
-        self._identities = Identities()
+        self.identities = Identities()
+        """What GPUs are called; for whoever hands it on to the next controller."""
         self._vanishing = Vanishing()
+        self._occupancy = Occupancy()
         self._records = Records(platform)
         self._outcomes = Outcomes(platform, memory, gauge, options.mechanism)
         self._seating = Seating(self._hands, epoch)
@@ -150,8 +153,8 @@ class Controller:
 
     def forgive(self, gpu: GpuRef) -> bool:
         """Somebody says that this GPU is well again; tells whether it was known as broken."""
-        was_absent = self._vanishing.forgive(gpu)
-        return self.health.forgive(gpu) or was_absent
+        was_out = [self._vanishing.forgive(gpu), self._occupancy.forgive(gpu)]
+        return self.health.forgive(gpu) or any(was_out)
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
@@ -291,11 +294,13 @@ class Controller:
 
     def _know_gpus(self, scene: Scene) -> tuple[Scene, tuple[GpuRef, ...]]:
         """Show what GPUs are called and which are out; and which are known as broken only now."""
-        self._identities.look(scene)
-        scene = self._identities.mark(scene)
+        self.identities.look(scene)
+        scene = self.identities.mark(scene)
         broken = self.health.look(scene)
         self._vanishing.look(scene)
-        return self._vanishing.mark(self.health.mark(scene)), broken
+        self._occupancy.look(scene)
+        scene = self._vanishing.mark(self.health.mark(scene))
+        return self._occupancy.mark(scene), broken
 
     def _see(self, observation: Observation) -> Scene:
         now = self._clock()

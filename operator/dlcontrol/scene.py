@@ -299,10 +299,13 @@ class Scene:
         for run in seat.contact.coming:
             # It waits for the end of what is held, and then takes these without asking again.
             named.update(run.gpus)
-        numbers = {self._number(seat.key.node, name) for name in named}
+        numbers = {self._number(seat.key.node, name, seat.state) for name in named}
         known = frozenset(GpuRef(seat.key.node, n) for n in numbers if n is not None)
+        if None in numbers:
+            # It is one of those whose names are not known, or is there no more.
+            return known | self._everything(seat) | self._unnamed(seat.key.node)
         is_exact = seat.fresh or seat.is_stamped(self.epoch)
-        return known if is_exact and None not in numbers else known | self._everything(seat)
+        return known if is_exact else known | self._everything(seat)
 
     def is_awaited(self, seat: Seat) -> bool:
         """Whether it is back, and about to say what there is of the job."""
@@ -361,14 +364,38 @@ class Scene:
         """Which GPU of the node it is that a SideCar there speaks of."""
         for gpu in self.nodes[node].gpus if node in self.nodes else ():
             # A container may number them otherwise, so that only what has no name goes by number.
-            is_named = bool(gpu.uuid and seen.uuid)
-            if gpu.uuid == seen.uuid if is_named else gpu.index == seen.index:
+            if gpu.uuid == seen.uuid if gpu.uuid else gpu.index == seen.index:
                 return GpuRef(node, gpu.index)
         return None
 
-    def _number(self, node: NodeName, name: str) -> int | None:
-        """The number of a GPU that a SideCar names by index or UUID."""
-        return int(name) if name.isdigit() else self._numbers.get((node, name))
+    def find_named(self, node: NodeName, name: str, state: State) -> GpuRef | None:
+        """Which GPU of the node it is that a SideCar there names; ``state`` is what it said last."""
+        number = self._number(node, name, state)
+        return None if number is None else GpuRef(node, number)
+
+    def _number(self, node: NodeName, name: str, state: State) -> int | None:
+        """The number of a GPU that a SideCar names by UUID, or by index as its own NVML counts."""
+        if not name.isdigit():
+            return self._numbers.get((node, name))
+        index = int(name)
+        uuid = next((gpu.uuid for gpu in state.gpus if gpu.index == index), "")
+        if not uuid or (node, index) in self._nameless:
+            return index
+        return self._numbers.get((node, uuid))
+
+    def _unnamed(self, node: NodeName) -> frozenset[GpuRef]:
+        """The GPUs of a node whose UUIDs are not known."""
+        gpus = self.nodes[node].gpus if node in self.nodes else ()
+        return frozenset(GpuRef(node, gpu.index) for gpu in gpus if not gpu.uuid)
+
+    @cached_property
+    def _nameless(self) -> frozenset[tuple[NodeName, int]]:
+        return frozenset(
+            (node.name, gpu.index)
+            for node in self.nodes.values()
+            for gpu in node.gpus
+            if not gpu.uuid
+        )
 
     @cached_property
     def _numbers(self) -> Mapping[tuple[NodeName, str], int]:

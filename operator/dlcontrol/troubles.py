@@ -6,12 +6,13 @@ conditions, with the remedies.
 from collections.abc import Iterable
 
 from dlcontrol.endings import NOT_STARTED as CANNOT_START
+from dlcontrol.occupancy import REFUSALS
 from dlcontrol.platforms import PodPhase
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.scene import Seat
 
-TOLD_OTHERWISE = CANNOT_START | {"TrainingStalled"}
-"""What is told as the reason of a crash, and by the condition for progress."""
+TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
+"""What is reported as the reason of a new start, and by the condition for progress."""
 
 NOT_STARTED = "NotStarted"
 """The reason of a pod that is not up while nobody says why."""

@@ -22,8 +22,9 @@ from types import MappingProxyType
 from dlcore.model import Gpu, Node, NodeName
 from dllocal.gpu_choices import choose, visible
 from dllocal.gpu_locks import FOLDER, GpuLock
-from dllocal.nvml import Device, Driver, Nvml, Usage
+from dllocal.nvml import Device, Driver, Nvml
 from dllocal.occupancy import Ours, find_foreign
+from dlwire.occupancy import Usage
 
 log = logging.getLogger(__name__)
 

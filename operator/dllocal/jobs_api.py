@@ -197,7 +197,7 @@ class JobsApi:
                 "user": _user_of(self._registry.origin(entry.job.id).submitter),
                 "environment": {
                     **trainer.environment,
-                    **trainers.visible_gpus(entry.job, nodes[part.node], part.gpus),
+                    **trainers.visible_gpus(nodes[part.node], part.gpus),
                 },
             }
             for part in placement.slices

@@ -6,10 +6,15 @@ answer in NVML's place. The SideCar has a reader of its own (:mod:`dlsidecar.gpu
 code runs in other people's images.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from dlwire.occupancy import Usage
+
+log = logging.getLogger(__name__)
 
 DEVICE = "/dev/nvidia{}"
 """Where a GPU is opened, by its minor number."""
@@ -29,16 +34,6 @@ class Device:
     model: str = ""
     path: str = ""
     """Its device file; empty where there is none, such as under WSL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What uses a GPU at one moment."""
-
-    processes: tuple[int, ...] = ()
-    """Those that compute on it. A display is none of them."""
-    memory_used: int = 0
-    """Bytes; 0 where the GPU does not tell."""
 
 
 class Driver(Protocol):
@@ -70,35 +65,70 @@ class Nvml:
         count = self._nvml.nvmlDeviceGetCount()
         if count == 0:
             raise NoGpus("this machine has no NVIDIA GPU; say --virtual-gpus N for virtual ones")
-        return tuple(self._device(index) for index in range(count))
+        found = [device for device in map(self._device, range(count)) if device is not None]
+        if not found:
+            raise NoGpus(
+                f"NVML counts {count} GPUs here and can use none of them; look at the driver"
+                " (nvidia-smi, dmesg), or say --virtual-gpus N for virtual ones"
+            )
+        return tuple(found)
 
     def read(self) -> Mapping[str, Usage]:
         usages = {}
         for index in range(self._nvml.nvmlDeviceGetCount()):
             handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
             uuid = handle and self._ask(self._nvml.nvmlDeviceGetUUID, handle)
-            memory = uuid and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
-            processes = uuid and self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-            if processes is not None or memory is not None:
-                pids = tuple(sorted(int(each.pid) for each in processes or ()))
-                usages[_text(uuid)] = Usage(pids, int(memory.used) if memory else 0)
+            usage = uuid and self._usage(handle)
+            if usage:
+                usages[_text(uuid)] = usage
         return usages
 
-    def _device(self, index: int) -> Device:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+    def _usage(self, handle: Any) -> Usage | None:
+        """Return what uses a GPU; none where it tells neither its memory nor its processes."""
+        memory = self._memory(handle)
+        processes = self._processes("Compute", handle)
+        if processes is None and memory is None:
+            return None
+        rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
+        drawing = self._processes("Graphics", handle) or ()
+        drawn = sum(int(each.usedGpuMemory or 0) for each in drawing)
+        return Usage(
+            tuple(sorted(int(each.pid) for each in processes or ())),
+            max(0, int(memory.used) - drawn) if memory else 0,
+            rates.gpu / 100 if rates else 0.0,
+        )
+
+    def _processes(self, kind: str, handle: Any) -> Any:
+        # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
+        question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
+        return question and self._ask(question, handle)
+
+    def _memory(self, handle: Any) -> Any:
+        """Return how much is in use; what the driver keeps for itself counts only where it is old."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        later = version and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version)
+        return later or self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+
+    def _device(self, index: int) -> Device | None:
+        """Return a GPU; none where the driver has lost it, which costs no other GPU."""
+        handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = handle and self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+        if not uuid:
+            log.warning("NVML counts GPU %d and cannot use it; it is left out", index)
+            return None
         minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
         path = "" if minor is None else DEVICE.format(minor)
         return Device(
             index=index,
-            uuid=_text(self._nvml.nvmlDeviceGetUUID(handle)),
+            uuid=_text(uuid),
             model=_model(_text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")),
             path=path if os.path.exists(path) else "",  # noqa: PTH110 - may be empty
         )
 
-    def _ask(self, question: Callable[..., Any], argument: Any) -> Any:
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         """Return the answer, or None: not every GPU can answer every question."""
         try:
-            return question(argument)
+            return question(*arguments)
         except self._nvml.NVMLError:
             return None
 

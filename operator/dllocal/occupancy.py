@@ -1,22 +1,17 @@
 """
 Which GPUs are used by processes that are none of our jobs'.
 
-A pure judgement of what NVML says (:mod:`dllocal.nvml`), and a look into ``/proc`` for who descends
-from whom. Called by :mod:`dllocal.devices` after each reading.
+What counts as use is judged in :mod:`dlwire.occupancy`, as SideCars judge it right before each start; here
+it is held against what belongs to this ``dljob up``. Called by :mod:`dllocal.devices` after each reading.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dllocal.gpu_locks import describe_process
-from dllocal.nvml import Usage
-
-BUSY_BYTES = 512 << 20
-"""Memory beyond that is not the driver's: an idle one holds a few hundred MiB."""
-
-Parents = Callable[[int], int]
-"""Tells the parent of a process; 0 of one that has none, or that cannot be seen."""
+from dlwire.occupancy import Parents, Usage, find_load, find_users, is_below
 
 
 def parent_of(pid: int) -> int:
@@ -26,17 +21,6 @@ def parent_of(pid: int) -> int:
     except OSError:
         return 0
     return int(fields[1])
-
-
-def is_below(pid: int, roots: Collection[int], parents: Parents = parent_of) -> bool:
-    """Whether a process is one of these or descends from one."""
-    seen = set()
-    while pid > 1 and pid not in seen:
-        if pid in roots:
-            return True
-        seen.add(pid)
-        pid = parents(pid)
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +41,13 @@ def find_foreign(
     describe: Callable[[int], str] = describe_process,
 ) -> dict[str, str]:
     """Say of each GPU that others use, by UUID, what uses it."""
+    is_ours = partial(is_below, roots=ours.processes, parents=parents)
     reasons = {}
     for uuid, usage in usages.items():
-        foreign = [pid for pid in usage.processes if not is_below(pid, ours.processes, parents)]
-        if foreign:
-            more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
-            reasons[uuid] = f"{describe(foreign[0])}{more} computes on it"
-        elif usage.memory_used > BUSY_BYTES and not usage.processes and uuid not in ours.held:
+        why = find_users(usage, is_ours=is_ours, describe=describe)
+        if not why and not usage.processes and uuid not in ours.held:
             # As in a container, where NVML does not name the processes of others.
-            reasons[uuid] = f"{usage.memory_used >> 20:,} MiB of it are in use by others"
+            why = find_load(usage)
+        if why:
+            reasons[uuid] = why
     return reasons

@@ -120,9 +120,9 @@ def _folder(job: Job, document: Mapping[str, Any]) -> str:
     return os.path.join(base, _container(job).get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
 
 
-def visible_gpus(job: Job, node: Node, numbers: Iterable[int]) -> dict[str, str]:
-    """What shows a process these GPUs of a node and no others, as its SideCar says it."""
-    names = ",".join(gpu_names(node, numbers, job.gpus.ids))
+def visible_gpus(node: Node, numbers: Iterable[int]) -> dict[str, str]:
+    """What shows a process these GPUs of a node and no others."""
+    names = ",".join(gpu_names(node, numbers))
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": names,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dlcontrol.loop import Controller
 from dlcontrol.scene import Scene
-from dlcore.model import GpuRef, Node
+from dlcore.model import GpuRef, Node, NodeName
 from dloperator import names
 from dloperator.apiserver import ApiServer, NotFound, Rejected, Unreachable
 from dloperator.resources import CONFIGMAPS
@@ -38,16 +38,18 @@ class Bulletin:
         """Have the controller know what the former one knew; raises if nobody can be asked."""
         try:
             found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
-            text = (found.get("data") or {}).get(names.FAULTS_KEY)
+            data = found.get("data") or {}
+            text = data.get(names.FAULTS_KEY)
             if text:
                 self._controller.health.restore(json.loads(text))
+            self._controller.identities.restore(read_numbers(data.get(names.GPUS_KEY) or "{}"))
         except NotFound:
             return
         except Unreachable:
             raise
         except Exception as error:  # noqa: BLE001 - people may write there what they like
             log.warning(
-                "what was known of broken GPUs cannot be read, and is found anew: %s", error
+                "what the former operator knew of GPUs cannot be read, and is found anew: %s", error
             )
 
     async def run(self) -> None:
@@ -78,6 +80,15 @@ def write(scene: Scene, faults: Mapping[GpuRef, str]) -> str:
     """Write what there is to say of each node, as JSON."""
     told = {name: _describe(node, faults) for name, node in sorted(scene.nodes.items())}
     return json.dumps({name: each for name, each in told.items() if each}, ensure_ascii=False)
+
+
+def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
+    """Read the UUIDs of nodes by the numbers of their GPUs; raises what it raises if that cannot be read."""
+    return {
+        NodeName(name): {int(number): str(uuid) for number, uuid in told["uuids"].items()}
+        for name, told in json.loads(text).items()
+        if "uuids" in told
+    }
 
 
 def _describe(node: Node, faults: Mapping[GpuRef, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Callable
 
 from dlsidecar import metrics
@@ -295,4 +296,4 @@ def _fitting(problem: Problem) -> Problem:
     if max(len(problem.message), len(problem.remedy)) <= LONGEST_MESSAGE:
         return problem
     message, remedy = problem.message[:LONGEST_MESSAGE], problem.remedy[:LONGEST_MESSAGE]
-    return Problem(problem.name, message, remedy)
+    return replace(problem, message=message, remedy=remedy)

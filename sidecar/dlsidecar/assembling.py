@@ -14,6 +14,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from dlsidecar import gpus, kernel, offering, processes, stacks
+from dlsidecar.admitting import Admission
 from dlsidecar.budgets import Budget
 from dlsidecar.contract import Changed, Report
 from dlsidecar.descendants import MARK, Household
@@ -122,7 +123,9 @@ class Crew:
             reaper=self._reaper,
             household=Household(mark=mark, spared=self._spared),
             nursery=self._nursery,
-            gauges=self._gauges,
+            admission=Admission(
+                self._gauges, settings.training.gpu_ids, show=self._observer.see_gpus
+            ),
         )
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start

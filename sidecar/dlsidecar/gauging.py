@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Callable, Optional, TypeVar
 
 from dlsidecar import gpus
+from dlsidecar.emptiness import Bases
 from dlwire.messages import Gpu
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Gauges:
         """In the order in which the thread will answer."""
         self._is_stuck = False
         self._is_closed = False
+        self.bases = Bases()
+        """What is in use of each GPU while nobody computes there, learnt from every reading."""
         self.missing = ""
         """Why there is nothing to read; known by the time of the first answer."""
         self._thread = threading.Thread(target=self._work, name="gauges", daemon=True)
@@ -88,6 +91,7 @@ class Gauges:
 
     def _take(self, reading: Reading) -> None:
         self._is_stuck = False
+        self.bases.see(reading or ())
         self._asked.popleft().answer(reading)
 
     def _miss(self, reason: str) -> None:

@@ -13,16 +13,13 @@ import importlib
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlwire.messages import MOST_GPU_PROCESSES, Gpu, GpuProcess
 
 log = logging.getLogger(__name__)
 
-BUSY_UTILIZATION = 0.05
-BUSY_BYTES = 512 << 20
-"""Above either of the two somebody computes there; an idle driver holds a few hundred MiB."""
 DRIVER = "libnvidia-ml.so.1"
 NOT_IDS = frozenset({"all", "none", "void"})
 """What NVIDIA_VISIBLE_DEVICES may say instead of a list."""
@@ -32,6 +29,7 @@ GPU_IS_LOST = 15
 """What NVML answers of a GPU that fell off its bus."""
 XID_EVENT = 0x8
 MOST_XIDS = 64
+LONGEST_REASON = 200
 
 
 class Gauge(Protocol):
@@ -58,6 +56,21 @@ class NoGauge:
         """Nothing is open."""
 
 
+@dataclass(frozen=True)
+class Device:
+    """A GPU that NVML counts."""
+
+    index: int
+    """In the order of the PCI bus, in which NVML enumerates, and CUDA as CUDA_DEVICE_ORDER tells it to."""
+    handle: Any
+    """None where NVML gives none: this GPU is lost, and no other for it."""
+    uuid: str = ""
+    model: str = ""
+    file: str = ""
+    """Empty where it cannot be opened even at the beginning, or where that is not known."""
+    lost_because: str = ""
+
+
 class Nvml:
     """NVML by nvidia-ml-py."""
 
@@ -66,29 +79,35 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         self._nvml = library
         self._nvml.nvmlInit()
-        count = self._nvml.nvmlDeviceGetCount()
-        self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        # NVML enumerates in PCI bus order, which is what CUDA_DEVICE_ORDER is set to.
-        self._names = [
-            (to_text(library.nvmlDeviceGetUUID(one)), to_text(library.nvmlDeviceGetName(one)))
-            for one in self._handles
-        ]
-        self._devices = [self._find_device(handle) for handle in self._handles]
+        self._devices = [self._open(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         self._xids: dict[str, list[int]] = {}
         self._events = self._register_events()
+
+    def _open(self, index: int) -> Device:
+        """Find a GPU; one that the driver has lost is only counted."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = to_text(self._nvml.nvmlDeviceGetUUID(handle))
+        except self._nvml.NVMLError as error:
+            why = f"NVML cannot use it: {error}"[:LONGEST_REASON]
+            log.warning("GPU %d: %s", index, why)
+            return Device(index, None, lost_because=why)
+        model = to_text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
+        return Device(index, handle, uuid, model, self._find_file(handle))
 
     def _register_events(self) -> Any:
         """Ask to be told of Xid errors, which some drivers and most virtual GPUs refuse."""
         try:
             events = self._nvml.nvmlEventSetCreate()
-            for handle in self._handles:
-                self._nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, events)
-            return events
         except self._nvml.NVMLError as error:
-            log.info("Xid errors are not told by this driver: %s", error)
+            log.info("this driver does not report Xid errors: %s", error)
             return None
+        for device in self._devices:
+            if device.handle is not None:
+                self._ask(self._nvml.nvmlDeviceRegisterEvents, device.handle, XID_EVENT, events)
+        return events
 
-    def _find_device(self, handle: Any) -> str:
+    def _find_file(self, handle: Any) -> str:
         """Return the device file of a GPU; empty where it cannot be opened even now."""
         minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
         device = "" if minor is None else DEVICE.format(minor)
@@ -96,46 +115,54 @@ class Nvml:
 
     def read(self) -> list[Gpu]:
         self._read_events()
-        return [
-            self._read_one(index, handle, *self._names[index])
-            for index, handle in enumerate(self._handles)
-        ]
+        return [self._read_one(device) for device in self._devices]
 
     def _ask_memory(self, handle: Any) -> tuple[Any, str]:
         """Return the answer, and why there is none if that is because the GPU is lost."""
+        # The later version does not count what the driver keeps for itself, which is more than half a
+        # gibibyte on large GPUs. Drivers before 510 do not know it.
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        later = version and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version)
+        if later:
+            return later, ""
         try:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle), ""
         except self._nvml.NVMLError as error:
             is_lost = getattr(error, "value", None) == GPU_IS_LOST
             return None, "NVML says that it is lost" if is_lost else ""
 
-    def _read_one(self, index: int, handle: Any, uuid: str, model: str) -> Gpu:
+    def _read_one(self, device: Device) -> Gpu:
+        handle = device.handle
+        if handle is None:
+            return Gpu(device.index, lost_because=device.lost_because)
         memory, lost = self._ask_memory(handle)
         rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
         # Uncorrectable errors, counted since the driver was loaded.
         ecc = self._ask(self._nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)
         return Gpu(
-            index=index,
-            uuid=uuid,
-            model=model,
+            index=device.index,
+            uuid=device.uuid,
+            model=device.model,
             utilization=rates.gpu / 100 if rates else 0.0,
             memory_used=int(memory.used) if memory else 0,
             memory_total=int(memory.total) if memory else 0,
-            xid_errors=tuple(self._xids.get(uuid, ())),
+            xid_errors=tuple(self._xids.get(device.uuid, ())),
             ecc_errors=int(ecc or 0),
             processes=self._read_processes(handle),
             # What we have open stays open when it is forbidden; a new process gets nothing.
-            lost_because=lost or why_closed(self._devices[index]),
+            lost_because=lost or why_closed(device.file),
         )
 
     def _read_processes(self, handle: Any) -> tuple[GpuProcess, ...]:
         """Return who has memory there; nothing where the driver does not tell, or is an old one."""
         found = {}
-        for kind in ("Compute", "Graphics"):
+        # Those that do both compute.
+        for kind in ("Graphics", "Compute"):
             # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
             question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
             for one in (question and self._ask(question, handle)) or ():
-                found[int(one.pid)] = GpuProcess(int(one.pid), int(one.usedGpuMemory or 0))
+                pid, used = int(one.pid), int(one.usedGpuMemory or 0)
+                found[pid] = GpuProcess(pid, used, draws=kind == "Graphics")
         return tuple(found[pid] for pid in sorted(found))[:MOST_GPU_PROCESSES]
 
     def _ask(self, question: Any, *arguments: Any) -> Any:
@@ -221,13 +248,3 @@ def count_named(environment: Mapping[str, str]) -> int:
         if ids and not set(ids) & NOT_IDS:
             return len(ids)
     return 0
-
-
-def is_busy(gpu: Gpu) -> bool:
-    return gpu.utilization > BUSY_UTILIZATION or gpu.memory_used > BUSY_BYTES
-
-
-def mark_strangers(gpus: Collection[Gpu], ids: Collection[str]) -> tuple[Gpu, ...]:
-    """Return the GPUs with a mark on those that work although they are not assigned to us."""
-    assigned = choose(gpus, ids)
-    return tuple(replace(one, busy_unassigned=is_busy(one) and one not in assigned) for one in gpus)

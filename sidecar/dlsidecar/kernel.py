@@ -32,6 +32,21 @@ def become_subreaper() -> bool:
     return os.getpid() == 1 or _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
+def read_outer(path: str) -> bytes:
+    """
+    Return the beginning of a file below ``/proc`` of the machine, where processes have the ids that NVML tells.
+
+    Raises OSError where there is no such file, and inside a container, which does not show the machine.
+    """
+    if outer_proc is None:
+        raise FileNotFoundError(path)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=outer_proc)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
+
+
 def give_back_memory() -> None:
     """Return what only the beginning has needed; where the C library keeps none, do nothing."""
     trim = getattr(libc, "malloc_trim", None)

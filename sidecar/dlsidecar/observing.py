@@ -169,7 +169,7 @@ class Observer:
     def begin(self) -> None:
         self._timer = self._loop.call_later(self._settings.poll_seconds, self.begin)
         self.look()
-        self._gauges.ask(self._see_gpus)
+        self._gauges.ask(self.see_gpus)
 
     def look(self) -> None:
         """Look at everything that does not come by itself."""
@@ -221,13 +221,14 @@ class Observer:
             self._short.remove(name)
             self.solve(name)
 
-    def _see_gpus(self, reading: Reading) -> None:
+    def see_gpus(self, reading: Reading) -> None:
+        """Take what NVML has told, also where another part has asked."""
         if reading is None:
             seconds = self._gauges.patience_seconds
             self.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
             return
         self.solve("GPUsDoNotAnswer")
-        self._gpus = gpus.mark_strangers(reading, self.held())
+        self._gpus = self._gauges.bases.mark_strangers(reading, self.held())
         strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))

@@ -23,6 +23,7 @@ from dlsidecar.settings import (
     Complete,
     Confirmation,
     Framework,
+    GpuIds,
     Saving,
     Serving,
     Settings,
@@ -95,6 +96,12 @@ def _add_training(group: Any) -> None:
         choices=_words(Split),
         default="perNode",
         help="how many there are here: one for each GPU, or one for all (%(default)s)",
+    )
+    add(
+        "--gpu-ids",
+        choices=_words(GpuIds),
+        default="told",
+        help="what CUDA_VISIBLE_DEVICES names: indices, UUIDs, or what the controller names (%(default)s)",
     )
     add(
         "--preload",
@@ -345,6 +352,7 @@ def _training(options: argparse.Namespace) -> Training:
         command=tuple(command),
         framework=Framework(options.framework),
         split=Split(options.processes),
+        gpu_ids=GpuIds(options.gpu_ids),
         saving=_saving(options),
         grace_seconds=options.grace_seconds,
         kill_seconds=max(options.kill_seconds, 0.1),

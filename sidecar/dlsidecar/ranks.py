@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dlwire.messages import Run
 
@@ -40,13 +41,15 @@ class Rank:
     """What it gets on top of the container's own environment."""
 
 
-def lay_out(run: Run, *, framework: str) -> list[Rank]:
-    """Return the processes that this container runs."""
+def lay_out(
+    run: Run, *, framework: str, names: Mapping[str, str] = MappingProxyType({})
+) -> list[Rank]:
+    """Return the processes that this container runs; ``names`` are those of GPUs that are called otherwise."""
     describe = FRAMEWORKS[framework]
     ranks = []
     for local_rank in range(run.processes):
         gpus = share_of(run, local_rank) if framework not in SEE_ALL_GPUS else run.gpus
-        visible = ",".join(gpus)
+        visible = ",".join(names.get(gpu, gpu) for gpu in gpus)
         environment = {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": visible,

@@ -105,11 +105,7 @@ def is_stranger(pid: int, since_ticks: float) -> bool:
         return False
     try:
         owner = os.stat(str(pid), dir_fd=root).st_uid
-        file = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
-        try:
-            process = parse_process(pid, os.read(file, 4096))
-        finally:
-            os.close(file)
+        process = parse_process(pid, kernel.read_outer(f"{pid}/stat"))
     except (OSError, ValueError, IndexError):
         return False
     return owner not in {0, os.geteuid()} or process.started < since_ticks

@@ -28,8 +28,12 @@ REMEDIES = {
     "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
     "GPUMemoryNotReleased": "look who else uses the GPU (nvidia-smi on the node), and at the driver"
     " (dmesg); it stays with this job until its memory is as free as before",
+    "GPUNotEmpty": "look what uses the GPU (nvidia-smi on the node) and end it; the GPU is given to no job"
+    " until it is seen empty",
     "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
     " with the job",
+    "GPUsNotResolved": "set gpus.ids: uuid in the job, or let NVML answer in the container (driver"
+    " capability utility)",
     "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
     "GPUsVanished": "only a new container gets them back, which the controller sees to; look whether"
     " systemd was reloaded on the node (docs/gpus.md), and at the driver (dmesg)",
@@ -53,6 +57,6 @@ REMEDIES = {
 }
 
 
-def make_problem(name: str, message: str) -> Problem:
+def make_problem(name: str, message: str, *, gpus: tuple[str, ...] = ()) -> Problem:
     """Add the remedy, without which no problem is told; the name is one of the above."""
-    return Problem(name, message, REMEDIES[name])
+    return Problem(name, message, REMEDIES[name], gpus)

@@ -27,6 +27,15 @@ class Split(str, Enum):
     PER_NODE = "perNode"
 
 
+class GpuIds(str, Enum):
+    """What CUDA_VISIBLE_DEVICES names."""
+
+    TOLD = "told"
+    """What the controller names them, whatever that is."""
+    INDEX = "index"
+    UUID = "uuid"
+
+
 class Confirmation(str, Enum):
     """How the job shows that its checkpoint is written."""
 
@@ -108,6 +117,7 @@ class Training:
     command: tuple[str, ...]
     framework: Framework = Framework.NONE
     split: Split = Split.PER_NODE
+    gpu_ids: GpuIds = GpuIds.TOLD
     saving: Saving = Saving()
     grace_seconds: float = 10.0
     """Between SIGTERM and SIGKILL."""

@@ -19,7 +19,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dlsidecar import checkpoints, gpus, offering, ranks, rendezvous
+from dlsidecar import checkpoints, offering, ranks, rendezvous
+from dlsidecar.admitting import Admission, Answer
 from dlsidecar.contract import Report
 from dlsidecar.descendants import Household
 from dlsidecar.events import (
@@ -32,16 +33,16 @@ from dlsidecar.events import (
     Started,
     StartFailed,
 )
-from dlsidecar.gauging import Gauges, Reading
+from dlsidecar.gauging import Reading
 from dlsidecar.kernel import send
 from dlsidecar.processes import CannotStart, Ended, Reaper, start
-from dlsidecar.releasing import Release, measure
+from dlsidecar.releasing import Release
 from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Framework, Training
 from dlsidecar.storing import CheckpointStore
 from dlsidecar.trainer import Trainer
 from dlsidecar.warming import Nursery
-from dlwire.messages import Gpu, Process, Run
+from dlwire.messages import Problem, Process, Run
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Processes:
         reaper: Reaper,
         household: Household,
         nursery: Nursery,
-        gauges: Gauges,
+        admission: Admission,
     ) -> None:
         """``outputs`` are what the training gets as its output and its error output."""
         self._training = training
@@ -84,7 +85,7 @@ class Processes:
         self._reaper = reaper
         self._household = household
         self._nursery = nursery
-        self._gauges = gauges
+        self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._attempt = 0
         self._started_at = 0.0
@@ -135,15 +136,15 @@ class Processes:
         self._release, self._lingering = Release({}), frozenset()
         self._empty_since = None
         self._started_at = self._loop.time()
-        if self._gauges.missing:
-            self._start_vetted(run)
-            return
 
-        def hear(reading: Reading) -> None:
-            if self._may_start(attempt):
-                self._start_measured(run, reading or [])
+        def hear(answer: Answer) -> None:
+            if isinstance(answer, Problem):
+                self._fail_start(answer)
+            else:
+                self._release = answer.release
+                self._start_vetted(run, answer.names)
 
-        self._gauges.ask(hear)
+        self._admission.ask(run, hear, lambda: self._may_start(attempt))
 
     def _may_start(self, attempt: int) -> bool:
         """Whether nothing has overtaken this attempt while it waited for an answer."""
@@ -154,36 +155,23 @@ class Processes:
         """Whether there was a start at all."""
         return self._attempt > 0
 
-    def _start_measured(self, run: Run, present: list[Gpu]) -> None:
-        """Start when it is known how much memory of the GPUs is in use by others."""
-        self._release = measure(present, run.gpus)
-        unknown = gpus.find_unknown(present, run.gpus) if present else []
-        if unknown:
-            self._fail_start("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
-            return
-        lost = gpus.find_lost(present, run.gpus)
-        if lost:
-            self._fail_start("GPUsVanished", "; ".join(lost))
-            return
-        self._start_vetted(run)
-
-    def _start_vetted(self, run: Run) -> None:
+    def _start_vetted(self, run: Run, names: Mapping[str, str]) -> None:
         """Start when nothing that is torn is left where the training looks for checkpoints."""
         attempt = self._attempt
 
         def hear() -> None:
             if self._may_start(attempt):
-                self._start_all(run)
+                self._start_all(run, names)
 
         self._store.vet(run, hear)
 
-    def _start_all(self, run: Run) -> None:
+    def _start_all(self, run: Run, names: Mapping[str, str]) -> None:
         self.on_begin()
         if not self._prepare_meeting(run):
             return
         self._board.renew()
         framework = self._training.framework.value
-        for rank in ranks.lay_out(run, framework=framework):
+        for rank in ranks.lay_out(run, framework=framework, names=names):
             trainer = Trainer(rank)
             self._trainers.append(trainer)
             if not self._start_one(trainer):
@@ -202,7 +190,7 @@ class Processes:
             if run.node_rank == 0:
                 self._rendezvous.open(run)
         except rendezvous.CannotOpen as error:
-            self._fail_start("RendezvousCannotOpen", str(error))
+            self._fail_start(make_problem("RendezvousCannotOpen", str(error)))
             return False
         return True
 
@@ -234,7 +222,7 @@ class Processes:
                 pass_fds=self.passed,
             )
         except CannotStart as error:
-            self._fail_start(error.reason, str(error))
+            self._fail_start(make_problem(error.reason, str(error)))
             return False
         trainer.pid, trainer.warm, trainer.is_running = pid, False, True
         self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
@@ -269,9 +257,9 @@ class Processes:
             self._has_reported_start = True
             self._tell(Started(self._attempt))
 
-    def _fail_start(self, name: str, message: str) -> None:
+    def _fail_start(self, problem: Problem) -> None:
         self._has_reported_start = True
-        self._tell(StartFailed(self._attempt, make_problem(name, message)))
+        self._tell(StartFailed(self._attempt, problem))
         self._look_soon()
 
     def _tell(self, event: Event) -> None:
@@ -488,7 +476,7 @@ class Processes:
             else:
                 self._say_gone()
 
-        self._gauges.ask(hear)
+        self._admission.gauges.ask(hear)
 
     def _is_patience_over(self) -> bool:
         """Whether memory has been in the way for as long as it may be, where a machine is shared."""

@@ -121,7 +121,8 @@ class Run:
     """The start of the container that is meant. A command on its way to a container that has been
     restarted since must not start anything there."""
     gpus: tuple[str, ...] = field(metadata=wire(Each(_GPU_ID, MOST_GPUS, least=1)))
-    """What ``CUDA_VISIBLE_DEVICES`` shall name, in this order."""
+    """The GPUs that the training may use, in this order: by UUID where that is known, else by index.
+    The SideCar names them in ``CUDA_VISIBLE_DEVICES`` as the job wants them named."""
     rank_offset: int = field(metadata=wire(Whole()))
     """The rank, in the whole job, of the first process of this container."""
     world_size: int = field(metadata=wire(Whole(1)))
@@ -240,6 +241,8 @@ class Problem:
     """In CamelCase, as the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
     message: str = field(metadata=wire(Text(2048)))
     remedy: str = field(default="", metadata=wire(Text(2048)))
+    gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(_GPU_ID, MOST_GPUS)))
+    """The GPUs of the run that it is about, as the run names them, where it is about some of them only."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,8 @@ class GpuProcess:
     """As the machine counts, also inside a container."""
     memory_used: int = field(default=0, metadata=wire(Whole()))
     """In bytes; 0 where NVML does not tell."""
+    draws: bool = field(default=False, metadata=wire(Flag()))
+    """Whether it only draws, as a display does, and does not compute."""
 
 
 @dataclass(frozen=True)
@@ -456,7 +461,7 @@ class State:
                 replace(gpu, utilization=0.0, memory_used=0, processes=()) for gpu in self.gpus
             ),
             warmth=replace(self.warmth, memory_bytes=0, limit_bytes=0),
-            problems=tuple(Problem(problem.name, "") for problem in self.problems),
+            problems=tuple(Problem(each.name, "", gpus=each.gpus) for each in self.problems),
         )
 
 

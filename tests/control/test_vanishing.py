@@ -180,6 +180,76 @@ def test_a_machine_that_came_back_with_other_gpus_is_known_by_the_new_names():
     assert names(identities, later) == ["GPU-c", "GPU-d"]
 
 
+def numbers(identities: Identities, scene: Scene) -> dict[int, str]:
+    identities.look(scene)
+    return {gpu.index: gpu.uuid for gpu in identities.mark(scene).nodes[N0].gpus}
+
+
+def node_of(count: int, *seats: State) -> Scene:
+    """A node of so many unnamed GPUs, with a job for each SideCar there."""
+    jobs = [
+        cast(name, {"n0": (0,)}, seats={"n0": s}) for name, s in zip("abc", seats, strict=False)
+    ]
+    return make_scene(*jobs, nodes={"n0": count})
+
+
+FOUR = tuple(Gpu(index, f"GPU-{name}") for index, name in enumerate("abcd"))
+MOVED = (FOUR[0], replace(FOUR[2], index=1), replace(FOUR[3], index=2))
+"""What containers see that begin after GPU-b has died."""
+
+
+def test_a_number_stays_with_its_gpu_when_another_one_dies():
+    identities = Identities()
+    whole = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: "GPU-d"}
+    old, later = training(*FOUR), training(*MOVED, incarnation="y")
+    assert numbers(identities, node_of(4, old)) == whole
+    # The node does not know yet, and then it does: it has fewer GPUs than before.
+    assert numbers(identities, node_of(4, old, later)) == whole
+    assert numbers(identities, node_of(3, old)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+    left = {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
+    assert numbers(identities, node_of(3, old, later)) == left
+    assert numbers(identities, node_of(3)) == left
+    # Another device in its place has its number, because that is free.
+    repaired = tuple(replace(gpu, uuid=gpu.uuid.replace("b", "e")) for gpu in FOUR)
+    mended = training(*repaired, incarnation="z")
+    assert numbers(identities, node_of(4, mended)) == whole | {1: "GPU-e"}
+
+
+def test_the_controller_that_comes_next_knows_the_numbers():
+    heir = Identities()
+    heir.restore({N0: {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}})
+    later = node_of(3, training(*MOVED, incarnation="y"))
+    assert numbers(heir, later) == {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
+
+
+def test_a_lost_handle_costs_the_name_of_that_gpu_and_no_other():
+    identities = Identities()
+    hole = replace(FOUR[1], uuid="", lost_because="NVML cannot use it")
+    assert numbers(identities, node_of(3, training(FOUR[0], hole, FOUR[2]))) == {
+        0: "GPU-a",
+        1: "",
+        2: "GPU-c",
+    }
+    whole = training(*FOUR[:3], incarnation="y")
+    assert numbers(identities, node_of(3, whole)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+    again = node_of(3, training(FOUR[0], hole, FOUR[2], incarnation="z"))
+    assert numbers(identities, again) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+
+
+def test_what_holds_a_gpu_by_its_index_holds_that_device():
+    """Started before its UUID was known, and counted as its own NVML does ever since."""
+    told = running(run(3, 3, incarnation="x"), incarnation="x")
+    holder = replace(told, gpus=FOUR)
+    later = training(*MOVED, incarnation="y")
+    identities = Identities()
+    identities.restore({N0: {0: "GPU-a", 1: "GPU-c", 2: "GPU-d"}})
+    scene = node_of(3, holder, later)
+    identities.look(scene)
+    marked = identities.mark(scene)
+    assert GpuRef(N0, 2) in marked.held_by(JobId("a"))
+    assert not marked.is_free_for(JobId("b"), GpuRef(N0, 2))
+
+
 def test_what_the_platform_tells_is_not_doubted():
     assert names(Identities(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]
 

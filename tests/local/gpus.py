@@ -4,7 +4,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from dllocal.nvml import Device, NoGpus, Usage
+from dllocal.nvml import Device, NoGpus
+from dlwire.occupancy import Usage
 from tests.sidecar.standins import build_nvml
 
 

@@ -12,8 +12,8 @@ from dllocal.devices import RealGpus
 from dllocal.environments import name_user
 from dllocal.gpu_choices import WrongChoice
 from dllocal.gpu_locks import GpuLock
-from dllocal.nvml import Usage
-from dllocal.occupancy import BUSY_BYTES, Ours, find_foreign
+from dllocal.occupancy import Ours, find_foreign
+from dlwire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices
 from tests.local.ups import going, replay

@@ -15,6 +15,7 @@ import pytest
 
 from tests.sidecar.drivers import Driver, find_processes, wait_until
 from tests.sidecar.sidecars import TRAINER, SideCar
+from tests.sidecar.standins import StandIn, build_nvml, library_path
 
 
 @pytest.fixture
@@ -52,11 +53,34 @@ def start(tmp_path: Path, token: str) -> Iterator[Callable[..., SideCar]]:
     """Start SideCars; they are ended after the test."""
     started = []
 
-    def begin(*manners: str, command: tuple[str, ...] = (), **how: Any) -> SideCar:
+    def begin(*manners: str, command: tuple[str, ...] = (), name: str = "", **how: Any) -> SideCar:
+        """Start the SideCar of one job; several jobs on one machine need a ``name`` each."""
         command = command or (sys.executable, "-S", TRAINER, token, *manners)
-        started.append(SideCar(tmp_path, token, *command, **how))
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        started.append(SideCar(folder, token, *command, **how))
         return started[-1]
 
     yield begin
     for sidecar in started:
         sidecar.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where NVML and CUDA of a machine that does not exist are."""
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """Let SideCars and trainings of this test load that NVML and that CUDA."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    monkeypatch.setenv("STANDIN_NVML", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", library_path(library))
+    driver = StandIn(folder)
+    yield driver
+    # A SideCar that still waits for an answer shall be able to end.
+    (folder / "hang").unlink(missing_ok=True)

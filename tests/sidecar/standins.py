@@ -1,19 +1,113 @@
-"""Libraries that stand in for those of hardware, compiled where they are needed."""
+"""Libraries that stand in for those of hardware, compiled where they are needed, and what they say."""
 
+from __future__ import annotations
+
+import fcntl
+import os
 import shutil
+import struct
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from tests.sidecar.drivers import HERE
+from tests.sidecar.drivers import HERE, ROOT
+
+CONSUMER = ROOT / "tests" / "gpu" / "consumer.py"
+"""Takes memory of the GPUs that it is shown, by CUDA."""
 
 
 def build_nvml(folder: Path) -> Path:
-    """Compile NVML of a machine with two GPUs into this folder, and return the folder."""
+    """Compile NVML and CUDA of a machine that does not exist into this folder, and return the folder."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler here")
-    made, source = folder / "libnvidia-ml.so.1", HERE / "standin_nvml.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
+    for source, made in (("standin_nvml", "libnvidia-ml.so.1"), ("standin_cuda", "libcuda.so.1")):
+        command = [compiler, "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(folder / made)]
+        subprocess.run([*command, str(HERE / f"{source}.c")], check=True)
     return folder
+
+
+class StandIn:
+    """What the GPUs say from now on; each is meant by its slot, whatever it is numbered."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is the one that STANDIN_NVML names."""
+        self.folder = folder
+        # NVML names no processes of other namespaces, and the SideCar makes one for each job.
+        self._write("pidns", str(Path("/proc/self/ns/pid").readlink()))
+        self.hold(0)
+
+    def hold(self, mib: int, processes: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Let so much of the memory of GPU 0 be in use, of it so much by these processes."""
+        self._list("processes", processes)
+        self._write("memory", str(mib))
+
+    def draw(self, *processes: int) -> None:
+        """Let these processes draw on GPU 0, as those of a display do."""
+        self._list("drawing", dict.fromkeys(processes, 1))
+
+    def _list(self, file: str, processes: Mapping[int, int]) -> None:
+        lines = [f"0 {pid} {used}" for pid, used in processes.items()]
+        self._write(file, "\n".join(lines))
+
+    def _write(self, file: str, text: str) -> None:
+        (self.folder / "new").write_text(text)
+        (self.folder / "new").rename(self.folder / file)
+
+    def count(self, gpus: int) -> None:
+        """Let there be so many slots."""
+        self._write("count", str(gpus))
+
+    def set(self, what: str) -> None:
+        """Let something be so from now on, such as ``lost-1``: see standin_nvml.c."""
+        (self.folder / what).touch()
+
+    def unset(self, what: str) -> None:
+        (self.folder / what).unlink()
+
+    def hang(self) -> None:
+        self.set("hang")
+
+    def answer(self) -> None:
+        self.unset("hang")
+
+    def lose(self) -> None:
+        """Answer to no question for the memory any more, as a GPU that fell off its bus."""
+        self.set("lost")
+
+    def find(self) -> None:
+        self.unset("lost")
+
+    def users(self) -> dict[int, list[int]]:
+        """Be the witness: by slots, the living processes that have taken memory by CUDA."""
+        found: dict[int, list[int]] = {}
+        for file in sorted((self.folder / "cuda").glob("*")):
+            pid = find_owner(file)
+            for line in file.read_text().splitlines() if pid else ():
+                found.setdefault(int(line.split()[0]), []).append(pid)
+        return found
+
+
+def find_owner(file: Path) -> int:
+    """Ask the kernel which process has locked a file; 0 for none."""
+    form = (
+        "hhqqi4x"  # struct flock where offsets have 64 bits: kind, whence, start, length, process.
+    )
+    asked = struct.pack(form, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with file.open("r+") as opened:
+        kind, _, _, _, pid = struct.unpack(form, fcntl.fcntl(opened, fcntl.F_GETLK, asked))
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
+
+
+def consume(mib: int, *words: str) -> tuple[str, ...]:
+    """Return the command that takes so much memory of each GPU that it is shown."""
+    return (sys.executable, "-S", str(CONSUMER), str(mib), *words)
+
+
+def library_path(folder: Path) -> str:
+    """Return LD_LIBRARY_PATH with the stand-ins of this folder first."""
+    return ":".join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]))

@@ -4,67 +4,15 @@ NVML below a real SideCar: a library of two GPUs that say what a test wants, loa
 It is C, compiled here, so that everything on the way to it is what it is in production.
 """
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
-
 import pytest
 
 from dlwire.messages import Phase, State
 from tests.sidecar.drivers import wait_until
-from tests.sidecar.standins import build_nvml
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 POLL = ("--poll-seconds", "0.1")
 SOON = ("--grace-seconds", "0.2", "--kill-seconds", "0.3")
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_nvml(tmp_path_factory.mktemp("nvml"))
-
-
-class StandIn:
-    """What the GPUs say from now on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.hold(0)
-
-    def hold(self, mib: int, processes: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Let so much of the memory of GPU 0 be in use, of it so much by these processes."""
-        lines = [f"0 {pid} {used}" for pid, used in processes.items()]
-        (self.folder / "processes").write_text("\n".join(lines))
-        (self.folder / "new").write_text(str(mib))
-        (self.folder / "new").rename(self.folder / "memory")
-
-    def hang(self) -> None:
-        (self.folder / "hang").touch()
-
-    def answer(self) -> None:
-        (self.folder / "hang").unlink()
-
-    def lose(self) -> None:
-        """Answer to no question for the memory any more, as a GPU that fell off its bus."""
-        (self.folder / "lost").touch()
-
-    def find(self) -> None:
-        (self.folder / "lost").unlink()
-
-
-@pytest.fixture
-def driver(tmp_path, library, monkeypatch):
-    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    monkeypatch.setenv("STANDIN_NVML", str(folder))
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"{library}:{os.environ.get('LD_LIBRARY_PATH', '')}")
-    driver = StandIn(folder)
-    yield driver
-    # Whoever still waits for an answer shall be able to end.
-    (folder / "hang").unlink(missing_ok=True)
 
 
 def names(state: State) -> set[str]:

@@ -11,7 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from dlsidecar import gpus, kernel
+from dlsidecar.emptiness import Bases
+from dlsidecar.naming import Naming, name_gpus
 from dlsidecar.releasing import Base, is_stranger, measure
+from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu, GpuProcess
 
 
@@ -19,12 +22,14 @@ class Library:
     """NVML of a machine with two GPUs, as nvidia-ml-py shows it."""
 
     class NVMLError(Exception):
-        pass
+        def __str__(self):
+            return "it is lost"
 
     def __init__(self):
         self.used = [1 << 20, 2 << 30]
         self.events = []
         self.lost = set()
+        self.handleless = set()
         self.minors = [7000, 7001]  # There are no files of these.
         self.can_tell_events = True
 
@@ -37,6 +42,8 @@ class Library:
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index):
+        if index in self.handleless:
+            raise self.NVMLError
         return index
 
     def nvmlDeviceGetUUID(self, handle):
@@ -94,10 +101,93 @@ def test_a_driver_that_tells_no_xid_errors_is_read_all_the_same():
 
 
 def test_busy_though_not_assigned_is_marked():
-    read = gpus.Nvml(Library()).read()
-    marks = [one.busy_unassigned for one in gpus.mark_strangers(read, ["GPU-0"])]
+    read, bases = gpus.Nvml(Library()).read(), Bases()
+    marks = [one.busy_unassigned for one in bases.mark_strangers(read, ["GPU-0"])]
     assert marks == [False, True]
-    assert not any(one.busy_unassigned for one in gpus.mark_strangers(read, ["0", "1"]))
+    assert not any(one.busy_unassigned for one in bases.mark_strangers(read, ["0", "1"]))
+
+
+def test_a_gpu_without_a_handle_costs_that_gpu_and_no_more():
+    library = Library()
+    library.handleless.add(0)
+    first, second = gpus.Nvml(library).read()
+    assert first == Gpu(0, lost_because="NVML cannot use it: it is lost")
+    assert (second.uuid, second.lost_because) == ("GPU-1", "")
+    assert gpus.find_lost([first, second], ["0"]) == [f"GPU 0 (): {first.lost_because}"]
+
+
+# --- names ----------------------------------------------------------------------------------
+
+THREE = [Gpu(index, f"GPU-{index}") for index in range(3)]
+WITHOUT_1 = [Gpu(0, "GPU-0"), Gpu(1, "GPU-2")]
+LOST_1 = [THREE[0], replace(THREE[1], lost_because="it is lost"), THREE[2]]
+
+
+@pytest.mark.parametrize(
+    ("present", "told", "wanted", "names", "unresolved"),
+    [
+        (THREE, ("GPU-2", "GPU-0"), "index", {"GPU-2": "2", "GPU-0": "0"}, ()),
+        (WITHOUT_1, ("GPU-2",), "index", {"GPU-2": "1"}, ()),
+        # Whether CUDA counts GPU 1 is not known.
+        (LOST_1, ("GPU-0", "GPU-2"), "index", {"GPU-0": "0", "GPU-2": "GPU-2"}, ()),
+        (WITHOUT_1, ("GPU-1",), "index", {}, ("GPU-1",)),
+        ([], ("GPU-1",), "index", {}, ("GPU-1",)),
+        ([], ("1", "MIG-5f0c"), "index", {}, ()),
+        (THREE, ("1", "GPU-2"), "uuid", {"1": "GPU-1", "GPU-2": "GPU-2"}, ()),
+        ([], ("GPU-1", "1"), "uuid", {}, ()),
+        (THREE, ("1", "GPU-2"), "told", {}, ()),
+        ([], ("GPU-1",), "told", {}, ()),
+    ],
+)
+def test_gpus_are_named_as_the_job_wants_them(present, told, wanted, names, unresolved):
+    assert name_gpus(present, told, GpuIds(wanted)) == Naming(names, unresolved)
+
+
+# --- what is in use -------------------------------------------------------------------------
+
+
+def used(*, mib=0, utilization=0.0, processes=()) -> Gpu:
+    return Gpu(
+        0,
+        "GPU-0",
+        utilization=utilization,
+        memory_used=mib << 20,
+        memory_total=80 << 30,
+        processes=tuple(processes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why"),
+    [
+        (used(), ""),
+        (used(mib=512), ""),
+        (used(mib=513), "513 MiB of it are in use by others"),
+        (used(utilization=0.04), ""),
+        (used(utilization=0.97), "it is 97% busy with work of others"),
+        (used(processes=[GpuProcess(7, 1)]), "process 7 computes on it"),
+        (
+            used(processes=[GpuProcess(7, 1), GpuProcess(8)]),
+            "process 7 (and 1 more) computes on it",
+        ),
+        # A display draws, and its memory is no sign of work.
+        (used(mib=700, processes=[GpuProcess(7, 300 << 20, draws=True)]), ""),
+    ],
+)
+def test_what_is_in_use_of_a_gpu_is_named(gpu, why):
+    assert Bases().why_used(gpu) == why
+
+
+def test_what_is_above_the_base_line_of_a_gpu_is_used():
+    bases = Bases()
+    bases.see([used(mib=100)])
+    assert bases.why_used(used(mib=356)) == ""
+    assert bases.why_used(used(mib=357)) == "357 MiB of it are in use by others"
+    # What a process takes, or more than an idle driver takes, is no base line.
+    fresh = Bases()
+    fresh.see([used(mib=300, processes=[GpuProcess(7)]), used(mib=5000)])
+    assert fresh.why_used(used(mib=500)) == ""
+    assert fresh.why_used(used(mib=5000)) == "5,000 MiB of it are in use by others"
 
 
 def test_memory_above_the_base_line_is_not_released():

@@ -1,0 +1,100 @@
+"""GPUs that programs of others use: out until they are seen empty, and the job trains elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.judging import judge
+from dlcontrol.occupancy import RETRY_S, SETTLE_S, Occupancy
+from dlcontrol.scene import Scene
+from dlcontrol.verdicts import Rules
+from dlcore.model import GpuRef, JobId, NodeName
+from dlsidecar.events import Gone, StartFailed
+from dlwire.messages import Gpu, Problem, State
+from tests.control.scenes import NOW, Sat, after, cast, make_scene, new, ready, run
+
+A, N0 = JobId("a"), NodeName("n0")
+SAID = "GPU 1 (GPU-b): process 4711 (python) computes on it"
+WHY = f"it is not empty: {SAID}"
+EMPTY = (Gpu(0, "GPU-a"), Gpu(1, "GPU-b"))
+BUSY = (EMPTY[0], replace(EMPTY[1], busy_unassigned=True))
+
+
+def refused(
+    name: str = "GPUNotEmpty", gpus: tuple[str, ...] = ("1",), seen: tuple[Gpu, ...] = BUSY
+) -> State:
+    problem = Problem(name, SAID, "end it", gpus)
+    return replace(after(run(3, 0, 1), StartFailed(1, problem), Gone(1)), gpus=seen)
+
+
+def scene_of(*states: State, now: float = NOW, reachable: bool = True) -> Scene:
+    """One job for each state, all of them on one node."""
+    jobs = [
+        cast(name, {"n0": (0, 1)}, seats={"n0": Sat(state, reachable=reachable)})
+        for name, state in zip("abc", states, strict=False)
+    ]
+    return make_scene(*jobs, nodes={"n0": 2}, now=now)
+
+
+def out(occupancy: Occupancy, scene: Scene) -> dict[int, str]:
+    occupancy.look(scene)
+    gpus = occupancy.mark(scene).nodes[N0].gpus
+    return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
+
+
+def test_a_gpu_that_a_sidecar_found_in_use_is_out_until_it_is_seen_empty():
+    occupancy = Occupancy()
+    assert out(occupancy, scene_of(refused())) == {1: WHY}
+    assert out(occupancy, scene_of(refused(), now=NOW + 1000.0)) == {1: WHY}
+    # What was heard before does not count again.
+    empty = refused(seen=EMPTY)
+    assert out(occupancy, scene_of(empty, now=NOW + 1001.0)) == {}
+    assert out(occupancy, scene_of(refused(), now=NOW + 1002.0)) == {}
+
+
+def test_another_sidecar_may_see_it_empty_after_it_has_looked_again():
+    occupancy, other = Occupancy(), replace(ready(), gpus=EMPTY)
+    assert out(occupancy, scene_of(refused(seen=()), other)) == {1: WHY}
+    assert out(occupancy, scene_of(refused(seen=()), other, now=NOW + SETTLE_S - 1)) == {1: WHY}
+    assert out(occupancy, scene_of(refused(seen=BUSY), other, now=NOW + SETTLE_S)) == {1: WHY}
+    assert out(occupancy, scene_of(other, now=NOW + SETTLE_S)) == {}
+
+
+def test_a_gpu_that_no_sidecar_sees_is_offered_again_after_a_while():
+    occupancy = Occupancy()
+    assert out(occupancy, scene_of(refused())) == {1: WHY}
+    silent = scene_of(refused(seen=EMPTY), now=NOW + RETRY_S - 1, reachable=False)
+    assert out(occupancy, silent) == {1: WHY}
+    assert out(occupancy, scene_of(now=NOW + RETRY_S)) == {}
+
+
+def test_an_administrator_may_say_that_it_is_empty():
+    occupancy = Occupancy()
+    out(occupancy, scene_of(refused()))
+    assert occupancy.forgive(GpuRef(N0, 1))
+    assert not occupancy.forgive(GpuRef(N0, 1))
+    assert out(occupancy, scene_of(refused())) == {}
+
+
+@pytest.mark.parametrize("gpus", [(), ("7",), ("GPU-of-another-job",)])
+def test_a_job_takes_no_gpu_out_that_it_was_not_told(gpus):
+    assert out(Occupancy(), scene_of(refused(gpus=gpus))) == {}
+
+
+@pytest.mark.parametrize("name", ["GPUNotEmpty", "GPUsNotResolved"])
+def test_the_job_gets_others_at_once_and_it_is_not_held_against_it(name):
+    scene = scene_of(refused(name))
+    status = judge(scene, Rules())[A].status
+    assert (status.placement, status.failures, status.setbacks) == (None, 0, 1)
+    assert status.retry_at <= scene.now
+    news = judge(scene, Rules())[A].news
+    assert [(each.reason, each.warning) for each in news] == [(name, True)]
+    assert news[0].message.startswith(SAID)
+    # It is said once of each start.
+    known = scene.with_statuses({A: replace(status, placement=scene.entries[A].status.placement)})
+    again = judge(known, Rules()).get(A)
+    assert again is None or name not in [each.reason for each in again.news]
+
+
+def test_what_was_told_nothing_has_refused_nothing():
+    assert out(Occupancy(), scene_of(new())) == {}

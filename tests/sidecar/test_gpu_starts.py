@@ -1,0 +1,217 @@
+"""
+What a SideCar makes sure of right before a start: that the GPUs are those that are meant, and empty.
+
+Below it are stand-ins for NVML and CUDA, loaded as the real ones. The witness is the stand-in for CUDA:
+it knows by slots who has taken memory, whatever the GPUs are numbered.
+"""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from dlwire.messages import Phase, State
+from tests.sidecar.drivers import read_proc, wait_until
+from tests.sidecar.standins import consume
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+POLL = ("--poll-seconds", "0.1")
+BY_INDEX = (*POLL, "--gpu-ids", "index")
+
+
+def is_running(generation: int):
+    return lambda s: s.phase is Phase.RUNNING and s.held_generation == generation
+
+
+def names(state: State) -> set[str]:
+    return {problem.name for problem in state.problems}
+
+
+def shown(driver, slot: int) -> str:
+    """What the environment of the program on a GPU calls its GPUs."""
+    [pid] = driver.users()[slot]
+    words = read_proc(pid, "environ").split(b"\0")
+    return next(w for w in words if w.startswith(b"CUDA_VISIBLE_DEVICES=")).decode().split("=")[1]
+
+
+def wait_users(driver, slots: set[int]) -> dict[int, list[int]]:
+    return wait_until(
+        lambda: users if (users := driver.users()).keys() == slots else None,
+        what=f"somebody on {slots}, not on {driver.users()}",
+    )
+
+
+# --- which GPUs -----------------------------------------------------------------------------
+
+
+def test_a_uuid_finds_its_gpu_after_the_gpus_have_moved_up(start, driver, token):
+    """A GPU dies between two starts: the next one is GPU 1 to all that begin after that."""
+    driver.count(3)
+    first = start(name="first", options=BY_INDEX, command=consume(700, token, "first"))
+    first.wait_ready()
+    first.run(1, "GPU-standin-2")
+    first.wait_for(is_running(1))
+    assert wait_users(driver, {2})
+    assert shown(driver, 2) == "2"
+    driver.set("lost-1")
+    driver.set("gone-1")
+    first.wait_for(lambda s: "GPUsVanished" in names(s))
+
+    # What index 1 means to a program that begins now, and what happened while jobs were told indices.
+    second = start(name="second", options=BY_INDEX, command=consume(700, token, "second"))
+    second.wait_ready()
+    second.run(1, "GPU-standin-1")
+    state = second.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert names(state) == {"UnknownGPUs"}
+    assert [gpu.uuid for gpu in state.gpus] == ["GPU-standin-0", "GPU-standin-2"]
+    assert len(wait_users(driver, {2})[2]) == 1
+
+    # The GPU that moved up is found under its new index by a SideCar that begins now,
+    first.stop(2)
+    first.wait_for(lambda s: s.released)
+    second.run(3, "GPU-standin-2")
+    second.wait_for(is_running(3))
+    assert wait_users(driver, {2})
+    assert shown(driver, 2) == "1"
+    second.stop(4)
+    second.wait_for(lambda s: s.released)
+
+    # and by its UUID by one that still counts as it did: nobody knows what CUDA counts.
+    first.run(5, "GPU-standin-2")
+    first.wait_for(is_running(5))
+    assert wait_users(driver, {2})
+    assert shown(driver, 2) == "GPU-standin-2"
+    first.run(6, "GPU-standin-0")
+    first.wait_for(is_running(6))
+    wait_users(driver, {0})
+    assert shown(driver, 0) == "0"
+
+
+def test_an_index_is_a_neighbours_gpu_after_the_gpus_have_moved_up(start, driver, token):
+    """Why UUIDs are on the wire: the fault as it is with indices, which only emptiness catches."""
+    driver.count(3)
+    first = start(name="first", options=POLL, command=consume(700, token, "first"))
+    first.wait_ready()
+    first.run(1, "2")
+    first.wait_for(is_running(1))
+    wait_users(driver, {2})
+    driver.set("lost-1")
+    driver.set("gone-1")
+    second = start(name="second", options=POLL, command=consume(700, token, "second"))
+    second.wait_ready()
+    second.run(1, "1")
+    state = second.wait_for(lambda s: s.phase is Phase.FAILED)
+    [problem] = state.problems
+    assert problem.name == "GPUNotEmpty"
+    assert problem.message == "GPU 1 (GPU-standin-2): 700 MiB of it are in use by others"
+
+
+def test_a_lost_handle_costs_that_gpu_and_no_more(start, driver, token):
+    driver.count(3)
+    driver.set("unhandled-1")
+    sidecar = start(options=BY_INDEX, command=consume(700, token))
+    sidecar.wait_ready()
+    state = sidecar.wait_for(lambda s: s.gpus)
+    assert [gpu.uuid for gpu in state.gpus] == ["GPU-standin-0", "", "GPU-standin-2"]
+    assert [bool(gpu.lost_because) for gpu in state.gpus] == [False, True, False]
+    sidecar.run(1, "GPU-standin-0", "GPU-standin-2")
+    sidecar.wait_for(is_running(1))
+    wait_users(driver, {0, 2})
+    assert shown(driver, 0) == "0,GPU-standin-2"
+    sidecar.run(2, "1")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert names(state) == {"GPUsVanished"}
+
+
+def test_a_uuid_that_cannot_be_made_an_index_starts_nothing(start, driver, token):
+    driver.hang()
+    sidecar = start(options=BY_INDEX)
+    sidecar.wait_ready()
+    sidecar.run(1, "GPU-standin-1")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    problem = next(each for each in state.problems if each.name == "GPUsNotResolved")
+    assert problem.message == "GPU GPU-standin-1 cannot be named by index: NVML does not answer"
+    driver.answer()
+
+
+# --- whether they are empty -----------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger(driver, token):
+    """Start a program of somebody else on GPU 1, by CUDA and by no SideCar."""
+    started = []
+
+    def begin(mib: int = 300):
+        given = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
+        command = consume(mib, token, "stranger")
+        started.append(subprocess.Popen(command, env=given, stdout=subprocess.DEVNULL, text=True))
+        wait_users(driver, {1})
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_nothing_is_started_beside_a_program_of_somebody_else(start, driver, token, stranger):
+    other = stranger()
+    sidecar = start(options=POLL, command=consume(700, token, "job"))
+    sidecar.wait_ready()
+    sidecar.run(1, "GPU-standin-0", "GPU-standin-1")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    [problem] = state.problems
+    assert (problem.name, problem.gpus) == ("GPUNotEmpty", ("GPU-standin-1",))
+    assert f"GPU 1 (GPU-standin-1): process {other.pid} (python" in problem.message
+    assert [gpu.busy_unassigned for gpu in state.gpus] == [False, True]
+    assert wait_users(driver, {1})[1] == [other.pid]
+    # It trains on what is empty, and on the other one as soon as that is seen empty.
+    sidecar.run(2, "GPU-standin-0")
+    sidecar.wait_for(is_running(2))
+    wait_users(driver, {0, 1})
+    other.kill()
+    other.wait()
+    sidecar.wait_for(lambda s: not any(gpu.busy_unassigned for gpu in s.gpus))
+    sidecar.run(3, "GPU-standin-0", "GPU-standin-1")
+    assert names(sidecar.wait_for(is_running(3))) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("memory-1", "700", "700 MiB of it are in use by others"),
+        ("busy-1", "", "it is 97% busy with work of others"),
+    ],
+)
+def test_what_no_process_is_named_for_is_in_use_too(start, driver, file, text, why):
+    """As in a container, where NVML names no process of others."""
+    (driver.folder / file).write_text(text)
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.run(1, "1")
+    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
+    assert [problem.message for problem in state.problems] == [f"GPU 1 (GPU-standin-1): {why}"]
+
+
+def test_an_echo_of_what_has_ended_only_delays_a_start(start, driver, token, stranger):
+    other = stranger()
+    sidecar = start(options=POLL, command=consume(700, token, "job"))
+    sidecar.wait_ready()
+    state = sidecar.wait_for(lambda s: s.gpus and s.gpus[1].busy_unassigned)
+    sidecar.run(1, "1")
+    sidecar.wait_for(lambda s: s.phase is Phase.STARTING)
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    state = sidecar.wait_for(is_running(1))
+    assert names(state) == set()
+
+
+def test_a_display_keeps_no_gpu(start, driver):
+    driver.draw(os.getpid())
+    sidecar = start(options=POLL)
+    sidecar.wait_ready()
+    sidecar.run(1, "0")
+    assert names(sidecar.wait_for(is_running(1))) == set()
