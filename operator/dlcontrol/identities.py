@@ -29,6 +29,8 @@ class Identities:
 
     def __init__(self) -> None:
         self._numbers: dict[NodeName, Numbers] = {}
+        self._fewer: dict[NodeName, Names] = {}
+        """What a SideCar counted that saw fewer GPUs than its node is said to have."""
         self._named: dict[NodeName, tuple[Node, Node]] = {}
         """The nodes that were seen last, each with what was made of it."""
         self._told: dict[str, tuple[State, Names]] = {}
@@ -48,8 +50,16 @@ class Identities:
             self._told[state.incarnation] = (state, names)
             if len(names) == len(scene.nodes[node].gpus):
                 told.setdefault(node, []).append(names)
+            elif 0 < len(names) < len(self._numbers.get(node, {})):
+                self._fewer[node] = names
+        for node, names in self._fewer.items():
+            # Its platform knows by now as well that the node has lost GPUs.
+            if node in scene.nodes and len(scene.nodes[node].gpus) == len(names):
+                told.setdefault(node, []).append(names)
         for node, all_names in told.items():
             self._learn(node, all_names)
+            if len(self._numbers[node]) == len(self._fewer.get(node, ())):
+                del self._fewer[node]
 
     def _learn(self, node: NodeName, all_names: list[Names]) -> None:
         known = self._numbers.get(node, {})

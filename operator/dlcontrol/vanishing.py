@@ -36,6 +36,17 @@ class _View:
     missing: Mapping[GpuRef, str]
     ever_seen: frozenset[GpuRef]
     """Since it began."""
+    since: float
+    """When this controller first spoke to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """A GPU that a new container does not see."""
+
+    why: str
+    since: float
+    """When this controller first spoke to that container."""
 
 
 class Vanishing:
@@ -44,7 +55,7 @@ class Vanishing:
     def __init__(self) -> None:
         self._views: dict[str, _View] = {}
         """By incarnations."""
-        self._absent: dict[GpuRef, str] = {}
+        self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
         """What is lost to containers that are there."""
         self._returns = Returns()
@@ -53,14 +64,14 @@ class Vanishing:
     @property
     def absent(self) -> Mapping[GpuRef, str]:
         """What new containers did not see, and why."""
-        return self._absent
+        return {ref: absence.why for ref, absence in self._absences.items()}
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars see, and what they do not."""
-        before = self._lost | self._absent
+        before = self._unavailable
         returned, pardoned = self._returns.look(scene), self._pardons.look(scene)
-        for ref in [ref for ref in self._absent if ref.node in returned or ref in pardoned]:
-            del self._absent[ref]
+        for ref in [ref for ref in self._absences if ref.node in returned or ref in pardoned]:
+            del self._absences[ref]
         self._views = {each.state.incarnation: each for each in self._iter_views(scene)}
         self._lost = {}
         for view in self._views.values():
@@ -68,16 +79,26 @@ class Vanishing:
                 if ref in view.ever_seen:
                     self._lost[ref] = f"it vanished from a container on its node: {why}"
                 elif _is_the_nodes(scene, view.job):
-                    self._absent[ref] = f"a new container on its node does not see it: {why}"
-        seen = frozenset[GpuRef]().union(*(view.seen for view in self._views.values()))
-        for refs in (self._lost, self._absent):
-            for ref in seen & refs.keys():
-                del refs[ref]
+                    told = f"a new container on its node does not see it: {why}"
+                    known = self._absences.get(ref)
+                    since = max(view.since, known.since) if known is not None else view.since
+                    self._absences[ref] = _Absence(told, since)
+        for view in self._views.values():
+            for ref in view.seen:
+                self._lost.pop(ref, None)
+                absence = self._absences.get(ref)
+                # What an older container has open says nothing of what a new one gets.
+                if absence is not None and view.since >= absence.since:
+                    del self._absences[ref]
         self._tell(before)
+
+    @property
+    def _unavailable(self) -> Mapping[GpuRef, str]:
+        return self._lost | self.absent
 
     def mark(self, scene: Scene) -> Scene:
         """Show the scene with those out of service."""
-        unavailable = self._lost | self._absent
+        unavailable = self._unavailable
         if not unavailable:
             return scene
         nodes = {name: marked(node, unavailable) for name, node in scene.nodes.items()}
@@ -85,7 +106,7 @@ class Vanishing:
 
     def forgive(self, ref: GpuRef) -> bool:
         """Somebody says that it is there again; tells whether it was not."""
-        return self._absent.pop(ref, None) is not None
+        return self._absences.pop(ref, None) is not None
 
     def _iter_views(self, scene: Scene) -> Iterator[_View]:
         for seats in scene.seats.values():
@@ -100,10 +121,11 @@ class Vanishing:
             return known  # Nothing is new; with thousands of containers that is most of them.
         seen = seen_in(scene, seat)
         ever_seen = seen if known is None else seen | known.ever_seen
-        return _View(seat.key.job, state, node, seen, missing_in(scene, seat), ever_seen)
+        missing, since = missing_in(scene, seat), seat.contact.first_seen
+        return _View(seat.key.job, state, node, seen, missing, ever_seen, since)
 
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
-        now = self._lost | self._absent
+        now = self._unavailable
         for ref in sorted(now.keys() - before.keys()):
             log.warning("GPU %s is given to nobody: %s", ref, now[ref])
         for ref in sorted(before.keys() - now.keys()):

@@ -205,14 +205,21 @@ def test_a_number_stays_with_its_gpu_when_another_one_dies():
     assert numbers(identities, node_of(4, old)) == whole
     # The node does not know yet, and then it does: it has fewer GPUs than before.
     assert numbers(identities, node_of(4, old, later)) == whole
-    assert numbers(identities, node_of(3, old)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
     left = {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
-    assert numbers(identities, node_of(3, old, later)) == left
+    assert numbers(identities, node_of(3, old)) == left
     assert numbers(identities, node_of(3)) == left
     # Another device in its place has its number, because that is free.
     repaired = tuple(replace(gpu, uuid=gpu.uuid.replace("b", "e")) for gpu in FOUR)
     mended = training(*repaired, incarnation="z")
     assert numbers(identities, node_of(4, mended)) == whole | {1: "GPU-e"}
+
+
+def test_a_node_that_is_said_to_have_fewer_gpus_keeps_its_names_until_a_container_tells():
+    identities = Identities()
+    numbers(identities, node_of(4, training(*FOUR)))
+    assert numbers(identities, node_of(3)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+    later = node_of(3, training(*MOVED, incarnation="y"))
+    assert numbers(identities, later) == {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
 
 
 def test_the_controller_that_comes_next_knows_the_numbers():

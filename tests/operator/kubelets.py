@@ -79,6 +79,10 @@ class Kubelets:
     driver: Path | None = None
     """Where the NVML is that containers find, if there is to be one."""
 
+    machines: Path | None = None
+    """Where it stands what the GPUs say of each node, by a folder with its name; none if each container
+    sees GPUs of its own."""
+
     def __post_init__(self) -> None:
         self._containers: dict[str, _Container] = {}
         self._ended = threading.Event()
@@ -276,8 +280,11 @@ class Kubelets:
         """Give a container the driver of its own GPUs."""
         if self.driver is None:
             return {}
-        folder = self.gpus_of(container.pod["metadata"]["name"])
-        folder.mkdir(exist_ok=True)
+        if self.machines is not None:
+            folder = self.machines / container.pod["spec"]["nodeName"]
+        else:
+            folder = self.gpus_of(container.pod["metadata"]["name"])
+            folder.mkdir(exist_ok=True)
         paths = f"{self.driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"
         return {"STANDIN_NVML": str(folder), "LD_LIBRARY_PATH": paths}
 

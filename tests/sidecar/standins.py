@@ -8,9 +8,11 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 import pytest
 
@@ -90,6 +92,32 @@ class StandIn:
             for line in file.read_text().splitlines() if pid else ():
                 found.setdefault(int(line.split()[0]), []).append(pid)
         return found
+
+
+class Witness:
+    """Looks again and again who is on each GPU, and remembers where two programs were at once."""
+
+    def __init__(self, machine: StandIn) -> None:
+        self._machine = machine
+        self._is_over = threading.Event()
+        self.looks = 0
+        self.shared: dict[int, list[int]] = {}
+        """By slots, the processes that were there together."""
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(0.01):
+            self.looks += 1
+            both = {slot: pids for slot, pids in self._machine.users().items() if len(pids) > 1}
+            self.shared.update(both)
 
 
 def find_owner(file: Path) -> int:
