@@ -94,7 +94,7 @@ class Vanishing:
 
     @property
     def _unavailable(self) -> Mapping[GpuRef, str]:
-        return self._lost | self.absent
+        return {**self._lost, **self.absent}
 
     def mark(self, scene: Scene) -> Scene:
         """Show the scene with those out of service."""
