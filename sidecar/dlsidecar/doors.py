@@ -8,6 +8,7 @@ import logging
 import math
 import ssl
 import time
+from collections import Counter
 from typing import Any
 
 from tornado.httpserver import HTTPServer
@@ -24,8 +25,10 @@ class LimitedServer(HTTPServer):
     """
     A server that does not let itself be drowned in connections.
 
-    When there are as many as there may be, a new one takes the place of the oldest of those that
-    have not yet shown who they are. So whoever only holds connections open keeps nobody out.
+    When there are as many as there may be, a new one takes the place of another: of a stranger, which has
+    not yet shown who it is, of the address that has most of them; else of the guest that came first.
+    Guests are those that may only read, such as the processes of the job itself, which has a certificate
+    of its own. They never fill the house, and whoever may declare is never sent away for anybody.
     """
 
     def initialize(
@@ -34,26 +37,48 @@ class LimitedServer(HTTPServer):
         """Begin, as Tornado calls its constructors."""
         super().initialize(*arguments, **named)
         self._most = most_connections
-        self._strangers: dict[IOStream, None] = {}
+        self._strangers: dict[IOStream, str] = {}
+        """With the address that each comes from."""
+        self._guests: dict[IOStream, None] = {}
         self._told_at = -math.inf
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         """Take a connection in, or close it."""
-        self._strangers = {one: None for one in self._strangers if not one.closed()}
+        self._strangers = {
+            one: whence for one, whence in self._strangers.items() if not one.closed()
+        }
+        self._guests = {one: None for one in self._guests if not one.closed()}
         if len(self._connections) >= self._most:
             self._tell_crowd(address)
-            if not self._strangers:
+            if not self._make_room():
                 stream.close()
                 return
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.close()
-        self._strangers[stream] = None
+        self._strangers[stream] = str(address[0]) if isinstance(address, tuple) else ""
         super().handle_stream(stream, address)
 
-    def welcome(self, stream: IOStream) -> None:
-        """Keep a connection that has shown who it is."""
+    def _make_room(self) -> bool:
+        """Send the one away that is missed least; tell whether there was one."""
+        crowds = Counter(self._strangers.values())
+        victims = sorted(self._strangers, key=lambda one: -crowds[self._strangers[one]])
+        victim = next(iter([*victims, *self._guests]), None)
+        if victim is None:
+            return False
+        self._strangers.pop(victim, None)
+        self._guests.pop(victim, None)
+        victim.close()
+        return True
+
+    def welcome(self, stream: IOStream, *, is_guest: bool) -> None:
+        """Keep a connection that has shown who it is; of guests, only as many as half of all."""
         self._strangers.pop(stream, None)
+        if not is_guest:
+            self._guests.pop(stream, None)
+            return
+        self._guests[stream] = None
+        while len(self._guests) > self._most // 2:
+            oldest = next(iter(self._guests))
+            del self._guests[oldest]
+            oldest.close()
 
     def _tell_crowd(self, address: Any) -> None:
         now = time.monotonic()

@@ -82,7 +82,7 @@ class Servers:
     ) -> LimitedServer:
         app = serving.controller_app(self._agent, self._settings, door)
         server = self._serve(app, sockets, context)
-        door.on_welcome = server.welcome
+        door.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
         self._doors.append(door)
         return server
 
@@ -143,7 +143,7 @@ class Servers:
     @property
     def waiting(self) -> int:
         """How many requests wait for a change."""
-        return sum(len(door.waiting) for door in self._doors)
+        return sum(len(door.waiting) + len(door.waiting_guests) for door in self._doors)
 
     async def close(self) -> None:
         """

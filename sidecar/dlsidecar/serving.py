@@ -112,6 +112,8 @@ class Handler(RequestHandler):
         self.agent = agent
         self.serving = serving
         self.door = door
+        self.is_guest = False
+        """Whether it comes from one that may only read."""
         self._received = bytearray()
         self._limit: asyncio.TimerHandle | None = None
 
@@ -122,7 +124,8 @@ class Handler(RequestHandler):
             raise Refusing(Refused.NOT_AUTHORIZED, reason, remedy=trust.REMEDY)
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection)
-        self.door.on_welcome(connection.stream)
+        self.is_guest = bool(self.door.why_not(self.request, may_declare=True))
+        self.door.on_welcome(connection.stream, self.is_guest)
         self._limit_body()
 
     def _limit_body(self) -> None:
@@ -273,7 +276,8 @@ class StateHandler(Handler):
         return bool(stream is None or stream.closed())
 
     async def _wait(self, seconds: float, patience: float) -> None:
-        waiting = self.door.waiting
+        # Those that may only read have no part in what is there for those that may declare.
+        waiting = self.door.waiting_guests if self.is_guest else self.door.waiting
         if len(waiting) >= self.serving.most_waiting:
             raise Refusing(Refused.TOO_MANY, f"{len(waiting)} requests wait already")
         self.change = asyncio.ensure_future(self._wait_for_news(self.agent.state(), patience))

@@ -48,11 +48,13 @@ class Door:
 
     def __init__(self) -> None:
         self.waiting: set[asyncio.Future[None]] = set()
-        """The requests that wait here for a change."""
+        """The requests that wait here for a change, of those that may declare."""
+        self.waiting_guests: set[asyncio.Future[None]] = set()
+        """And of those that may only read."""
         self.is_closing = False
         """Whether nothing will change any more, so that whoever asks is answered a last time."""
-        self.on_welcome: Callable[[IOStream], None] = lambda _: None
-        """Hears of each connection over which somebody came in who may."""
+        self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None
+        """Hears of each connection whose sender may read, and whether that may not declare."""
         self._told: dict[IOStream, tuple[int, float]] = {}
         """Which version those who follow us were told last, over which connection, and when."""
 
@@ -72,7 +74,7 @@ class Door:
     def close(self) -> None:
         """Answer all who wait: there will be no more news."""
         self.is_closing = True
-        for waiting in self.waiting:
+        for waiting in (*self.waiting, *self.waiting_guests):
             waiting.cancel()
 
     def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:

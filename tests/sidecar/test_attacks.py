@@ -179,3 +179,31 @@ def test_who_only_holds_connections_keeps_neither_the_controller_nor_the_trainin
     see_undisturbed(sidecar, before)
     # What everybody can do does not fill the log.
     assert sidecar.told().count("too many connections") == 1
+
+
+def test_a_job_with_its_own_certificate_keeps_its_controller_neither_out_nor_waiting(besieged):
+    sidecar, network = besieged
+    before = sidecar.state()
+    paths = ("/v1/state", "/v1/state?after=1000000&wait=60")
+
+    async def siege() -> None:
+        controller = network.client(network.people.controller)
+        reader, writer = await controller.connect()
+        held = []
+        for number in range(MOST_CONNECTIONS + SLOW):
+            guest = network.client(network.people.job)
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                _, its = await guest.connect()
+                its.write(f"GET {paths[number % 2]} HTTP/1.1\r\nHost: d\r\n\r\n".encode())
+                held.append(its)
+        # One that came before them all is still there, and new ones come in.
+        writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+        assert b"200" in await reader.readline()
+        for _ in range(5):
+            assert (await controller.get("/v1/state")).state().incarnation == before.incarnation
+        assert (await controller.put(run(2))).status != 403
+        for each in (writer, *held):
+            each.transport.abort()
+
+    asyncio.run(asyncio.wait_for(siege(), LONGEST_SECONDS))
+    see_undisturbed(sidecar, before)

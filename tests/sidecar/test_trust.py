@@ -85,6 +85,27 @@ def test_the_job_itself_may_read_but_not_declare(people):
     live_through(story())
 
 
+def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
+    async def story():
+        async with networked(people.sidecar) as container:
+            job, controller = (container.seen_by(each) for each in (people.job, people.controller))
+            most = Serving().most_waiting
+            path = f"/v1/state?after={container.agent.version}&wait=20"
+            polls = [asyncio.ensure_future(job.get(path)) for _ in range(most)]
+            while container.servers.waiting != most:
+                await asyncio.sleep(0)
+            assert (await job.get(path)).status == 503
+            awaited = asyncio.ensure_future(controller.get(path))
+            while container.servers.waiting != most + 1:
+                assert not awaited.done()
+                await asyncio.sleep(0)
+            await controller.put(run(1))
+            answers = await asyncio.gather(awaited, *polls)
+            assert {each.status for each in answers} == {200}
+
+    live_through(story())
+
+
 @pytest.mark.parametrize("person", ["other_job", "stranger"])
 def test_whoever_else_has_a_certificate_may_do_nothing(people, person):
     async def story():
