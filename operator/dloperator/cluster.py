@@ -45,6 +45,7 @@ from dloperator.reading import (
     Pool,
     awaits_proof,
     finalizers_of,
+    is_bound,
     is_in_pool,
     read_machine,
     read_node,
@@ -217,6 +218,7 @@ class Cluster:
         there = self._mirrors.nodes.objects
         for name in self._nodes.keys() - there.keys():
             del self._nodes[name]
+            self._strays.note_gone(name.name)
         for name, document in there.items():
             if not is_in_pool(document, self._settings.pool):
                 self._nodes.pop(name, None)
@@ -462,10 +464,14 @@ class Cluster:
             self._held_at_look = frozenset(
                 owner.get("uid", "")
                 for pod in self._mirrors.pods.objects.values()
-                if awaits_proof(pod)
+                # One on a Node that was deleted is kept in case that returns, and its job need not be.
+                if awaits_proof(pod) and not (is_bound(pod) and self._node_of(pod) is None)
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )
         return self._held_at_look
+
+    def _node_of(self, pod: Json) -> Json | None:
+        return self._mirrors.nodes.get(Name("", pod["spec"].get("nodeName", "")))
 
     async def _let_go(self, document: Json) -> None:
         finalizers = [each for each in finalizers_of(document) if each != names.FINALIZER]

@@ -36,6 +36,7 @@ PARDONS: Final = "dljob.io/pardoned-gpus"
 MOST_GPUS: Final = 64
 LONGEST_COUNT: Final = 10
 """In digits."""
+UNKNOWN: Final = "ContainerStatusUnknown"
 _DEVICE_PATHS: Final = ("", "/dev")
 
 
@@ -242,6 +243,15 @@ def is_of(document: Json, uid: str) -> bool:
     return any(owner["uid"] == uid for owner in owners)
 
 
+def is_booked(job: Json, pod: Json) -> bool:
+    """Whether the status of a job, as it is written, accounts for this pod of its training."""
+    if not is_of(pod, job["metadata"]["uid"]):
+        return False
+    serial = pod["metadata"]["labels"].get(names.SERIAL_LABEL)
+    bookings = (job.get("status") or {}).get("pods", ())
+    return any(str(booking["serial"]) == serial for booking in bookings)
+
+
 def finalizers_of(document: Json) -> list[str]:
     """What keeps an object there although it is deleted."""
     return list(document["metadata"].get("finalizers") or ())
@@ -269,11 +279,12 @@ def _why_ended(document: Json, node: Json | None) -> str:
         # It is restarted on failure only. From what else runs in the pod GPUs are hidden, if they can be.
         beside = seeing_containers(document["spec"]) - {TRAINER}
         return "" if beside & _running(status) else "Completed"
-    if status.get("phase") not in ("Succeeded", "Failed") or _was_collected(status):
+    # The kubelet ends its account so when it ends a pod, and its runtime knows the container no more.
+    is_forgotten = (trainer or {}).get("reason") == UNKNOWN and "deletionTimestamp" in metadata
+    is_told = status.get("phase") in ("Succeeded", "Failed") and not _was_collected(status)
+    if _running(status) or not (is_forgotten or is_told):
         return ""
-    if _running(status):
-        return ""
-    return str(status.get("reason") or "Terminated")
+    return UNKNOWN if is_forgotten else str(status.get("reason") or "Terminated")
 
 
 def seeing_containers(spec: Json) -> frozenset[str]:

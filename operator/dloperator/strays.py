@@ -1,9 +1,15 @@
 """
-Pods that train for a job that is no more, and so for nobody's account.
+Pods whose GPUs no job's status accounts for, and that are not proven to have ended.
 
-Our finalizer keeps a job until its pods are proven to have ended. Somebody may take it away, which is
-what people do to an object that does not go. Then nothing is written any more of which GPUs the pods
-have; until they are proven to have ended, no GPU of their node is given away that nobody else holds.
+Our finalizer keeps a job until its pods are proven to have ended. People may remove it, as they do with
+an object that does not go. Then nothing is written any more of which GPUs the pods have.
+
+A Node that is deleted says that its machine is gone, and jobs go elsewhere. It may have been a mistake:
+when the machine registers again its pods may train there yet. Their objects are kept for a while for
+that reason (:mod:`dloperator.tidying`), until the kubelet tells what became of them or the machine has
+another boot id.
+
+Until such a pod is proven to have ended, no GPU of its node is given away that no other job holds.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +21,7 @@ from dlcontrol.records import Status
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlcore.podrules import TRAINER
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import has_ended, is_bound, is_of, job_of, role_of
+from dloperator.reading import has_ended, is_booked, is_bound, job_of, role_of
 
 Json = Mapping[str, Any]
 
@@ -32,6 +38,12 @@ class Strays:
         """Remember that a job is gone; what it left behind counts for nobody else of its name."""
         for name, pod in self._mirrors.pods.objects.items():
             if name.namespace == job.namespace and job_of(pod) == job.name:
+                self._known.add(name)
+
+    def note_gone(self, node: str) -> None:
+        """Remember that a Node is deleted; what was on it counts should it come back."""
+        for name, pod in self._mirrors.pods.objects.items():
+            if (pod.get("spec") or {}).get("nodeName") == node:
                 self._known.add(name)
 
     def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
@@ -52,19 +64,22 @@ class Strays:
         found = {}
         for name in list(self._known):
             pod = self._mirrors.pods.get(name)
-            if pod is None or role_of(pod) != TRAINER or self._has_job(name, pod):
+            if pod is None or role_of(pod) != TRAINER:
                 self._known.discard(name)
                 continue
             node = str(pod["spec"].get("nodeName", ""))
-            if has_ended(pod, self._mirrors.nodes.get(Name("", node))):
+            machine = self._mirrors.nodes.get(Name("", node))
+            if machine is None and is_bound(pod):
+                continue
+            if has_ended(pod, machine) or self._is_booked(name, pod):
                 self._known.discard(name)
             elif is_bound(pod):
                 found[NodeName(node)] = str(name)
         return found
 
-    def _has_job(self, name: Name, pod: Json) -> bool:
+    def _is_booked(self, name: Name, pod: Json) -> bool:
         job = self._mirrors.jobs.get(Name(name.namespace, job_of(pod)))
-        return job is not None and is_of(pod, job["metadata"]["uid"])
+        return job is not None and is_booked(job, pod)
 
 
 def _refs_of(status: Status) -> Iterable[GpuRef]:
@@ -74,7 +89,7 @@ def _refs_of(status: Status) -> Iterable[GpuRef]:
 
 
 def _without(node: Node, pod: str, held: Collection[int]) -> Node:
-    why = f"pod {pod} of a job that is no more has not ended"
+    why = f"pod {pod}, which no job accounts for, has not been proven to have ended"
     return replace(
         node,
         gpus=tuple(

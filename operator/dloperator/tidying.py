@@ -21,7 +21,15 @@ from dloperator.companions import Companions, Warn
 from dloperator.complaining import Complaints
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
-from dloperator.reading import awaits_proof, finalizers_of, has_ended, is_of, job_of, role_of
+from dloperator.reading import (
+    awaits_proof,
+    finalizers_of,
+    has_ended,
+    is_booked,
+    is_bound,
+    job_of,
+    role_of,
+)
 from dloperator.removing import Removals
 from dloperator.reserving import Reservations
 from dloperator.resources import PODS
@@ -31,6 +39,8 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
+GONE_S = 300.0
+"""So long the pods of a Node that was deleted are kept, which can be proven to have ended should it return."""
 AT_ONCE = 16
 """So many pods are put away at the same time."""
 LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
@@ -73,6 +83,8 @@ class Tidier:
         self._complaints = Complaints()
         self._stuck: Patience[Name] = Patience()
         self._looked: dict[Name, _Looked] = {}
+        self._nodes_gone: dict[str, float] = {}
+        """Since when Nodes are missing on which there are pods."""
         self._again: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
@@ -85,9 +97,9 @@ class Tidier:
             await self._woken.wait()
             self._woken.clear()
             began = time.thread_time()
-            if not await self._try_to_tidy() and self._again is None:
+            if not await self._try_to_tidy():
                 # Others are not made to wait for what could not be done.
-                self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
+                self._look_later()
             # With thousands of pods a look takes its time, and others have their turn.
             rest = REST_SHARE * (time.thread_time() - began)
             await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
@@ -110,6 +122,10 @@ class Tidier:
     async def tidy(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
         there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
+        for back in [
+            node for node in self._nodes_gone if Name("", node) in self._mirrors.nodes.objects
+        ]:
+            del self._nodes_gone[back]
         for gone in self._looked.keys() - self._mirrors.pods.objects.keys():
             del self._looked[gone]
         loose = [
@@ -150,7 +166,7 @@ class Tidier:
         job_name = _name_of_job(name, pod)
         job = self._mirrors.jobs.get(job_name)
         try:
-            is_at_rest = role_of(pod) != TRAINER or (job is not None and _is_booked(job, pod))
+            is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
         except Exception:  # noqa: BLE001 - it is told when it is looked at by itself
             is_at_rest = False
         return _Looked(pod, job_name, job, is_at_rest)
@@ -177,14 +193,27 @@ class Tidier:
 
     async def _tidy_one(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
-        if job is not None and _is_booked(job, pod):
+        if job is not None and is_booked(job, pod):
             return  # While others had their turn.
-        ended = has_ended(pod, self._mirrors.nodes.get(Name("", _node_of(pod))))
+        node = self._mirrors.nodes.get(Name("", _node_of(pod)))
+        ended = has_ended(pod, node)
+        may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
         # Its job waits for that, whatever refuses that the pod is deleted.
-        if ended and awaits_proof(pod):
+        if ended and awaits_proof(pod) and not may_return:
             await self._let_go(pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
+        if may_return:
+            self._look_later()
+
+    def _is_gone_for_good(self, pod: Json) -> bool:
+        """Whether the Node of a pod has been away for so long that its machine is not expected back."""
+        since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
+        return self._clock() >= since + GONE_S
+
+    def _look_later(self) -> None:
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
 
     async def _let_go(self, pod: Json) -> None:
         finalizers = [each for each in finalizers_of(pod) if each != names.PROOF_FINALIZER]
@@ -203,14 +232,6 @@ class Tidier:
 
 def _name_of_job(name: Name, pod: Json) -> Name:
     return Name(name.namespace, job_of(pod))
-
-
-def _is_booked(job: Json, pod: Json) -> bool:
-    if not is_of(pod, job["metadata"]["uid"]):
-        return False
-    serial = pod["metadata"]["labels"].get(names.SERIAL_LABEL)
-    bookings = (job.get("status") or {}).get("pods", ())
-    return any(str(booking["serial"]) == serial for booking in bookings)
 
 
 def _is_shown(job: Json) -> bool:

@@ -151,7 +151,7 @@ def test_our_own_pods_name_what_pods_of_others_may_not():
 
 # --- on a cluster -----------------------------------------------------------------------------
 
-A = "gpu-a"
+A, B = "gpu-a", "gpu-b"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
@@ -233,3 +233,36 @@ def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
     finally:
         stage.api.delete(f"{SLICES}/{stage.namespace}-a")
     stage.wait_for_phase("next", "Running")
+
+
+@pytest.mark.cluster
+@pytest.mark.processes
+def test_a_node_that_is_deleted_and_registers_again_frees_nothing_before_the_proof(
+    control_plane, namespace, tmp_path
+):
+    with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}) as stage:
+        stage.start_operator()
+        stage.submit("job", iterations=10**6, gpus={"options": [4]})
+        stage.wait_for_phase("job", "Running")
+        (here,) = (each["name"] for each in stage.status("job")["allocation"]["nodes"])
+        (there,) = {A, B} - {here}
+        (former,) = stage.kubelets.pids()
+        node = stage.api.get(f"/api/v1/nodes/{here}")
+        # Nothing is heard of its kubelet, and its Node is deleted, although the job trains on there.
+        stage.kubelets.silent.add(here)
+        stage.api.delete(f"/api/v1/nodes/{here}", gracePeriodSeconds=0)
+        stage.wait(lambda: there in str(stage.status("job").get("allocation")))
+        stage.wait_for_phase("job", "Running")
+        assert former in stage.kubelets.pids(), "its first pod trains on"
+        # It registers again, from the same start of the machine: a GPU there would have two masters.
+        stage.submit("next", iterations=10**6, gpus={"options": [4]})
+        kept = {name: node["metadata"][name] for name in ("name", "labels")}
+        stage.api.post(
+            "/api/v1/nodes", {"metadata": kept, "spec": node["spec"], "status": node["status"]}
+        )
+        stage.wait(lambda: f"{former}, which no job accounts for" in why_out(stage, here, "0"))
+        assert stage.phase("next") == "Queued"
+        # The kubelet is back, and tells what became of the pod that is being deleted.
+        stage.kubelets.silent.remove(here)
+        stage.wait_for_phase("next", "Running")
+        assert former not in stage.kubelets.pids()

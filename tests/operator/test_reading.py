@@ -37,6 +37,10 @@ def ended(code):
     return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
 
 
+def unknown():
+    return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+
+
 COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]
 
 
@@ -57,6 +61,8 @@ COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
         (pod("Failed", conditions=COLLECTED), False),
         (pod("Failed", {"waiting": {}}, conditions=COLLECTED), False),
         (pod("Failed", reason="NodeLost"), False),
+        (pod("Failed", unknown(), deleted=True, conditions=COLLECTED), True),
+        (pod("Running", unknown()), False),
     ],
 )
 def test_only_the_kubelets_word_proves_an_end(document, proof):

@@ -60,7 +60,10 @@ def entry_of(document: Json, gpus: dict[NodeName, list[int]]) -> dict[JobId, Ent
 
 
 def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
-    mirrors = shown(jobs=[job("gone", "u1", 1)], pods=[pod("gone", "u1", "gpu-a", 2)])
+    document, trainer = job("gone", "u1", 1), pod("gone", "u1", "gpu-a", 2)
+    document["status"] = {"pods": [{"node": "gpu-a", "serial": 1}]}
+    trainer["metadata"]["labels"][names.SERIAL_LABEL] = "1"
+    mirrors = shown(jobs=[document], pods=[trainer])
     strays = Strays(mirrors)
     assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
     mirrors.jobs.show_end(job("gone", "u1", 5))
@@ -97,3 +100,32 @@ def test_what_others_hold_there_stays_theirs():
 def test_a_pod_that_no_node_was_found_for_holds_nothing():
     mirrors = shown(jobs=[], pods=[pod("gone", "u1", "", 2)])
     assert usable(Strays(mirrors), {})[0] == (0, 1, 2, 3)
+
+
+def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_train_yet():
+    document = job("moved", "u1", 1)
+    mirrors = shown(jobs=[document], pods=[pod("moved", "u1", "gpu-a", 2)])
+    strays = Strays(mirrors)
+    node = {"metadata": {"name": "gpu-a", "resourceVersion": "3"}}
+    mirrors.nodes.show_end(node)
+    strays.note_gone("gpu-a")
+    assert usable(strays, {})[1] == (0, 1)
+    # It registers again, from the same start of the machine, and its job has gone elsewhere meanwhile.
+    mirrors.nodes.show({"metadata": {"name": "gpu-a", "resourceVersion": "4"}})
+    (out, _) = strays.mark(NODES, {})
+    assert out.usable == ()
+    assert "pod default/moved-1, which no job accounts for" in out.gpus[0].unavailable_because
+    ended = {"terminated": {"exitCode": 0}}
+    done = pod("moved", "u1", "gpu-a", 5, containerStatuses=[{"name": "trainer", "state": ended}])
+    mirrors.pods.show(done)
+    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+
+
+def test_a_pod_that_is_booked_is_no_stray_when_its_node_is_back():
+    document = job("here", "u1", 1)
+    document["status"] = {"pods": [{"node": "gpu-a", "serial": 7}]}
+    there = pod("here", "u1", "gpu-a", 2)
+    there["metadata"]["labels"][names.SERIAL_LABEL] = "7"
+    strays = Strays(shown(jobs=[document], pods=[there]))
+    strays.note_gone("gpu-a")
+    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
