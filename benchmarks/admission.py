@@ -29,6 +29,7 @@ from dlcore.model import NodeName
 from dloperator import access, podmaking
 from dloperator.apiserver import ApiServer, Rejected
 from dloperator.names import FINALIZER
+from dloperator.podsettings import PodSettings
 from dloperator.resources import DLJOBS, NODES, PODS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -234,7 +235,7 @@ def _pod(number: int) -> Json:
     document["metadata"] |= {"namespace": NAMESPACE, "uid": "none"}
     job = jobfile.parse(document, require_template=True)
     booking = Booking(NodeName("any"), 1)
-    pod = podmaking.make_trainer(document, job, booking, podmaking.PodSettings())
+    pod = podmaking.make_trainer(document, job, booking, PodSettings())
     for kept in ("ownerReferences", "finalizers"):
         del pod["metadata"][kept]
     here = {

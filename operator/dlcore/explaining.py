@@ -171,7 +171,7 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.GPUS_GONE: lambda _: (
         "the node has fewer GPUs now, and some that it had are not among them"
     ),
-    CauseCode.NODE_LOST: lambda _: "a node that it ran on was lost",
+    CauseCode.NODE_LOST: lambda _: "a node that it ran on is lost, or has to be left",
     CauseCode.SPEC_CHANGED: lambda _: "its spec does not allow these GPUs any longer",
     CauseCode.TWO_MASTERS: lambda cause: f"{_named(cause.job)} was found to have a GPU of its own",
     CauseCode.NO_ROOM: lambda _: "too few GPUs are free",

@@ -13,7 +13,7 @@ from dlctl.messages import complain
 from dlctl.sources import WrongJobs, check, is_job, iter_sources
 
 if TYPE_CHECKING:
-    from dloperator.podmaking import PodSettings
+    from dloperator.podsettings import PodSettings
 
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 

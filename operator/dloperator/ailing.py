@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dlcore.podrules import TRAINER
-from dloperator.podmaking import INSTALLER
+from dloperator.bringing import INSTALLER
 
 Json = Mapping[str, Any]
 

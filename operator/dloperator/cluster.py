@@ -40,7 +40,8 @@ from dloperator.jobs import (
 )
 from dloperator.lodging import Lodging
 from dloperator.mirror import Mirrors, Name, epoch_of
-from dloperator.podmaking import PodSettings
+from dloperator.notices import Notices
+from dloperator.podsettings import PodSettings
 from dloperator.reading import (
     Pool,
     awaits_proof,
@@ -129,6 +130,9 @@ class Cluster:
         self._pods = BookedPods(mirrors)
         self._trainers = Trainers(api, mirrors, certificates, self._pods, settings.pods)
         self._strays = Strays(mirrors)
+        self._notices = Notices(settings.pool.leave_taints, settings.pool.cordon_seconds)
+        self._leaving: dict[str, str] = {}
+        """Nodes that jobs have to leave, each with the notice that was logged."""
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._held_at_look: frozenset[str] | None = None
@@ -229,12 +233,20 @@ class Cluster:
                 node = read_node(document, self._settings.pool, not_ours=why)
                 known = _ReadNode(document, why, node, read_machine(document))
                 self._nodes[name] = known
-            # Where others have GPUs no job of ours may stay, and one leaves what is not there.
-            must_leave = (
-                why and self._reservations.is_taken(document) and self._is_booked(name.name)
-            )
-            if known.node is not None and not must_leave:
+            # A job leaves what is not there.
+            if known.node is not None and not self._must_leave(name.name, document, why):
                 yield known.node
+
+    def _must_leave(self, node: str, document: Json, not_ours: str) -> bool:
+        """Whether no job may stay on a node: others have GPUs there, or its pods will be evicted."""
+        if not self._is_booked(node):
+            self._leaving.pop(node, None)
+            return False
+        notice = self._notices.why_leave(document)
+        if notice and self._leaving.get(node) != notice:
+            log.warning("jobs save themselves and leave node %s: %s", node, notice)
+            self._leaving[node] = notice
+        return bool(notice) or bool(not_ours and self._reservations.is_taken(document))
 
     def _is_booked(self, node: str) -> bool:
         return any(

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from dloperator import names
 from dloperator.mirror import Name
-from dloperator.podmaking import RESTRICTED
+from dloperator.podsettings import RESTRICTED
 
 Json = Mapping[str, Any]
 

@@ -12,7 +12,6 @@ Pure: the same job, node and settings make the same pod.
 import copy
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dlcontrol.launching import (
@@ -27,18 +26,15 @@ from dlcore.model import Job, NodeName, Role
 from dlcore.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument
 from dloperator import names
+from dloperator.bringing import bring_sidecar
 from dloperator.foreign import VISIBLE as VISIBLE_GPUS
+from dloperator.podsettings import PodSettings
 from dloperator.podshapes import REQUIRED, insist_on_shapes
 
 Json = dict[str, Any]
 
-SIDECAR_FOLDER: Final = "/dljob"
 TLS_FOLDER: Final = "/dljob-tls"
-SIDECAR_VOLUME: Final = "dljob-sidecar"
 TLS_VOLUME: Final = "dljob-tls"
-INSTALLER: Final = "dljob-sidecar"
-"""The init container that brings the SideCar."""
-
 SIDECAR_PORT: Final = 8470
 HEALTH_PORT: Final = 8471
 """Of the SideCar; every pod has an address of its own."""
@@ -49,24 +45,6 @@ AWAY_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreac
 LATE_SECONDS: Final = 10.0
 """So long after the last SIGKILL of the SideCar the kubelet may send its own."""
 LONGEST_STEM: Final = 48
-
-RESTRICTED: Final[Json] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "runAsGroup": 65532,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-"""What the pod-security level "restricted" asks of a container, whatever the pod itself says."""
-
-SMALL: Final[Json] = {
-    "requests": {"cpu": "10m", "memory": "16Mi"},
-    "limits": {"cpu": "500m", "memory": "32Mi"},
-}
-"""What the init container asks for: it copies two files and ends."""
-
 
 HIDDEN_GPUS: Final[Mapping[str, str]] = {VISIBLE_GPUS: "void", "CUDA_VISIBLE_DEVICES": ""}
 """The first is for the container runtime, which then shows no device; the second for CUDA itself."""
@@ -79,35 +57,19 @@ _UNKNOWN_FOLDER: Final = Problem(
     " mounted there, such as /ckpt/digits",
 )
 
+KEPT: Final[Mapping[str, str]] = {
+    # What makes clusters smaller would end a training to empty a node that others could leave as well.
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    # The SideCar proves who it is by a certificate of its own, and a mesh would end the connection.
+    "traffic.sidecar.istio.io/excludeInboundPorts": f"{SIDECAR_PORT},{HEALTH_PORT}",
+    "config.linkerd.io/skip-inbound-ports": f"{SIDECAR_PORT},{HEALTH_PORT}",
+}
+"""Annotations of the pods that train; those of a template go before."""
+
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PREFERRED: Final = 32
 """Nodes that a pod is said to prefer; a job on more has a part of itself on few of them anyway."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSettings:
-    """What pods need besides what their job says."""
-
-    image: str = "dljob-sidecar:latest"
-    """Which image brings the SideCar."""
-    pull_policy: str = ""
-    """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
-    pull_secrets: tuple[str, ...] = ()
-    """Secrets in the namespaces of jobs with which that image is pulled."""
-    python: str = ""
-    """With which interpreter of the trainer's image the SideCar runs; empty: the first that can."""
-    runtime_class: str = ""
-    """The runtime class by which containers see GPUs, such as nvidia; empty: none is named."""
-    shows_gpus: bool = True
-    """Whether containers are asked to see all GPUs of their node (by NVIDIA_VISIBLE_DEVICES)."""
-    virtual_gpus: bool = False
-    """Whether the GPUs exist on paper only, so that a SideCar that finds none is content."""
-    poll_seconds: float = 5.0
-    """How often a SideCar looks at what does not come by itself."""
-    taint: str = "dljob.io/pool"
-    """The taint that keeps other pods off the pool; ours tolerate it."""
-    controller_name: str = "controller.dljob"
-    """What the certificate says of whoever may command a SideCar."""
 
 
 # --- names --------------------------------------------------------------------------------
@@ -134,9 +96,16 @@ def _stem(name: str) -> str:
 # --- the pod that trains ------------------------------------------------------------------
 
 
-def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettings) -> Json:
+def make_trainer(
+    document: Json,
+    job: Job,
+    booking: Booking,
+    settings: PodSettings,
+    *,
+    node: Mapping[str, Any] | None = None,
+) -> Json:
     """
-    Make the pod of a booking; ``document`` is the job as the API server keeps it.
+    Make the pod of a booking; ``document`` is the job as the API server keeps it, ``node`` its node.
 
     Raises :class:`~dlcore.problems.WrongDocument` if its template is no pod.
     """
@@ -152,10 +121,10 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
     _tolerate(spec, settings)
     if settings.runtime_class:
         spec.setdefault("runtimeClassName", settings.runtime_class)
-    _bring_sidecar(spec, settings)
+    pod["metadata"]["annotations"] = {**KEPT, **pod["metadata"]["annotations"]}
+    program = bring_sidecar(spec, settings, node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
-        {"name": SIDECAR_VOLUME, "emptyDir": {"sizeLimit": "16Mi"}},
         # Any user id that the trainer may run as can read it, and nobody outside of the pod.
         {
             "name": TLS_VOLUME,
@@ -166,6 +135,7 @@ def make_trainer(document: Json, job: Job, booking: Booking, settings: PodSettin
     for container in spec["containers"]:
         if container["name"] == TRAINER:
             _supervise(container, job, metadata["uid"], settings)
+            container["command"] = [*program, *container["command"]]
     return pod
 
 
@@ -242,24 +212,6 @@ def _tolerate(spec: Json, settings: PodSettings) -> None:
         spec["tolerations"] = [*tolerations, *stays]
 
 
-def _bring_sidecar(spec: Json, settings: PodSettings) -> None:
-    installer: Json = {
-        "name": INSTALLER,
-        "image": settings.image,
-        "args": [SIDECAR_FOLDER],
-        "resources": copy.deepcopy(SMALL),
-        "securityContext": copy.deepcopy(RESTRICTED),
-        "volumeMounts": [{"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER}],
-    }
-    if settings.pull_policy:
-        installer["imagePullPolicy"] = settings.pull_policy
-    spec["initContainers"] = [installer, *(spec.get("initContainers") or ())]
-    known = spec.get("imagePullSecrets") or []
-    more = [{"name": name} for name in settings.pull_secrets if {"name": name} not in known]
-    if more:
-        spec["imagePullSecrets"] = [*known, *more]
-
-
 def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> None:
     """Let the SideCar be what is started, and what the user wrote be what it starts."""
     job = _settle_checkpoints(container, job)
@@ -280,7 +232,6 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
         options.append("--inner-socket=/tmp/dljob-progress.sock")
     command = [*container["command"], *(container.pop("args", None) or ())]
     container["command"] = [
-        f"{SIDECAR_FOLDER}/sidecar-start",
         *interpreter,
         *options,
         "--",
@@ -288,7 +239,6 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
     ]
     container["volumeMounts"] = [
         *(container.get("volumeMounts") or ()),
-        {"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER, "readOnly": True},
         {"name": TLS_VOLUME, "mountPath": TLS_FOLDER, "readOnly": True},
     ]
     if settings.shows_gpus and not settings.virtual_gpus:

@@ -50,6 +50,10 @@ class Pool:
     """And this value of it, if one is named."""
     mode: PoolMode = PoolMode.DEDICATED
     """How others are kept off its GPUs: dedicated (no device plugin there) or reserve (placeholders)."""
+    cordon_seconds: float = 120.0
+    """Jobs leave a node that has been cordoned for so long; 0: only when they are evicted."""
+    leave_taints: tuple[str, ...] = ()
+    """Keys of taints that jobs leave a node for at once, besides those that are known."""
     placeholder: PlaceholderSettings = PlaceholderSettings()
     """The pods that hold GPUs for us in the mode reserve."""
 

@@ -11,7 +11,7 @@ from dlcontrol.pacing import Pace
 from dlcontrol.settings import Loaded, Settings, SettingsError, load_tree
 from dlcore.problems import Problem
 from dloperator.electing import LeaseSettings
-from dloperator.podmaking import PodSettings
+from dloperator.podsettings import PodSettings
 from dloperator.publishing import Publishing
 from dloperator.reading import Pool
 

@@ -11,8 +11,8 @@ from dloperator import podmaking
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected
 from dloperator.booked import BookedPods, name_of_trainer
 from dloperator.certificates import Certificates
-from dloperator.mirror import Mirrors
-from dloperator.podmaking import PodSettings
+from dloperator.mirror import Mirrors, Name
+from dloperator.podsettings import PodSettings
 from dloperator.reading import is_of
 from dloperator.remedies import find_remedy
 from dloperator.resources import PODS
@@ -51,7 +51,8 @@ class Trainers:
         document = entry.document
         metadata = document["metadata"]
         await self._certificates.provide(entry.job.id, metadata)
-        pod = podmaking.make_trainer(dict(document), entry.job, booking, self._settings)
+        node = self._mirrors.nodes.get(Name("", booking.node))
+        pod = podmaking.make_trainer(dict(document), entry.job, booking, self._settings, node=node)
         async with turns:
             made = await self._create(pod, metadata["uid"])
         self._mirrors.pods.show(made, is_ours=True)

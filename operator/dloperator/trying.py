@@ -28,7 +28,7 @@ from dloperator.apiserver import ApiServer, Conflict, Rejected, Unreachable
 from dloperator.asking import Asks, read_asks
 from dloperator.jobs import Specs, is_over
 from dloperator.mirror import Name
-from dloperator.podmaking import PodSettings
+from dloperator.podsettings import PodSettings
 from dloperator.remedies import Refuser, find_remedy
 from dloperator.resources import PODS
 

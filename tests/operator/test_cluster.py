@@ -16,7 +16,7 @@ from dloperator.cluster import Cluster, ClusterSettings, Term, differences
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.ownership import Customs
-from dloperator.podmaking import PodSettings
+from dloperator.podsettings import PodSettings
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, NODES, PODS
 from dloperator.telling import Teller

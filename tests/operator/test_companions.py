@@ -15,7 +15,7 @@ from dloperator.companions import NOT_MADE, Companions
 from dloperator.jobs import Specs
 from dloperator.mirror import Mirrors, Name
 from dloperator.ownership import Customs
-from dloperator.podmaking import PodSettings
+from dloperator.podsettings import PodSettings
 from dloperator.reserving import Reservations
 from dloperator.resources import DLJOBS, PODS
 from dloperator.tidying import NOT_PUT_AWAY, Tidier

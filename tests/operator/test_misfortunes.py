@@ -155,6 +155,24 @@ def test_a_job_on_a_cordoned_node_goes_on_until_it_is_drained_and_then_elsewhere
         stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": None}})
 
 
+def test_a_job_leaves_a_node_with_a_notice_by_a_checkpoint_before_it_is_evicted(stage: Stage):
+    submit(stage, "warned", iterations=LONG)
+    stage.wait(lambda: runs(stage, "warned", "warned-1") and iteration(stage, "warned") > 0)
+    old = node_of(stage, "warned")
+    node = stage.api.get(f"/api/v1/nodes/{old}")
+    notice = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+    taints = node["spec"].get("taints", [])
+    stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"taints": [*taints, notice]}})
+    try:
+        stage.wait(lambda: runs(stage, "warned", "warned-2"))
+        assert node_of(stage, "warned") != old
+        # It saved itself and went on from there, which is no failure and no pod that was lost.
+        assert stage.status("warned")["progress"]["iteration"] > 0
+        assert counts(stage, "warned") == (0, 0)
+    finally:
+        stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"taints": taints}})
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_job_whose_pod_is_deleted_by_hand_is_started_anew(stage: Stage, force: bool):
     name = "forced" if force else "deleted"

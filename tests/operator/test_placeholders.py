@@ -16,7 +16,7 @@ from dloperator.placeholders import (
     placeholder_name,
     why_not_ours,
 )
-from dloperator.podmaking import RESTRICTED
+from dloperator.podsettings import RESTRICTED
 
 SETTINGS = PlaceholderSettings()
 HERE = "dljob-system"

@@ -12,7 +12,8 @@ from dlcore import jobfile
 from dlcore.model import NodeName, Role
 from dlcore.problems import WrongDocument
 from dloperator import names, podmaking
-from dloperator.podmaking import PodSettings, make_trainer
+from dloperator.podmaking import make_trainer
+from dloperator.podsettings import Bringing, PodSettings
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -230,6 +231,85 @@ def test_gpus_are_hidden_from_all_but_the_trainer():
         shown = [each for each in container["env"] if each["name"] == HIDDEN[0]["name"]]
         value = "all" if container["name"] == "trainer" else "void"
         assert [each["value"] for each in shown] == [value], container["name"]
+
+
+def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str, Any]:
+    """The pod as it is for a node of these versions."""
+    document = yaml.safe_load(JOB)
+    job = jobfile.parse(document, require_template=True)
+    info = {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}
+    node = {"status": {"nodeInfo": info}}
+    return make_trainer(
+        document, job, BOOKING, PodSettings(image="sidecar:9", **settings), node=node
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kubelet", "by_volume"),
+    [
+        ("containerd://2.1.0", "v1.35.0", True),
+        ("containerd://2.2.9", "v1.36.3-eks-1", True),
+        ("containerd://2.0.5", "v1.36.0", False),
+        ("containerd://1.7.27", "v1.36.0", False),
+        ("containerd://2.2.0", "v1.34.9", False),
+        ("cri-o://1.33.1", "v1.35.0", True),
+        ("cri-o://1.32.9", "v1.35.0", False),
+        ("docker://28.0.0", "v1.35.0", False),
+        ("", "", False),
+    ],
+)
+def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, kubelet, by_volume):
+    pod = made_on(runtime, kubelet)
+    spec, container = pod["spec"], trainer(pod)
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "dljob-sidecar"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "dljob-sidecar"]
+    assert mount["readOnly"] is True
+    installers = [each for each in spec["initContainers"] if each["image"] == "sidecar:9"]
+    if by_volume:
+        assert volume["image"] == {"reference": "sidecar:9"}
+        # What is mounted from an image cannot be executed itself.
+        assert container["command"][:2] == ["/bin/sh", "/dljob/sidecar/sidecar-start"]
+        assert installers == []
+        assert not any("emptyDir" in each for each in spec["volumes"])
+    else:
+        assert "emptyDir" in volume
+        assert container["command"][0] == "/dljob/sidecar-start"
+        assert len(installers) == 1
+
+
+def test_how_the_sidecar_comes_can_be_said():
+    new, old = "containerd://2.2.9", "containerd://1.7.0"
+    assert len(made_on(new, sidecar=Bringing.INIT)["spec"]["initContainers"]) == 2
+    pod = made_on(old, sidecar=Bringing.IMAGE, pull_policy="Never")
+    (image,) = [each["image"] for each in pod["spec"]["volumes"] if "image" in each]
+    assert image == {"reference": "sidecar:9", "pullPolicy": "Never"}
+
+
+def test_the_init_container_takes_the_class_guaranteed_from_no_pod():
+    (installer, _) = made(init_cpu="250m", init_memory="64Mi")["spec"]["initContainers"]
+    amounts = {"cpu": "250m", "memory": "64Mi"}
+    assert installer["resources"] == {"requests": amounts, "limits": amounts}
+
+
+def test_what_makes_clusters_smaller_and_a_mesh_leave_a_training_alone():
+    notes = made()["metadata"]["annotations"]
+    assert notes["karpenter.sh/do-not-disrupt"] == "true"
+    assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert notes["traffic.sidecar.istio.io/excludeInboundPorts"] == "8470,8471"
+
+    def differ(spec):
+        own = {"karpenter.sh/do-not-disrupt": "false"}
+        spec["template"]["metadata"]["annotations"] = own
+
+    assert made(differ)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
+
+
+def test_devices_of_the_network_are_its_users_to_request():
+    def ask(spec):
+        container = spec["template"]["spec"]["containers"][0]
+        container["resources"] = {"limits": {"nvidia.com/hostdev": 1, "rdma/hca": 1}}
+
+    assert trainer(made(ask))["resources"]["limits"]["nvidia.com/hostdev"] == 1
 
 
 def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set():

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dloperator import names, placeholders, podmaking
+from dloperator import names, placeholders, podsettings
 from tests.operator.kubelets import ROOT
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until
@@ -156,7 +156,7 @@ def test_it_makes_no_pod_where_a_pod_may_do_everything(ground):
         "serviceAccountName": "dljob-operator",
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
     }
-    document["spec"]["containers"][0]["securityContext"] = podmaking.RESTRICTED
+    document["spec"]["containers"][0]["securityContext"] = podsettings.RESTRICTED
     path = ADMIN_PATH.format(HOME, "").rstrip("/")
     why = ground.why_not(lambda api: api.post(path, document, dryRun="All"))
     assert "must not run as the account of the operator" in why

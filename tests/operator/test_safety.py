@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from dloperator.certificates import Authority, write_own
-from dloperator.podmaking import SIDECAR_PORT, PodSettings
+from dloperator.podmaking import SIDECAR_PORT
+from dloperator.podsettings import PodSettings
 from dlwire import codec
 from dlwire.messages import State, Stop
 from tests.operator.kubelets import ROOT

@@ -10,7 +10,7 @@ from dloperator import access
 from dloperator.apiserver import ApiServer, Json
 from dloperator.jobs import Specs
 from dloperator.mirror import Name
-from dloperator.podmaking import PodSettings
+from dloperator.podsettings import PodSettings
 from dloperator.resources import DLJOBS
 from dloperator.trying import Templates
 from tests.operator.manifests import make_manifest, set_phase
