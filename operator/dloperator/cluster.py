@@ -131,8 +131,6 @@ class Cluster:
         self._trainers = Trainers(api, mirrors, certificates, self._pods, settings.pods)
         self._strays = Strays(mirrors)
         self._notices = Notices(settings.pool.leave_taints, settings.pool.cordon_seconds)
-        self._leaving: dict[str, str] = {}
-        """Nodes that jobs have to leave, each with the notice that was logged."""
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._held_at_look: frozenset[str] | None = None
@@ -227,7 +225,7 @@ class Cluster:
             if not is_in_pool(document, self._settings.pool):
                 self._nodes.pop(name, None)
                 continue
-            why = self._reservations.why_not(document)
+            why = self._reservations.why_not(document) or self._notices.why_leave(document)
             known = self._nodes.get(name)
             if known is None or known.document is not document or known.not_ours != why:
                 node = read_node(document, self._settings.pool, not_ours=why)
@@ -239,14 +237,8 @@ class Cluster:
 
     def _must_leave(self, node: str, document: Json, not_ours: str) -> bool:
         """Whether no job may stay on a node: others have GPUs there, or its pods will be evicted."""
-        if not self._is_booked(node):
-            self._leaving.pop(node, None)
-            return False
-        notice = self._notices.why_leave(document)
-        if notice and self._leaving.get(node) != notice:
-            log.warning("jobs save themselves and leave node %s: %s", node, notice)
-            self._leaving[node] = notice
-        return bool(notice) or bool(not_ours and self._reservations.is_taken(document))
+        is_left = self._notices.why_leave(document) or self._reservations.is_taken(document)
+        return bool(not_ours and is_left) and self._is_booked(node)
 
     def _is_booked(self, node: str) -> bool:
         return any(
