@@ -2,6 +2,7 @@
 What the server of ``dljob up`` needs of all the rest of it, handed over in one piece.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,8 @@ class Backstage:
     """Whether several users share this server."""
     about: Callable[[], Mapping[str, Any]]
     """What else is to be told of this controller."""
+    clock: Callable[[], float] = time.time
+    """The clock of this controller, which is not set while it runs."""
 
 
 PROGRESS = ("iteration", "iterated_at", "iterations_total", "speed", "metric", "reached")

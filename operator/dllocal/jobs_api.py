@@ -9,7 +9,7 @@ import asyncio
 import math
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -49,14 +49,12 @@ FILES_S = 2.0
 class JobsApi:
     """Everything under ``/v1/jobs``."""
 
-    def __init__(
-        self, backstage: Backstage, present: Present, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, backstage: Backstage, present: Present) -> None:
         self._stage = backstage
         self._registry = backstage.registry
         self._access = Access(backstage.registry, shared=backstage.shared)
         self._present = present
-        self._clock = clock
+        self._clock = backstage.clock
         self._turns = turns.Turns(present, backstage.policy)
 
     def routes(self) -> list[web.RouteDef]:

@@ -81,7 +81,7 @@ class Bench:
     def put(self, document: dict[str, Any], gpus: int) -> JobId:
         """Let this job have so many GPUs."""
         self._told.gpus = gpus
-        entry = self.running.registry.submit(document, time.time())
+        entry = self.running.registry.submit(document, self.running.clock())
         self.running.controller.wake()
         return entry.job.id
 

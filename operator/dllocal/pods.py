@@ -21,7 +21,6 @@ Where a demonstration or a comparison wants pods that take as long as those of a
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -41,6 +40,7 @@ from dlcore.profiles import Costs
 from dllocal import environments
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
+from dllocal.pod_folders import PodFolder, find_sidecars
 from dllocal.removing import Complain, Remover, to_the_log
 from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
@@ -109,6 +109,8 @@ class Pods:
         self._times = times
         self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
         self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
+        self._unread: dict[PodKey, str] = {}
+        """Why the folders of pods cannot be read, so that it is logged once."""
         self._living: set[int] = set()
         """The processes of the pods that are looked at."""
         self._inherited: tuple[int, ...] = ()
@@ -145,9 +147,11 @@ class Pods:
             for booking in entry.status.pods:
                 key = PodKey(entry.job.id, booking.node)
                 booked.add((key, booking.serial))
-                pods[key] = self._look_at(entry, key, booking)
+                pods[key] = self._look_safely(entry, key, booking)
         for pod in self._deaths.keys() - booked:
             del self._deaths[pod]
+        for gone in self._unread.keys() - pods.keys():
+            del self._unread[gone]
         self._watch.processes(self._living)
         self._watch.after(self._soonest)
         return pods
@@ -170,15 +174,18 @@ class Pods:
         If it ever came so far that it could be told anything, it is started again for the proof.
         """
         key = PodKey(entry.job.id, booking.node)
-        folder = self._folders.pod(key, booking.serial)
-        if not self._was_launched(key, booking):
-            # Whoever booked it died before; now it never will be, and that is the proof.
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (folder / "launched").write_text("0")
-        (folder / "removed").touch()
-        for pid in self._pids(key, booking):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        folder = self._folder(key, booking)
+        try:
+            if not folder.was_launched:
+                # Whoever booked it died before; now it never will be, and that is the proof.
+                folder.make()
+                folder.note_launch(0.0)
+            folder.note_removal()
+        finally:
+            # A disk that is full keeps no SideCar alive.
+            for pid in self._pids(key, booking):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     async def end(self, entries: Iterable[Entry], *, patience_s: float = 15.0) -> None:
         """End all SideCars and what they run: in order, or after some time as it comes."""
@@ -221,6 +228,19 @@ class Pods:
 
     # --- what is
 
+    def _look_safely(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        """Look at one pod. What is wrong with its files is its own affair: others are decided about."""
+        try:
+            pod = self._look_at(entry, key, booking)
+        except (OSError, ValueError) as error:
+            why = f"its folder {self._folder(key, booking).path} cannot be read: {error}"
+            if self._unread.get(key) != why:
+                log.error("%s: %s", key, why)  # noqa: TRY400 - where in our code says nothing
+            self._unread[key] = why
+            return Pod(key, PodPhase.LOST, reason="FolderUnreadable", message=why)
+        self._unread.pop(key, None)
+        return pod
+
     def _look_at(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         self._watch_sockets(key.job)
         socket = self._folders.pod_socket(key, booking.serial)
@@ -239,28 +259,22 @@ class Pods:
         # Its user may have put anything in its place, also a link that cannot be followed.
         if os.path.lexists(socket):
             return self._start_again(entry, key, booking)
-        removed = (self._folders.pod(key, booking.serial) / "removed").exists()
-        if removed or self._has_ever_been_up(key, booking):
+        if self._folder(key, booking).was_removed or self._has_ever_been_up(key, booking):
             has_ended = self._has_ended(key, booking)
             return Pod(key, PodPhase.ENDED) if has_ended else Pod(key, PodPhase.UP, address)
         return self._start_again(entry, key, booking)
 
     def _has_started(self, key: PodKey, booking: Booking) -> bool:
         """Whether so much time is over since it was asked for as is asked for at least."""
-        launched = self._folders.pod(key, booking.serial) / "launched"
-        return self._is_over(launched, float(launched.read_text() or 0.0))
+        return self._is_over(self._folder(key, booking).seconds_to_start())
 
     def _has_ended(self, key: PodKey, booking: Booking) -> bool:
         """Whether so much time is over since its end was first seen as is asked for at least."""
         if self._times.end <= 0.0:
             return True
-        ended = self._folders.pod(key, booking.serial) / "ended"
-        if not ended.exists():
-            ended.touch()
-        return self._is_over(ended, self._times.end)
+        return self._is_over(self._folder(key, booking).seconds_to_end(self._times.end))
 
-    def _is_over(self, since: Path, seconds: float) -> bool:
-        left = since.stat().st_mtime + seconds - time.time()
+    def _is_over(self, left: float) -> bool:
         if left > 0.0:
             self._look_again_in(left)
         return left <= 0.0
@@ -287,7 +301,10 @@ class Pods:
         return Pod(key, PodPhase.PENDING, reason="Restarting")
 
     def _was_launched(self, key: PodKey, booking: Booking) -> bool:
-        return (self._folders.pod(key, booking.serial) / "launched").exists()
+        return self._folder(key, booking).was_launched
+
+    def _folder(self, key: PodKey, booking: Booking) -> PodFolder:
+        return PodFolder(self._folders.pod(key, booking.serial))
 
     def _has_ever_been_up(self, key: PodKey, booking: Booking) -> bool:
         """Whether it came so far as to hold its lock; before that it can have been told nothing."""
@@ -297,25 +314,26 @@ class Pods:
         child = self._children.get((key, booking.serial))
         if child is not None and child.poll() is None:
             return True
-        held = _lock(self._folders.pod(key, booking.serial) / "alive")
-        if held is None:
-            return True
-        os.close(held)
-        return False
+        folder = self._folder(key, booking)
+        try:
+            return folder.is_locked() or folder.process() is not None
+        except OSError:
+            # The lock is gone, or something else is in its place: the kernel's list of processes tells as well.
+            return bool(self._pids(key, booking))
 
     # --- what is done
 
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
-        folder = self._folders.pod(key, booking.serial)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self._folder(key, booking)
+        folder.make()
         owner = self._origin(entry.job.id).submitter
         for own in {self._folders.job(key.job), self._folders.sockets_of(key.job)}:
             self._give(own, owner)
         self._watch_sockets(key.job)
         trainer = self._trainer(entry)
         # Known before it is started: what was never told of may have been started.
-        (folder / "launched").write_text(f"{self._start_seconds(entry, booking):g}")
-        held = _lock(folder / "alive")
+        folder.note_launch(self._start_seconds(entry, booking))
+        held = folder.lock()
         if held is None:
             return
         with os.fdopen(held), self._folders.sidecar_log(key, booking.serial).open("ab") as output:
@@ -336,7 +354,7 @@ class Pods:
                 pass_fds=[held, *self._inherited],
             )
         self._children[key, booking.serial] = child
-        (folder / "pid").write_text(f"{child.pid} {_started_at(child.pid)}\n")
+        folder.note_process(child.pid)
 
     def _trainer(self, entry: Entry) -> Trainer:
         """Say what is run, and make the folder for its checkpoints."""
@@ -410,47 +428,11 @@ class Pods:
 
     def _pids(self, key: PodKey, booking: Booking) -> list[int]:
         """The process that was started, if it still is that one."""
-        try:
-            text = (self._folders.pod(key, booking.serial) / "pid").read_text()
-            pid, started_at = text.split()
-        except (OSError, ValueError):
-            pid, started_at = "0", "never"
-        if _started_at(int(pid)) == started_at:
-            return [int(pid)]
+        noted = self._folder(key, booking).process()
         # Whoever started it may have been killed before it could write that down.
-        return _find_sidecars(self._folders.pod_socket(key, booking.serial))
+        return [noted] if noted else find_sidecars(self._folders.pod_socket(key, booking.serial))
 
     def _reap(self) -> None:
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[name]
-
-
-def _lock(path: Path) -> int | None:
-    """Take a lock that lives as long as any process that inherits it; none if others have it."""
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        return None
-    return held
-
-
-def _find_sidecars(socket: Path) -> list[int]:
-    """All processes that were told to answer there."""
-    wanted, found = os.fsencode(f"--socket={socket}"), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
-
-
-def _started_at(pid: int) -> str:
-    """When a process began, in ticks since the machine did: with its id it names it for ever."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return fields[19].decode()

@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dlcontrol.clocks import SteadyClock, report_steps
 from dlcontrol.dialing import DialSettings
 from dlcontrol.exchanging import import_profiles
 from dlcontrol.learning import Lessons
@@ -105,8 +106,9 @@ class Running:
         self.folders.make()
         self._lock = self.folders.lock()
         self.registry = Registry.open(self.folders.registry)
-        self.events = Events()
         self.log_times = LogTimes()
+        self.clock = SteadyClock()
+        self.events = Events(self.clock)
         self.metrics = Metrics()
         self._watch = Watch(self._look)
         self._watch.sockets(self.folders.sockets)
@@ -139,6 +141,7 @@ class Running:
                 disbelieved=self._disbelieves,
                 installation=self.folders.installation(),
                 meter=self.metrics,
+                clock=self.clock,
             ),
             setup.dialing,
         )
@@ -149,6 +152,7 @@ class Running:
             self.metrics,
             setup.options,
             epoch=self.registry.epoch,
+            clock=self.clock,
         )
         self.server = Server(
             self._backstage(),
@@ -213,6 +217,7 @@ class Running:
         gpus = loop.create_task(self._watch_gpus())
         control = loop.create_task(self._control())
         rotation = loop.create_task(Rotation(self.setup.logs, self._logs, self.log_times).run())
+        clock = loop.create_task(report_steps(self.clock, log.warning))
         if hears_signals:
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
@@ -224,9 +229,10 @@ class Running:
                 control.result()
         finally:
             control.cancel()
-            rotation.cancel()
-            gpus.cancel()
-            await asyncio.wait({control, rotation, gpus})
+            others = {rotation, gpus, clock}
+            for each in others:
+                each.cancel()
+            await asyncio.wait({control, *others})
             log.info("ends; what trains goes on training")
 
     async def _control(self) -> None:
@@ -311,6 +317,7 @@ class Running:
             metrics=self.metrics.text,
             about=self._about,
             shared=self.setup.sharing is not None,
+            clock=self.clock,
         )
 
     def _about(self) -> dict[str, Any]:
@@ -346,7 +353,7 @@ class Running:
         entry = self.registry.entries.get(key.job)
         state = self.sidecars.contact(key).state
         if entry is not None and state is not None:
-            now = time.time()
+            now = self.clock()
             self.memory.hear(entry, key, state, now)
             if self.setup.listener is not None:
                 self.setup.listener(key, state, now)

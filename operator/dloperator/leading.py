@@ -4,9 +4,9 @@ import asyncio
 import itertools
 import logging
 import os
-import time
 from dataclasses import dataclass, replace
 
+from dlcontrol.clocks import SteadyClock, report_steps
 from dlcontrol.dialing import DialSettings
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
@@ -102,6 +102,7 @@ class Leading:
         self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
+        self._clock = SteadyClock()
         self._memory = Remembrance(
             notebook,
             Lessons(sample_seconds=work.sample_seconds),
@@ -127,6 +128,7 @@ class Leading:
             candidate.metrics,
             work.options,
             epoch=epoch,
+            clock=self._clock,
         )
 
         self._bulletin = Bulletin(api, candidate.namespace, self._controller)
@@ -145,6 +147,7 @@ class Leading:
             fenced=self._be_fenced,
             installation=candidate.installation,
             meter=candidate.metrics,
+            clock=self._clock,
         )
 
     async def run(self) -> None:
@@ -174,6 +177,7 @@ class Leading:
             self._bulletin.run(),
             tell_of_store(self._api, self._teller, self._home, self._memory.notebook.state),
             self._renew(),
+            report_steps(self._clock, log.warning),
             self._wait_until_fenced(),
         )
 
@@ -226,7 +230,7 @@ class Leading:
         entry = self._cluster.entries.get(key.job)
         state = self._sidecars.contact(key).state
         if entry is not None and state is not None:
-            self._memory.hear(entry, key, state, time.time())
+            self._memory.hear(entry, key, state, self._clock())
         if material:
             self._controller.wake(urgent=True)
 

@@ -1,0 +1,81 @@
+"""The clock by which controllers decide, while the clock of the machine is set."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from dlcontrol.clocks import Reading, Stamp, SteadyClock, find_step, latest_of, moved
+from dlcontrol.records import Condition, ConditionType, Status
+
+
+class Machine:
+    """A machine whose clock can be set, and whose life goes on evenly."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = 1_000_000.0, 500.0
+
+    def live(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+    def clock(self) -> SteadyClock:
+        return SteadyClock(wall=lambda: self.wall, steady=lambda: self.steady)
+
+    def reading(self, boot: str = "first") -> Reading:
+        return Reading(Stamp(boot, self.steady), self.wall)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, -1e9, 1e9])
+def test_however_the_clock_is_set_time_goes_on_evenly_and_the_step_is_found_once(step):
+    machine = Machine()
+    clock = machine.clock()
+    began = clock()
+    assert began == machine.wall
+    machine.live(10.0)
+    assert clock.step() == 0.0
+    machine.wall += step
+    assert clock() - began == pytest.approx(10.0)
+    assert clock.step() == pytest.approx(step)
+    assert clock.step() == 0.0
+    machine.live(5.0)
+    assert clock() - began == pytest.approx(15.0)
+    # Set right again, that is found as well.
+    machine.wall -= step
+    assert clock.step() == pytest.approx(-step)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_between_two_controllers_a_step_is_found_by_the_kernels_time(step):
+    machine = Machine()
+    before = machine.reading()
+    machine.live(100.0)
+    assert find_step(before, machine.reading(), latest=machine.wall) == 0.0
+    machine.wall += step
+    assert find_step(before, machine.reading(), latest=machine.wall) == pytest.approx(step)
+
+
+def test_after_a_boot_only_what_lies_in_the_future_tells_of_a_step():
+    machine = Machine()
+    before = machine.reading()
+    machine.wall += 7200.0
+    machine.steady = 3.0
+    assert find_step(before, machine.reading("second"), latest=machine.wall - 60.0) == 0.0
+    # Also a kernel that does not tell its boots has counted less by then.
+    assert find_step(before, machine.reading("first"), latest=machine.wall - 60.0) == 0.0
+    machine.wall -= 7200.0 + 600.0
+    assert find_step(before, machine.reading("second"), latest=before.at + 60.0) == -660.0
+
+
+def test_all_times_of_a_status_are_moved_and_what_never_was_stays_so():
+    times = {each.name for each in fields(Status) if each.name.endswith("_at")}
+    never = moved(Status(), 100.0)
+    assert never == Status()
+    said = Condition(ConditionType.SAVED, status=True, reason="Fine", message="", since=7.0)
+    all_of_them: Any = dict.fromkeys(times, 50.0)
+    status = replace(Status(conditions=(said,)), **all_of_them)
+    after = moved(status, 100.0)
+    assert {getattr(after, name) for name in times} == {150.0}
+    assert after.conditions[0].since == 107.0
+    assert moved(after, -100.0) == status
+    assert latest_of(after) == 150.0

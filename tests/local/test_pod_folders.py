@@ -1,0 +1,136 @@
+"""What is kept of a pod in its folder, damaged in every way: it is that pod's affair alone."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlcontrol.clocks import Stamp
+from dlcontrol.platforms import PodPhase
+from dllocal.pod_folders import PodFolder, find_sidecars
+from dllocal.pods import PodTimes
+from tests.chaos.processes import parent
+from tests.local.test_pods import BOOKING, KEY, live_through, place
+
+
+def empty(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.touch()
+
+
+def write(text: bytes) -> Callable[[Path], None]:
+    def act(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.write_bytes(text)
+
+    return act
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def make_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/nothing/there")
+
+
+def link_to_endless(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "empty": empty,
+    "garbage": write(b"\xff\x00\xfe"),
+    "words": write(b"not a number at all\n"),
+    "infinite": write(b"inf inf inf\n"),
+    "long": write(b"9" * 100_000),
+    "negative": write(b"-1 12\n"),
+    "folder": make_folder,
+    "fifo": make_fifo,
+    "link": link_to_nothing,
+    "device": link_to_endless,
+    "removed": remove,
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["launched", "pid", "alive"])
+def test_a_damaged_file_of_a_pod_that_lives_is_survived_and_the_pod_lives_on(tmp_path, name):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            there.pods.launch(there.entry, BOOKING)
+            await there.until(PodPhase.UP)
+            folder = there.folders.pod(KEY, BOOKING.serial)
+            pid = PodFolder(folder).process()
+            assert pid is not None
+            kept = (folder / name).rename(folder / "kept")
+            # As a new controller, which knows nothing of the process but what is written and what lives.
+            children, there.pods._children = there.pods._children, {}
+            for what, damage in DAMAGES.items():
+                write(kept.read_bytes())(folder / name)
+                damage(folder / name)
+                began = time.monotonic()
+                seen = there.look()
+                assert time.monotonic() - began < 5.0, what
+                if (name, what) == ("launched", "removed"):
+                    # That it was launched is not known: asked for again, no second one is started.
+                    there.pods.launch(there.entry, BOOKING)
+                    seen = there.look()
+                assert seen.phase in (PodPhase.UP, PodPhase.PENDING, PodPhase.LOST), what
+                assert Path(f"/proc/{pid}").exists(), what
+                if (folder / name).is_dir():
+                    (folder / name).rmdir()
+                else:
+                    (folder / name).unlink(missing_ok=True)
+            kept.rename(folder / name)
+            found = find_sidecars(there.folders.pod_socket(KEY, BOOKING.serial))
+            # All others are what the first one has started.
+            assert [each for each in found if parent(each) not in found] == [pid]
+            there.pods._children = children
+            assert there.look().phase is PodPhase.UP
+
+    live_through(story)
+
+
+def test_what_one_pod_cannot_say_keeps_no_other_pod_from_being_seen(tmp_path):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            folder = there.folders.pod(KEY, BOOKING.serial)
+            folder.parent.mkdir(parents=True)
+            folder.write_text("no folder")
+            assert there.look().phase in (PodPhase.PENDING, PodPhase.LOST)
+            folder.unlink()
+        await asyncio.sleep(0)
+
+    live_through(story)
+
+
+def test_how_long_a_start_takes_is_counted_by_no_clock_that_can_be_set(tmp_path, monkeypatch):
+    folder = PodFolder(tmp_path / "pod")
+    folder.make()
+    folder.note_launch(0.0)
+    assert folder.seconds_to_start() == 0.0
+    folder.note_launch(100.0)
+    real = time.time
+    for step in (-3600.0, 3600.0):
+        monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        assert 90.0 < folder.seconds_to_start() <= 100.0
+        assert 90.0 < folder.seconds_to_end(100.0) <= 100.0
+    # After another boot of the machine it is over.
+    monkeypatch.setattr(Stamp, "now", classmethod(lambda cls: cls("another", 1.0)))
+    assert folder.seconds_to_start() == 0.0
