@@ -90,6 +90,14 @@ def read_boot() -> str:
         return "unknown"
 
 
+def describe_step_between(step: float) -> str:
+    """Say that the clock of the machine was set while no controller ran."""
+    return (
+        f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s since the"
+        " last controller; the recorded times were moved by as much"
+    )
+
+
 class Stamp(NamedTuple):
     """An instant in the life of a machine, which no setting of its clock moves."""
 

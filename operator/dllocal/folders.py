@@ -27,6 +27,8 @@ LONGEST_SOCKET_PATH = 96
 LONGEST_SHARED = 60
 """Where users share a server, sockets of SideCars are a folder further down."""
 
+LOCK_BYTES = 64
+
 SYSTEM_ROOT = Path("/var/lib/dljob")
 SYSTEM_SOCKETS = Path("/run/dljob")
 """Where the server of all users is, unless another state folder is named."""
@@ -55,8 +57,11 @@ class Folders:
 
     def pod(self, key: "PodKey", serial: int) -> Path:
         """What the server keeps of one pod, which no job of another user than its own may write."""
-        base = self.root / "pods" / _as_name(key.job) if self.shared else self.job(key.job)
-        return base / f"{serial:04d}-{key.node}"
+        return self.of_pods() / _as_name(key.job) / f"{serial:04d}-{key.node}"
+
+    def of_pods(self) -> Path:
+        """Where there is a folder for each job that holds those of its pods."""
+        return self.root / ("pods" if self.shared else "jobs")
 
     def progress_socket(self, key: "PodKey", serial: int) -> Path:
         """Where the training itself may tell how far it is."""
@@ -70,11 +75,11 @@ class Folders:
 
     def job(self, job: str) -> Path:
         """What belongs to a job, over all its pods."""
-        return self.root / "jobs" / job.replace("/", "__")
+        return self.root / "jobs" / _as_name(job)
 
     def checkpoints(self, job: str) -> Path:
         """Where a job saves itself unless its file says otherwise; it may outlive the job."""
-        return self.root / "checkpoints" / job.replace("/", "__")
+        return self.root / "checkpoints" / _as_name(job)
 
     def of_jobs(self) -> tuple[Path, ...]:
         """Where there is a folder for each job, or may be."""
@@ -181,7 +186,7 @@ class Folders:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            other = os.read(held, 32).decode().strip() or "unknown"
+            other = (os.read(held, LOCK_BYTES).decode(errors="replace").split() or ["unknown"])[0]
             os.close(held)
             raise StateError(
                 f"{self.root}: dljob up runs there already (process {other});"
@@ -190,9 +195,19 @@ class Folders:
         # Who held it before has removed this if it was empty.
         self.sockets.mkdir(mode=0o711 if self.shared else 0o700, exist_ok=True)
         self._open_up(self.sockets)
-        os.ftruncate(held, 0)
-        os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         return held
+
+    def read_epoch(self, held: int) -> int:
+        """Return the epoch of the controller before, as far as the lock still tells."""
+        words = os.pread(held, LOCK_BYTES, 0).decode(errors="replace").split()
+        is_number = len(words) == 2 and words[1].isascii() and words[1].isdigit()
+        return int(words[1]) if is_number else 0
+
+    def note_epoch(self, held: int, epoch: int) -> None:
+        """Say in the lock who holds it, and under which epoch, for the controllers that come."""
+        # Of one length and in its place, so that a full disk is in the way of no start.
+        text = f"{os.getpid()} {epoch}".encode().ljust(LOCK_BYTES - 1) + b"\n"
+        os.pwrite(held, text, 0)
 
 
 def find_closed(path: Path) -> Path | None:

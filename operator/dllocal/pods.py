@@ -161,6 +161,12 @@ class Pods:
         key = PodKey(job, booking.node)
         return self._was_launched(key, booking) and self._is_alive(key, booking)
 
+    def address(self, job: JobId, booking: Booking) -> Address:
+        """Return where the SideCar of this pod answers, and as which user."""
+        socket = self._folders.pod_socket(PodKey(job, booking.node), booking.serial)
+        owner = self._origin(job).submitter.uid if self._folders.shared else None
+        return Address(socket=str(socket), owner=owner)
+
     def launch(self, entry: Entry, booking: Booking) -> None:
         """Start the SideCar of this pod, unless that was done before."""
         key = PodKey(entry.job.id, booking.node)
@@ -244,8 +250,7 @@ class Pods:
     def _look_at(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
         self._watch_sockets(key.job)
         socket = self._folders.pod_socket(key, booking.serial)
-        owner = self._origin(key.job).submitter.uid if self._folders.shared else None
-        address = Address(socket=str(socket), owner=owner)
+        address = self.address(key.job, booking)
         if not self._was_launched(key, booking):
             return Pod(key, PodPhase.PENDING)
         if self._is_alive(key, booking):

@@ -6,13 +6,22 @@ returns. The profile store is another file, because that may be lost or away wit
 """
 
 import json
+import logging
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dlcontrol.clocks import (
+    Reading,
+    describe_step_between,
+    find_step,
+    latest_of,
+    moved,
+)
 from dlcontrol.documents import read_status, write_status
 from dlcontrol.platforms import Entry, Fenced
 from dlcontrol.records import Status
@@ -21,71 +30,71 @@ from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dllocal.changes import Changes
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import StateError
+from dllocal.jobs_file import JobsFile
+from dllocal.journal import Kept, Row, change_of, cordon
+from dllocal.unlisted import LOST
 
-_SCHEMA = """
-CREATE TABLE leader (epoch INTEGER NOT NULL);
-INSERT INTO leader VALUES (0);
-CREATE TABLE jobs (
-    name TEXT PRIMARY KEY,
-    "order" INTEGER NOT NULL,
-    document TEXT NOT NULL,
-    status TEXT NOT NULL,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    spec_generation INTEGER NOT NULL DEFAULT 1
-);
-CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu));
-"""
-_ORIGINS = "CREATE TABLE origins (name TEXT PRIMARY KEY, origin TEXT NOT NULL);"
-"""Whose jobs they are, and their environments: apart from the documents, which are shown."""
-_VERSION = 2
+log = logging.getLogger(__name__)
+
 _CANCELLED, _CANCELLED_KEEPING = 1, 2
 """In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
-
-OPENING_S = 30.0
-"""So long may take what another controller writes last."""
-LOCKED_S = 0.05
-"""So long is waited for somebody else who has locked the file. No longer, because nothing else is done
-meanwhile: whoever wants to write tries again."""
 
 
 class Registry:
     """One for the life of a controller. Not for several threads."""
 
-    def __init__(self, path: Path, *, epoch: int, db: sqlite3.Connection) -> None:
-        self._path = path
-        self._db = db
-        self.epoch = epoch
+    def __init__(self, file: JobsFile, kept: Kept) -> None:
+        self._file = file
         self._entries: dict[JobId, Entry] = {
-            entry.job.id: entry for entry in (_entry(row, path) for row in self._rows())
+            JobId(name): _entry(JobId(name), row, file.path) for name, row in kept.rows.items()
         }
-        self._origins = {name: _origin(name, text, path) for name, text in self._origin_rows()}
+        self._origins = {
+            JobId(name): _origin(name, row.origin, file.path)
+            for name, row in kept.rows.items()
+            if row.origin
+        }
+        self._cancelled = {JobId(name): row.cancelled for name, row in kept.rows.items()}
+        self._cordons = dict(kept.cordons)
+        self.was_there = kept.epoch > 0
+        """Whether there was a list before this controller."""
         self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
         self.changes = Changes(self._entries)
         """For whoever watches."""
 
     @classmethod
-    def open(cls, path: Path) -> "Registry":
-        """Begin a new epoch: whoever wrote here before can do so no longer."""
+    def open(
+        cls, path: Path, *, clock: Callable[[], float] = time.time, least_epoch: int = 0
+    ) -> "Registry":
+        """Begin a new epoch: a controller that wrote here before can do so no longer."""
+        reading = Reading.now(clock)
+        opened = JobsFile.open(path, reading, least_epoch=least_epoch)
+        if opened.mended:
+            log.warning("%s", opened.mended)
         try:
-            db = sqlite3.connect(path, isolation_level=None, timeout=OPENING_S)
-            path.chmod(0o600)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            _migrate(db, path)
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("UPDATE leader SET epoch = epoch + 1")
-            (epoch,) = db.execute("SELECT epoch FROM leader").fetchone()
-            db.execute("COMMIT")
-            db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
-        except sqlite3.Error as error:
-            raise StateError(
-                f"{path}: cannot be used as the list of jobs ({error}); make room or mend the file,"
-                " or name another folder with --state"
-            ) from error
-        return cls(path, epoch=epoch, db=db)
+            registry = cls(opened.file, opened.kept)
+            registry._follow_clock(opened.kept.reading, reading)
+        except BaseException:
+            opened.file.close()
+            raise
+        return registry
 
     def close(self) -> None:
-        self._db.close()
+        self._file.close()
+
+    @property
+    def epoch(self) -> int:
+        """Under which this controller leads."""
+        return self._file.epoch
+
+    def _follow_clock(self, before: Reading, now: Reading) -> None:
+        """Move what is recorded by as much as the clock of the machine was set between two controllers."""
+        if not before.at:
+            return
+        latest = max((latest_of(each.status) for each in self._entries.values()), default=0.0)
+        step = find_step(before, now, latest)
+        if step and self._entries:
+            log.warning("%s", describe_step_between(step))
+            self.record({job: moved(each.status, step) for job, each in self._entries.items()})
 
     @property
     def entries(self) -> Mapping[JobId, Entry]:
@@ -124,19 +133,20 @@ class Registry:
             )
             for place, document in enumerate(documents)
         )
-        with self._transaction():
-            self._db.executemany(
-                'INSERT INTO jobs (name, "order", document, status) VALUES (?, ?, ?, ?)',
-                [
-                    (e.job.id, e.order, json.dumps(e.document), _status_text(e.status))
-                    for e in entries
+        self._file.commit(
+            {
+                "what": "job",
+                "name": each.job.id,
+                "row": [
+                    *(each.order, json.dumps(each.document), _status_text(each.status)),
+                    *(0, each.spec_generation, text),
                 ],
-            )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO origins VALUES (?, ?)", [(e.job.id, text) for e in entries]
-            )
+            }
+            for each in entries
+        )
         self._next_order += len(entries)
         self._origins.update(dict.fromkeys([entry.job.id for entry in entries], kept))
+        self._cancelled.update(dict.fromkeys([entry.job.id for entry in entries], 0))
         self._set(*entries)
         return entries
 
@@ -151,11 +161,10 @@ class Registry:
             document=document,
             spec_generation=entry.spec_generation + 1,
         )
-        with self._transaction():
-            self._db.execute(
-                "UPDATE jobs SET document = ?, spec_generation = ? WHERE name = ?",
-                (json.dumps(document), changed.spec_generation, job.id),
-            )
+        generation = changed.spec_generation
+        self._file.commit(
+            [change_of(job.id, document=json.dumps(document), spec_generation=generation)]
+        )
         self._set(changed)
         return changed
 
@@ -168,22 +177,23 @@ class Registry:
         if self._entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
         how = _CANCELLED_KEEPING if keep_checkpoints else _CANCELLED
-        with self._transaction():
-            self._db.execute("UPDATE jobs SET cancelled = ? WHERE name = ?", (how, job))
+        self._file.commit([change_of(job, cancelled=how)])
+        self._cancelled[job] = how
         self._set(replace(self._entries[job], cancelled=True))
 
     def keeps_checkpoints(self, job: JobId) -> bool:
         """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
-        row = self._db.execute("SELECT cancelled FROM jobs WHERE name = ?", (job,)).fetchone()
-        return row is not None and row[0] != _CANCELLED
+        return self._cancelled.get(job, _CANCELLED) != _CANCELLED
 
     # --- written by the loop
 
     def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep what was decided; on the disk when this returns."""
-        rows = [(_status_text(status), job) for job, status in statuses.items()]
-        with self._transaction():
-            self._db.executemany("UPDATE jobs SET status = ? WHERE name = ?", rows)
+        self._file.commit(
+            change_of(job, status=_status_text(status))
+            for job, status in statuses.items()
+            if job in self._entries
+        )
         entries = dict(self._entries)
         for job, status in statuses.items():
             if job in entries:
@@ -191,12 +201,29 @@ class Registry:
         self._entries = entries
         self.changes.note(statuses.keys() & entries.keys())
 
+    def adopt(self, job: JobId, status: Status, origin: Origin) -> None:
+        """Take in a job whose pods live and which the list has lost, or pods that it has lost of a job."""
+        if job in self._entries:
+            self.record({job: status})
+            return
+        namespace, _, own = job.rpartition("/")
+        metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
+        row = Row(
+            order=self._next_order,
+            document=json.dumps({"metadata": metadata, "lost": LOST}),
+            status=_status_text(status),
+            origin=json.dumps(origin.written()),
+        )
+        self._file.commit([{"what": "job", "name": job, "row": list(row)}])
+        self._next_order += 1
+        self._origins[job], self._cancelled[job] = origin, row.cancelled
+        self._set(_entry(job, row, self._file.path))
+
     def forget(self, job: JobId) -> None:
         """Remove a job of which nothing is left."""
-        with self._transaction():
-            self._db.execute("DELETE FROM jobs WHERE name = ?", (job,))
-            self._db.execute("DELETE FROM origins WHERE name = ?", (job,))
+        self._file.commit([{"what": "gone", "name": job}])
         self._origins.pop(job, None)
+        self._cancelled.pop(job, None)
         self._entries = {name: entry for name, entry in self._entries.items() if name != job}
         self.changes.note_removed(job)
 
@@ -204,72 +231,34 @@ class Registry:
 
     def cordons(self) -> dict[tuple[str, int], str]:
         """Which GPUs are not to be given away, and why."""
-        rows = self._db.execute("SELECT node, gpu, reason FROM cordons")
-        return {(node, gpu): reason for node, gpu, reason in rows}
+        return dict(self._cordons)
 
     def cordon(self, node: str, gpu: int, reason: str) -> None:
-        """Give this GPU to nobody from now on; an empty reason takes that back."""
-        with self._transaction():
-            self._db.execute("DELETE FROM cordons WHERE node = ? AND gpu = ?", (node, gpu))
-            if reason:
-                self._db.execute("INSERT INTO cordons VALUES (?, ?, ?)", (node, gpu, reason))
+        """Give this GPU to no job from now on; an empty reason takes that back."""
+        self._file.commit([cordon(node, gpu, reason)])
+        self._cordons.pop((node, gpu), None)
+        if reason:
+            self._cordons[node, gpu] = reason
 
-    # --- the file
+    # --- who leads
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Write as the one that leads, or not at all."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._insist_on_leading()
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            # Where the disk is full, it was taken back already.
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+    def leading(self) -> AbstractContextManager[None]:
+        """Act as the one that leads: raises :class:`Fenced` if another one does, and lets none begin meanwhile."""
+        return self._file.leading()
 
     def still_leads(self) -> bool:
         """Look into the file whether no other controller has begun; one that cannot be read says nothing."""
         try:
-            self._insist_on_leading()
+            self._file.insist_on_leading()
         except Fenced:
             return False
         except sqlite3.Error:
             return True  # Each write looks once more, so that nothing is decided against another.
         return True
 
-    def _insist_on_leading(self) -> None:
-        (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()
-        if epoch != self.epoch:
-            raise Fenced(f"{self._path}: another controller has begun (epoch {epoch})")
-
-    def _rows(self) -> list[tuple[Any, ...]]:
-        return self._db.execute(
-            'SELECT name, "order", document, status, cancelled, spec_generation'
-            ' FROM jobs ORDER BY "order"'
-        ).fetchall()
-
-    def _origin_rows(self) -> list[tuple[JobId, str]]:
-        return self._db.execute("SELECT name, origin FROM origins").fetchall()
-
     def _set(self, *entries: Entry) -> None:
         self._entries = {**self._entries, **{entry.job.id: entry for entry in entries}}
         self.changes.note([entry.job.id for entry in entries])
-
-
-def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _VERSION:
-        raise StateError(
-            f"{path}: was written by a newer dljob (version {version} of the file, this one knows"
-            f" {_VERSION}); use that one, or name another folder with --state"
-        )
-    if version == 0:
-        db.executescript(f"BEGIN; {_SCHEMA} {_ORIGINS} PRAGMA user_version = {_VERSION}; COMMIT;")
-    elif version == 1:
-        db.executescript(f"BEGIN; {_ORIGINS} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 def _origin(name: str, text: str, path: Path) -> Origin:
@@ -283,25 +272,24 @@ def _origin(name: str, text: str, path: Path) -> Origin:
         ) from error
 
 
-def _entry(row: tuple[Any, ...], path: Path) -> Entry:
-    name, order, text, status_text, cancelled, spec_generation = row
+def _entry(name: JobId, row: Row, path: Path) -> Entry:
     try:
-        status = read_status(json.loads(status_text))
+        status = read_status(json.loads(row.status))
     except Exception as error:
         # Without it nobody knows what the job may hold.
         raise StateError(
             f"{path}: what was decided about job {name} cannot be read ({error}); use the dljob that"
             " has written it, or name another folder with --state"
         ) from error
-    job, document, problem = _read_document(JobId(name), text)
+    job, document, problem = _read_document(name, row.document)
     return Entry(
         job=replace(job, submitted_at=status.submitted_at),
-        order=order,
+        order=row.order,
         status=status,
         document=document,
-        cancelled=bool(cancelled),
+        cancelled=bool(row.cancelled),
         problem=problem,
-        spec_generation=spec_generation,
+        spec_generation=row.spec_generation,
     )
 
 
@@ -309,6 +297,8 @@ def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]
     """Read what a user has written; what cannot be read any more keeps nobody else from training."""
     try:
         document = json.loads(text)
+        if isinstance(document, dict) and document.get("lost"):
+            return _unread(name), {**document, "spec": {}}, str(document["lost"])
         return jobfile.parse(document, require_template=True), document, ""
     except jobfile.JobFileError as error:
         why = error.lines()[0]
@@ -316,9 +306,12 @@ def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]
         why = str(error)
     namespace, _, own = name.rpartition("/")
     metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
-    unread = Job(id=name, gpus=GpuDemand(options=(1,), requested=1), training=Training())
     problem = f"its spec can no longer be read ({why}); cancel it, and submit it anew"
-    return unread, {"metadata": metadata, "spec": {}}, problem
+    return _unread(name), {"metadata": metadata, "spec": {}}, problem
+
+
+def _unread(name: JobId) -> Job:
+    return Job(id=name, gpus=GpuDemand(options=(1,), requested=1), training=Training())
 
 
 def _status_text(status: Status) -> str:

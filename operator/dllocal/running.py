@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcontrol.clocks import SteadyClock, report_steps
-from dlcontrol.dialing import DialSettings
+from dlcontrol.dialing import DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.exchanging import import_profiles
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
@@ -28,6 +28,7 @@ from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.records import Booking
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -35,6 +36,7 @@ from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
 from dllocal.devices import PATIENCE_S, RealGpus
+from dllocal.environments import Origin, Submitter
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
 from dllocal.logtimes import LogTimes
@@ -45,10 +47,14 @@ from dllocal.registry import Registry
 from dllocal.removing import Complain, to_the_log
 from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
+from dllocal.unlisted import find_unlisted, has_any, narrowed, status_with
 from dllocal.watching import Watch
 from dlwire.messages import Refusal, State
 
 log = logging.getLogger(__name__)
+
+LOST_S = 5.0
+"""So long a SideCar whose job the list had lost may take to say which GPUs it has."""
 
 UNTRUSTED_S = 60.0
 """How often it is told at most that a SideCar is not believed."""
@@ -105,9 +111,9 @@ class Running:
         self.folders = Folders(setup.state, shared=setup.sharing is not None)
         self.folders.make()
         self._lock = self.folders.lock()
-        self.registry = Registry.open(self.folders.registry)
         self.log_times = LogTimes()
         self.clock = SteadyClock()
+        self.registry = self._open_registry()
         self.events = Events(self.clock)
         self.metrics = Metrics()
         self._watch = Watch(self._look)
@@ -122,7 +128,10 @@ class Running:
             origin=self.registry.origin,
             complain=self._tell_not_removed(),
         )
+        self._lost: list[JobId] = []
+        """Jobs that the list had lost, and whose SideCars are to say which GPUs they have."""
         self._insist_on_kind()
+        self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
@@ -170,7 +179,8 @@ class Running:
         As a server of one user it would run the jobs of others as its own.
         """
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
-        if mark.exists() != shared and self.registry.entries:
+        before = Folders(self.folders.root, shared=mark.exists())
+        if mark.exists() != shared and (self.registry.entries or has_any(before)):
             self._give_up()
             kind, option = ("of one user", "without") if shared else ("of all users", "with")
             raise StateError(
@@ -183,6 +193,41 @@ class Running:
         self._watch.close()
         self.registry.close()
         os.close(self._lock)
+
+    def _open_registry(self) -> Registry:
+        """Begin an epoch above all that SideCars may have heard of, also where the list of jobs is lost."""
+        path, least = self.folders.registry, self.folders.read_epoch(self._lock)
+        registry = Registry.open(path, clock=self.clock, least_epoch=least)
+        if not registry.was_there and find_unlisted(self.folders, {}):
+            # The clock counts further than any number of starts.
+            registry.close()
+            registry = Registry.open(path, clock=self.clock, least_epoch=int(time.time()))
+        self.folders.note_epoch(self._lock, registry.epoch)
+        return registry
+
+    def _list_again(self, nodes: tuple[Node, ...]) -> None:
+        """Take in all pods that live and that the list of jobs does not know, with what they may hold."""
+        found = find_unlisted(self.folders, self.registry.entries)
+        for job in dict.fromkeys(pod.key.job for pod in found):
+            pods = [pod for pod in found if pod.key.job == job]
+            entry = self.registry.entries.get(job)
+            before = entry.status if entry is not None else None
+            try:
+                status = status_with(before, pods, nodes, self.clock())
+            except StateError:
+                self._give_up()
+                raise
+            self.registry.adopt(job, status, self._owner_of(job))
+            named = ", ".join(map(str, pods))
+            message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
+            self.events.add(job, "ListedAgain", message, warning=True)
+            if entry is None:
+                self._lost.append(job)
+
+    def _owner_of(self, job: JobId) -> Origin:
+        """Whose a job is that only its folder tells of; where users share a server, the folder is its owner's."""
+        status = self.folders.job(job).stat()
+        return Origin.of(Submitter.known(status.st_uid, status.st_gid, ()), None)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """
@@ -235,8 +280,28 @@ class Running:
             await asyncio.wait({control, *others})
             log.info("ends; what trains goes on training")
 
+    async def _ask_the_lost(self) -> None:
+        """Ask the SideCars of jobs that the list had lost which GPUs they have."""
+        nodes = self.setup.nodes()
+        for job in self._lost:
+            status = self.registry.entries[job].status
+            asked = {each.node: self._ask(job, each) for each in status.pods}
+            answers = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+            states = {node: state for node, state in answers.items() if state is not None}
+            self.registry.record({job: narrowed(status, states, nodes)})
+
+    async def _ask(self, job: JobId, booking: Booking) -> State | None:
+        line = Line(self.pods.address(job, booking), self.setup.dialing, None)
+        try:
+            return await asyncio.wait_for(line.read_state(None), LOST_S)
+        except (Unreachable, NotAccepted, TimeoutError):
+            return None
+        finally:
+            await line.close()
+
     async def _control(self) -> None:
         """Decide nothing before it is known which GPUs others use."""
+        await self._ask_the_lost()
         if self.setup.real_gpus is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.setup.real_gpus.known.wait(), 2 * PATIENCE_S)

@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
+from dlcontrol.clocks import Reading
 from dlcontrol.platforms import NotKept
 from dlcore.model import JobId, Node, NodeName
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
+from dllocal.jobs_file import JobsFile
+from dllocal.journal import change_of
 from dllocal.machine import Machine
 from dllocal.registry import Registry
 from tests.local.stages import job_document
 
-UPDATES = {
-    "document": "UPDATE jobs SET document = ? WHERE name = ?",
-    "status": "UPDATE jobs SET status = ? WHERE name = ?",
-}
 ODD, FINE = JobId("odd"), JobId("team/fine")
 
 
@@ -36,9 +35,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, column: str, text: str, job: JobId = ODD) -> None:
-    """Let somebody else have written this."""
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(UPDATES[column], (text, job))
+    """Let another dljob have written this."""
+    file = JobsFile.open(path, Reading.now()).file
+    with closing(file):
+        file.commit([change_of(job, **{column: text})])
 
 
 def too_new() -> str:
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_now_is_said_so_and_not_waited_for(path):
         machine = Machine(Folders(path.parent), registry, pods, lambda: nodes, Events())
         statuses = {ODD: registry.entries[ODD].status}
         # All else that happens in the controller waits for it.
-        (patience_ms,) = registry._db.execute("PRAGMA busy_timeout").fetchone()
+        (patience_ms,) = registry._file._db.execute("PRAGMA busy_timeout").fetchone()
         assert patience_ms <= 100
         with locked(path), pytest.raises(NotKept) as caught:
             asyncio.run(machine.record(statuses))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.clocks import Reading
+from dllocal.jobs_file import JobsFile
+from dllocal.journal import change_of
 from tests.ctl.running import LONGEST_S, run_apart
 from tests.disks import fill, on_small_disk
 from tests.local.asking import Asker
@@ -122,8 +125,8 @@ def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelle
         for name in ("odd", "fine"):
             first.until_phase(name, "Running")
         assert first.end() == 0
-        with closing(sqlite3.connect(state / "jobs.db")) as jobs, jobs:
-            jobs.execute("UPDATE jobs SET document = '{half of it' WHERE name = 'odd'")
+        with closing(JobsFile.open(state / "jobs.db", Reading.now()).file) as jobs:
+            jobs.commit([change_of("odd", document="{half of it")])
         with going(state, "--virtual-gpus", 2) as up:
             live_with_what_cannot_be_read(up, root)
             assert up.end() == 0

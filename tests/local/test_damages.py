@@ -1,0 +1,218 @@
+"""The list of jobs on a disk that lies: whatever is damaged, no decision is forgotten without a word."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlcontrol.clocks import Stamp
+from dlcontrol.platforms import Entry, Fenced
+from dlcontrol.records import Status
+from dlcore.model import JobId, NodeName, Placement
+from dllocal import journal
+from dllocal.folders import StateError
+from dllocal.registry import Registry
+from tests.local.stages import job_document
+
+NAMES = [f"job-{number}" for number in range(6)]
+FILES = ("jobs.db", "jobs.db-wal", "jobs.db.journal")
+
+
+def decided(entry: Entry, gpu: int) -> Status:
+    placement = Placement.of({NodeName("n0"): (gpu,)}, "")
+    status = replace(entry.status, placement=placement, generation=gpu + 1)
+    return status.with_pods((NodeName("n0"),), 1000.0)
+
+
+def live(path: Path) -> Registry:
+    """Have a list as a controller has it after some time, with two epochs and many transactions."""
+    Registry.open(path).close()
+    registry = Registry.open(path)
+    for gpu, name in enumerate(NAMES):
+        registry.submit(job_document(name), 1000.0)
+        registry.record({JobId(name): decided(registry.entries[JobId(name)], gpu)})
+    registry.cancel(JobId(NAMES[0]), keep_checkpoints=True)
+    registry.submit(job_document("gone"), 1000.0)
+    registry.forget(JobId("gone"))
+    registry.cordon("n0", 7, "loud")
+    return registry
+
+
+class State:
+    """The files of a list as they were when its controller ended, or was killed."""
+
+    def __init__(self, root: Path, *, killed: bool) -> None:
+        self.pristine, self.root = root / "pristine", root / "state"
+        (root / "life").mkdir()
+        registry = live(root / "life" / "jobs.db")
+        self.expected, self.epoch = dict(registry.entries), registry.epoch
+        if not killed:
+            registry.close()
+        shutil.copytree(root / "life", self.pristine)
+        registry.close()
+
+    def restore(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.copytree(self.pristine, self.root)
+
+    def has(self, name: str) -> bool:
+        return (self.pristine / name).exists()
+
+    def opens(self) -> str:
+        """Open it: it must be the whole list again, or refused."""
+        try:
+            registry = Registry.open(self.root / "jobs.db")
+        except StateError as error:
+            return str(error)
+        with closing(registry):
+            assert dict(registry.entries) == self.expected
+            assert registry.keeps_checkpoints(JobId(NAMES[0]))
+            assert registry.cordons() == {("n0", 7): "loud"}
+            assert registry.epoch > self.epoch
+            # It is a list that can be written, and is well at its next opening.
+            registry.submit(job_document("later"), 2000.0)
+        return "whole"
+
+
+@pytest.fixture(params=[False, True], ids=["ended", "killed"])
+def state(request, tmp_path):
+    return State(tmp_path, killed=request.param)
+
+
+LEFT = [(False, FILES[0]), (False, FILES[2]), *((True, name) for name in FILES)]
+"""What a controller leaves behind that ends, and one that is killed."""
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flips(path: Path, count: int) -> Iterator[Callable[[Path], None]]:
+    chance = random.Random(path.name)
+    for _ in range(count):
+        place, bit = chance.randrange(path.stat().st_size), 1 << chance.randrange(8)
+
+        def flip(path: Path, place: int = place, bit: int = bit) -> None:
+            data = bytearray(path.read_bytes())
+            data[place] ^= bit
+            path.write_bytes(bytes(data))
+
+        yield flip
+
+
+@pytest.mark.parametrize("damage", [remove, empty, halve, shorten, garble])
+@pytest.mark.parametrize(("killed", "name"), LEFT)
+def test_a_file_that_is_gone_or_shorter_is_restored(tmp_path, killed, name, damage):
+    state = State(tmp_path, killed=killed)
+    state.restore()
+    damage(state.root / name)
+    assert state.opens() == "whole"
+
+
+@pytest.mark.parametrize(("killed", "name"), LEFT)
+def test_one_flipped_bit_is_found_and_mended(tmp_path, killed, name):
+    state = State(tmp_path, killed=killed)
+    for flip in flips(state.pristine / name, 20):
+        state.restore()
+        flip(state.root / name)
+        assert state.opens() == "whole"
+
+
+@pytest.mark.parametrize("damage", [remove, empty, halve, garble])
+def test_where_both_witnesses_are_damaged_no_controller_begins(state, damage):
+    state.restore()
+    halve(state.root / "jobs.db.journal")
+    for name in FILES[:2]:
+        if state.has(name):
+            damage(state.root / name)
+    refused = state.opens()
+    assert "put copies of both back, or move both away" in refused
+    assert "\n" not in refused
+
+
+def test_a_list_of_before_the_journal_gets_one(tmp_path):
+    path = tmp_path / "jobs.db"
+    live(path).close()
+    (tmp_path / "jobs.db.journal").unlink()
+    Registry.open(path).close()
+    found = journal.read(tmp_path / "jobs.db.journal")
+    assert found.kept is not None
+    assert set(found.kept.rows) == set(NAMES)
+
+
+def test_what_was_mended_is_reported_in_one_line(state, caplog):
+    state.restore()
+    (state.root / "jobs.db").unlink()
+    Registry.open(state.root / "jobs.db").close()
+    (said,) = (each.getMessage() for each in caplog.records if "journal" in each.getMessage())
+    assert "jobs.db: is gone; it was restored from its journal" in said
+
+
+def test_a_transaction_at_which_a_controller_was_killed_is_there_wholly_or_not_at_all(tmp_path):
+    path = tmp_path / "jobs.db"
+    registry = live(path)
+    whole = (tmp_path / "jobs.db.journal").read_bytes()
+    before = dict(registry.entries)
+    registry.submit(job_document("last"), 1000.0)
+    longer = (tmp_path / "jobs.db.journal").read_bytes()
+    registry.close()
+    for length in (len(whole) + 1, len(longer) - 1):
+        (tmp_path / "jobs.db.journal").write_bytes(longer[:length])
+        with closing(Registry.open(path)) as again:
+            assert set(again.entries) == {*before, JobId("last")}
+
+
+def test_a_controller_whose_list_was_replaced_by_another_ends(tmp_path):
+    path = tmp_path / "jobs.db"
+    with closing(live(path)) as deposed:
+        path.unlink()
+        with closing(Registry.open(path)), pytest.raises(Fenced):
+            deposed.submit(job_document("late"), 1000.0)
+
+
+def test_a_journal_that_grows_long_is_written_afresh(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "SHORTEST_BYTES", 1000)
+    path = tmp_path / "jobs.db"
+    with closing(live(path)) as registry:
+        job = JobId(NAMES[1])
+        for iteration in range(200):
+            registry.record({job: replace(registry.entries[job].status, iteration=iteration)})
+        expected = dict(registry.entries)
+        assert (tmp_path / "jobs.db.journal").stat().st_size < 200_000
+    path.unlink()
+    with closing(Registry.open(path)) as again:
+        assert dict(again.entries) == expected
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_recorded_times_follow_a_clock_that_was_set_between_two_controllers(
+    tmp_path, step, monkeypatch, caplog
+):
+    path, now = tmp_path / "jobs.db", 1_000_000.0
+    stamps = iter([Stamp("boot", 100.0), Stamp("boot", 150.0)])
+    monkeypatch.setattr(Stamp, "now", classmethod(lambda cls: next(stamps)))
+    with closing(Registry.open(path, clock=lambda: now)) as registry:
+        registry.submit(job_document("job"), now)
+    with closing(Registry.open(path, clock=lambda: now + 50.0 + step)) as registry:
+        assert registry.entries[JobId("job")].status.submitted_at == now + step
+    assert f"was set {'forward' if step > 0 else 'back'} by 3600 s" in caplog.text
