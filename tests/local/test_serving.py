@@ -789,11 +789,11 @@ def test_who_does_not_lead_any_longer_takes_nothing_in(ask, up):
 
 def test_a_list_of_jobs_that_cannot_be_written_is_told_and_nothing_is_lost(ask, up):
     ask.submit(job_document("a"))
-    up.do(lambda stage: stage.registry._db.execute("PRAGMA query_only = 1"))
+    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 1"))
     answer = ask("POST", "/v1/jobs", job_document("b"))
     assert answer.status == 507
     assert answer.json["error"].startswith("the list of jobs cannot be written (")
-    up.do(lambda stage: stage.registry._db.execute("PRAGMA query_only = 0"))
+    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 0"))
     assert names(ask.get("/v1/jobs")) == ["a"]
     ask.submit(job_document("b"))
 
