@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcontrol.clocks import SteadyClock, report_steps
-from dlcontrol.dialing import DialSettings, Line, NotAccepted, Unreachable
+from dlcontrol.dialing import DialSettings
 from dlcontrol.exchanging import import_profiles
 from dlcontrol.learning import Lessons
 from dlcontrol.loop import Controller, Options
@@ -28,7 +28,6 @@ from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
 from dlcontrol.platforms import Fenced, PodKey
-from dlcontrol.records import Booking
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -36,25 +35,21 @@ from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
 from dllocal.backstage import Backstage
 from dllocal.devices import PATIENCE_S, RealGpus
-from dllocal.environments import Origin, Submitter
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
 from dllocal.logtimes import LogTimes
 from dllocal.machine import Machine
 from dllocal.occupancy import Ours
 from dllocal.pods import AT_ONCE, POLL_SECONDS, RELEASE_SECONDS, Pods, PodTimes
-from dllocal.registry import Registry
+from dllocal.relisting import Relisting
 from dllocal.removing import Complain, to_the_log
 from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
-from dllocal.unlisted import find_unlisted, has_any, narrowed, status_with
+from dllocal.unlisted import has_any
 from dllocal.watching import Watch
 from dlwire.messages import Refusal, State
 
 log = logging.getLogger(__name__)
-
-LOST_S = 5.0
-"""So long a SideCar whose job the list had lost may take to say which GPUs it has."""
 
 UNTRUSTED_S = 60.0
 """How often it is told at most that a SideCar is not believed."""
@@ -113,23 +108,13 @@ class Running:
         self._lock = self.folders.lock()
         self.log_times = LogTimes()
         self.clock = SteadyClock()
-        self.registry = self._open_registry()
+        self._relisting = Relisting(self.folders, self.clock, setup.dialing)
+        self.registry = self._relisting.open_registry(self._lock)
         self.events = Events(self.clock)
         self.metrics = Metrics()
         self._watch = Watch(self._look)
         self._watch.sockets(self.folders.sockets)
-        self.pods = Pods(
-            self.folders,
-            virtual_gpus=setup.virtual_gpus,
-            watch=self._watch,
-            times=setup.pod_times,
-            poll_seconds=setup.poll_seconds,
-            release_seconds=setup.release_seconds,
-            origin=self.registry.origin,
-            complain=self._tell_not_removed(),
-        )
-        self._lost: list[JobId] = []
-        """Jobs that the list had lost, and whose SideCars are to say which GPUs they have."""
+        self.pods = self._make_pods(setup)
         self._insist_on_kind()
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
@@ -143,17 +128,7 @@ class Running:
             epoch=self.registry.epoch,
         )
         self.metrics.watch_store(self.memory.notebook.state)
-        self.sidecars = SideCars(
-            Surroundings(
-                heard=self._hear,
-                fenced=self._be_fenced,
-                disbelieved=self._disbelieves,
-                installation=self.folders.installation(),
-                meter=self.metrics,
-                clock=self.clock,
-            ),
-            setup.dialing,
-        )
+        self.sidecars = self._make_sidecars(setup)
         self.controller = Controller(
             self.machine,
             self.sidecars,
@@ -171,6 +146,38 @@ class Running:
         self._untrusted: dict[PodKey, float] = {}
         """When it was told last that a SideCar is not believed."""
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _make_pods(self, setup: Setup) -> Pods:
+        return Pods(
+            self.folders,
+            virtual_gpus=setup.virtual_gpus,
+            watch=self._watch,
+            times=setup.pod_times,
+            poll_seconds=setup.poll_seconds,
+            release_seconds=setup.release_seconds,
+            origin=self.registry.origin,
+            complain=self._tell_not_removed(),
+        )
+
+    def _make_sidecars(self, setup: Setup) -> SideCars:
+        return SideCars(
+            Surroundings(
+                heard=self._hear,
+                fenced=self._be_fenced,
+                disbelieved=self._disbelieves,
+                installation=self.folders.installation(),
+                meter=self.metrics,
+                clock=self.clock,
+            ),
+            setup.dialing,
+        )
+
+    def _list_again(self, nodes: tuple[Node, ...]) -> None:
+        try:
+            self._relisting.adopt(self.registry, nodes, self.events)
+        except StateError:
+            self._give_up()
+            raise
 
     def _insist_on_kind(self) -> None:
         """
@@ -193,41 +200,6 @@ class Running:
         self._watch.close()
         self.registry.close()
         os.close(self._lock)
-
-    def _open_registry(self) -> Registry:
-        """Begin an epoch above all that SideCars may have heard of, also where the list of jobs is lost."""
-        path, least = self.folders.registry, self.folders.read_epoch(self._lock)
-        registry = Registry.open(path, clock=self.clock, least_epoch=least)
-        if not registry.was_there and find_unlisted(self.folders, {}):
-            # The clock counts further than any number of starts.
-            registry.close()
-            registry = Registry.open(path, clock=self.clock, least_epoch=int(time.time()))
-        self.folders.note_epoch(self._lock, registry.epoch)
-        return registry
-
-    def _list_again(self, nodes: tuple[Node, ...]) -> None:
-        """Take in all pods that live and that the list of jobs does not know, with what they may hold."""
-        found = find_unlisted(self.folders, self.registry.entries)
-        for job in dict.fromkeys(pod.key.job for pod in found):
-            pods = [pod for pod in found if pod.key.job == job]
-            entry = self.registry.entries.get(job)
-            before = entry.status if entry is not None else None
-            try:
-                status = status_with(before, pods, nodes, self.clock())
-            except StateError:
-                self._give_up()
-                raise
-            self.registry.adopt(job, status, self._owner_of(job))
-            named = ", ".join(map(str, pods))
-            message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
-            self.events.add(job, "ListedAgain", message, warning=True)
-            if entry is None:
-                self._lost.append(job)
-
-    def _owner_of(self, job: JobId) -> Origin:
-        """Whose a job is that only its folder tells of; where users share a server, the folder is its owner's."""
-        status = self.folders.job(job).stat()
-        return Origin.of(Submitter.known(status.st_uid, status.st_gid, ()), None)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """
@@ -280,28 +252,9 @@ class Running:
             await asyncio.wait({control, *others})
             log.info("ends; what trains goes on training")
 
-    async def _ask_the_lost(self) -> None:
-        """Ask the SideCars of jobs that the list had lost which GPUs they have."""
-        nodes = self.setup.nodes()
-        for job in self._lost:
-            status = self.registry.entries[job].status
-            asked = {each.node: self._ask(job, each) for each in status.pods}
-            answers = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
-            states = {node: state for node, state in answers.items() if state is not None}
-            self.registry.record({job: narrowed(status, states, nodes)})
-
-    async def _ask(self, job: JobId, booking: Booking) -> State | None:
-        line = Line(self.pods.address(job, booking), self.setup.dialing, None)
-        try:
-            return await asyncio.wait_for(line.read_state(None), LOST_S)
-        except (Unreachable, NotAccepted, TimeoutError):
-            return None
-        finally:
-            await line.close()
-
     async def _control(self) -> None:
         """Decide nothing before it is known which GPUs others use."""
-        await self._ask_the_lost()
+        await self._relisting.narrow(self.registry, self.pods, self.setup.nodes())
         if self.setup.real_gpus is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.setup.real_gpus.known.wait(), 2 * PATIENCE_S)
