@@ -110,6 +110,10 @@ chaos: setup servers  ## kill whatever controls and trains at 520 points, and lo
 chaos-cluster: setup servers  ## the same on real nodes, as root: everything that there is dies, 60 times
 	$(BIN)/python -m tests.cluster.chaos
 
+.PHONY: attack
+attack: setup servers  ## the suite of attacks: hostile inputs and what else means harm, with counts; broken is 0
+	$(BIN)/python -m tests.attack --full
+
 .PHONY: test-long
 test-long: setup  ## what takes very long, such as every trace to its end; not in make test
 	$(BIN)/pytest -n $(JOBS) --long --timeout 3600

@@ -169,8 +169,13 @@ def _read_booking(document: Mapping[str, Any]) -> Booking:
 def _read_placement(allocation: Mapping[str, Any]) -> Placement | None:
     if not allocation.get("nodes"):
         return None
-    gpus = {NodeName(part["name"]): tuple(part["gpuIds"]) for part in allocation["nodes"]}
-    return Placement.of(gpus, allocation.get("gpuType", ""))
+    # A list that another writer has changed may name a GPU twice, or none.
+    gpus = {
+        NodeName(part["name"]): tuple(dict.fromkeys(part["gpuIds"]))
+        for part in allocation["nodes"]
+        if part["gpuIds"]
+    }
+    return Placement.of(gpus, allocation.get("gpuType", "")) if gpus else None
 
 
 def _progress(status: Status, remaining: Span | None) -> Json:

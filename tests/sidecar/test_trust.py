@@ -91,9 +91,13 @@ def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
             job, controller = (container.seen_by(each) for each in (people.job, people.controller))
             most = Serving().most_waiting
             path = f"/v1/state?after={container.agent.version}&wait=20"
-            polls = [asyncio.ensure_future(job.get(path)) for _ in range(most)]
-            while container.servers.waiting != most:
-                await asyncio.sleep(0)
+            polls = []
+            # One after the other, because a handshake has to be done within a second there.
+            for number in range(most):
+                polls.append(asyncio.ensure_future(job.get(path)))
+                while container.servers.waiting != number + 1:
+                    assert not polls[-1].done()
+                    await asyncio.sleep(0)
             assert (await job.get(path)).status == 503
             awaited = asyncio.ensure_future(controller.get(path))
             while container.servers.waiting != most + 1:

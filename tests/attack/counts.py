@@ -1,0 +1,38 @@
+"""What an attack counts, and how large it is: words for all its parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Size(Enum):
+    """How much is tried."""
+
+    SHORT = "short"
+    """In seconds, as a part of ``make test``."""
+    FULL = "full"
+
+
+@dataclass(slots=True)
+class Count:
+    """What was tried, and what came of it. What is broken is named, with what it takes to see it again."""
+
+    tried: int = 0
+    broken: list[str] = field(default_factory=list)
+    parts: dict[str, "Count"] = field(default_factory=dict)
+
+    @property
+    def survived(self) -> int:
+        return self.tried - len(self.broken)
+
+    def add(self, name: str, part: "Count") -> None:
+        """Count a part in."""
+        self.parts[name] = part
+        self.tried += part.tried
+        self.broken += [f"{name}: {each}" for each in part.broken]
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Tell the counts, those of the parts first."""
+        for inner, part in self.parts.items():
+            yield from part.lines(f"{name} {inner}")
+        yield f"{name:32} {self.tried:9,} tried {self.survived:9,} survived {len(self.broken):5,} broken"
