@@ -28,6 +28,8 @@ def make_full_status() -> Status:
         "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
         "saves": False,
         "trust": Trust.CONFIRMED,
+        "triable": True,
+        "ends": True,
         "pods": (Booking(N0, 3, 2),),
         "used": frozenset({3}),
         "leftover": frozenset({GpuRef(N1, 1)}),

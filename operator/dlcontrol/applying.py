@@ -26,6 +26,7 @@ from dlcontrol.coordinating import (
     Launch,
     Remove,
     Stamp,
+    Try,
     Unbook,
 )
 from dlcontrol.patience import Patience
@@ -177,7 +178,7 @@ class Hands:
         slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
-                case Stamp() | Halt():
+                case Stamp() | Halt() | Try():
                     asides.attempt(command.key.job, self._say, scene, command)
                 case Begin():
                     asides.attempt(command.job, self._begin, scene, command)
@@ -274,9 +275,11 @@ class Hands:
 
     # --- what is said
 
-    def _say(self, scene: Scene, command: Stamp | Halt) -> None:
+    def _say(self, scene: Scene, command: Stamp | Halt | Try) -> None:
         if isinstance(command, Stamp):
             self._stamp(scene, command.key)
+        elif isinstance(command, Try):
+            self._try(scene, command)
         else:
             self._halt(scene, command)
 
@@ -289,6 +292,14 @@ class Hands:
         else:
             mine = Stop(self._epoch, state.generation, state.incarnation, reason="a new controller")
         self._dialer.declare(key, mine)
+
+    def _try(self, scene: Scene, command: Try) -> None:
+        """Declare what runs already, and that it shall have tried its checkpoint."""
+        state = scene.seats[command.key.job][command.key.node].state
+        assert state is not None
+        assert isinstance(state.target, Run)
+        trying = replace(state.target, epoch=self._epoch, trial=command.number)
+        self._dialer.declare(command.key, trying)
 
     def _halt(self, scene: Scene, command: Halt) -> None:
         status = scene.entries[command.key.job].status

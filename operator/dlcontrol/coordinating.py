@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from dlcontrol import trying
 from dlcontrol.asides import Asides
 from dlcontrol.coming import is_coming_up
 from dlcontrol.platforms import Entry, PodKey, PodPhase
@@ -103,7 +104,15 @@ class Begin:
     nodes: tuple[NodeName, ...]
 
 
-Command = Stamp | Book | Launch | Unbook | Forget | Remove | Halt | Begin
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Have a training save itself and go on, to see that its checkpoint works."""
+
+    key: PodKey
+    number: int
+
+
+Command = Try | Stamp | Book | Launch | Unbook | Forget | Remove | Halt | Begin
 
 
 def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
@@ -298,6 +307,7 @@ class _Case:
             if missing:
                 yield Book(self.job, missing)
         if self._all_run(placement):
+            yield from self._try()
             return
         old = [seat for seat in self.present if seat.is_living and not self._runs(seat)]
         if not old:
@@ -309,6 +319,17 @@ class _Case:
             else:
                 stopping = [seat for seat in old if seat not in useless]
                 yield from self._halt(stopping, staying=placement.nodes)
+
+    def _try(self) -> Iterator[Command]:
+        """Nothing is to be changed, so that the checkpoint can be tried before something is."""
+        number = trying.find_due(self.scene, self.entry)
+        if not number:
+            return
+        for seat in trying.find_asked(self.entry.job, self.seats.values()):
+            target = seat.state.target if seat.state is not None else None
+            is_told = isinstance(target, Run) and target.trial >= number
+            if seat.phase is SideCarPhase.RUNNING and seat.contact.reachable and not is_told:
+                yield Try(seat.key, number)
 
     def _runs(self, seat: Seat) -> bool:
         return seat.has_begun(self.status.run_generation)

@@ -127,6 +127,9 @@ def _allocation(status: Status) -> Json:
 _CHECKPOINT = {
     "judged": "judged",
     "trials": "trials",
+    "tried": "tried",
+    "triable": "triable",
+    "ends": "ends",
     "saved": "iteration",
     "heard": "heard",
     "pace": "pace",

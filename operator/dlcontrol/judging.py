@@ -14,6 +14,7 @@ those are ready who get its old ones. What happens to an older start counts all 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from dlcontrol import trying
 from dlcontrol.asides import Asides
 from dlcontrol.coming import NODES_REFUSE, Coming, patience_with, quiet_seconds
 from dlcontrol.consequences import Case
@@ -39,7 +40,7 @@ from dlcontrol.progressing import (
     total_iterations,
 )
 from dlcontrol.records import Condition, ConditionType, Status
-from dlcontrol.saving import follow_saving, forgive, tell_of_saving
+from dlcontrol.saving import TO_BE_TRIED, follow_saving, forgive, tell_of_saving
 from dlcontrol.scene import Scene, Seat
 from dlcontrol.troubles import tell_of_pods, tell_of_troubles
 from dlcontrol.vanishing import cannot_prove, missing_in
@@ -124,6 +125,8 @@ class _Judge(Case):
         self.forecast = learnt.forecast
         # Before anything else: who knows it may leave, and news of the next start may overtake it.
         self.status = follow_saving(self.status, self.all_seats, self.now)
+        self.status, news = trying.follow_trial(self.status, self.job, self.started, self.now)
+        self.news.extend(news)
         self._resume()
         self._take_up()
         for happens in self._happenings():
@@ -140,12 +143,14 @@ class _Judge(Case):
 
     def _happenings(self) -> Sequence[Callable[[], bool]]:
         return (
+            self._ends_by_its_trial,
             self._finishes,
             self._reaches_target,
             self._is_overdue,
             self._loses_gpus,
             self._is_refused_gpus,
             self._crashes,
+            self._freezes_by_its_trial,
             self._stands_still,
             self._loses_its_pod,
             self._fails_to_come_up,
@@ -217,6 +222,30 @@ class _Judge(Case):
         )
 
     # --- how it ends
+
+    def _ends_by_its_trial(self) -> bool:
+        """It was asked to save itself and to go on, and has ended: it goes on where it was."""
+        what = trying.find_ended(self.started)
+        if not what or self.latest.generation <= self.status.broken:
+            return False
+        self.follow_progress()
+        total = self.job.training.iterations
+        if total is not None and self.status.iteration >= total:
+            return False  # It was done, too.
+        self._start_after_trial("EndedByTrial", what)
+        return True
+
+    def _freezes_by_its_trial(self) -> bool:
+        what = trying.find_frozen(self.started)
+        if not what or self.latest.generation <= self.status.broken:
+            return False
+        self._start_after_trial("FrozenByTrial", what)
+        return True
+
+    def _start_after_trial(self, reason: str, what: str) -> None:
+        """It cannot save itself and go on, so that this is not asked of it any more."""
+        self.status = replace(self.status, broken=self.latest.generation, ends=True)
+        self.set_back(reason, what, ran=True, keeps=True)
 
     def _finishes(self) -> bool:
         """Whether all processes of its latest start ended by themselves, and well."""
@@ -439,6 +468,7 @@ class _Judge(Case):
         if (
             told is not None
             and not told.status
+            and told.reason != TO_BE_TRIED
             and told != before
             and len(self.job.gpus.options) > 1
         ):

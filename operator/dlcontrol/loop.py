@@ -31,6 +31,7 @@ from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, Observation, Platform
 from dlcontrol.recording import Records
 from dlcontrol.records import Condition, ConditionType
+from dlcontrol.saving import counts
 from dlcontrol.scene import SILENT_S, Scene
 from dlcontrol.seating import Seating
 from dlcontrol.trailing import Turns
@@ -367,6 +368,7 @@ class Controller:
                 entry.status.generation,
                 observing.is_changing(scene, entry),
                 observing.count_speeds(entry, profiles.get(entry.job.type)),
+                counts(entry.job, entry.status, scene.now),
                 scene.needs.get(job),
             )
             for job, entry in scene.entries.items()

@@ -147,6 +147,12 @@ class Status:
     """The change of its GPUs, by its generation on the wire, whose checkpoint was judged last."""
     trials: int = 0
     """How often in a row a checkpoint was asked for in vain."""
+    tried: int = 0
+    """The number of the latest trial of its checkpoint that was judged."""
+    triable: bool = False
+    """Whether its SideCars can have its checkpoint tried while it trains."""
+    ends: bool = False
+    """Whether it ended or stood still when that was done, so that it is not done any more."""
     failed_at: float = 0.0
     """When that was found last."""
     saved: int = 0

@@ -3,9 +3,9 @@ Whether the checkpoints of a job can be counted on, and what of its work would b
 
 Called by :mod:`dlcontrol.judging` with each look, and by :mod:`dlcontrol.observing`, which tells the
 brain whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
-confirmed one. Checkpoints are asked for only at a change of GPUs, so that the first change shows
-whether they work; until then all that such a change may lose is part of its price. Where no SideCar
-asks, the iteration that the next start goes on at is the only evidence.
+confirmed one, which is tried before the first change (:mod:`dlcontrol.trying`). Where saving means ending,
+only that change shows whether it works; until then all that it may lose is part of its price. Where no
+SideCar asks, the iteration that the next start goes on at is the only evidence.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,17 @@ from dlcontrol.records import Condition, ConditionType, Status, Trust
 from dlcontrol.scene import Seat
 from dlcore.model import Checkpoint, Job, Phase
 from dlwire.messages import Saving, State
+from dlwire.savings import goes_on_after_saving
 
 KEEPS = "it keeps the GPUs it starts with"
 _REMEDY = (
     "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+)
+TO_BE_TRIED = "NotTriedYet"
+"""The reason of a condition that is no trouble: the trial is still to come."""
+_WHEN_TRIED = (
+    "its checkpoint is tried while it trains, once it has taken a step; until one is confirmed it keeps"
+    " its GPUs"
 )
 _UNTRIED = (
     "the first change of its GPUs shows whether its checkpoint works; until then what it may lose"
@@ -45,12 +52,22 @@ def is_asked(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
 
 
+def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
+    """Whether its checkpoint is tried while it trains, and counted on only when that was confirmed."""
+    can_be = status.triable and not status.ends
+    return is_asked(checkpoint) and not checkpoint.trusted and can_be
+
+
 def counts(job: Job, status: Status, now: float) -> bool:
     """Whether a change of GPUs loses nothing, as far as can be told, or may try whether it does."""
     checkpoint = job.checkpoint
     if not is_declared(checkpoint):
         return False
-    if checkpoint.trusted or status.trust is not Trust.FAILED:
+    if checkpoint.trusted:
+        return True
+    if is_tried(checkpoint, status):
+        return status.trust is Trust.CONFIRMED and not status.trials
+    if status.trust is not Trust.FAILED:
         return True
     return bool(status.saved_at) and now - status.failed_at >= _pause_after(status)
 
@@ -119,7 +136,7 @@ def _follow(status: Status, state: State, now: float) -> Status:
         return status  # Unknown so far: what the next start does again will show it.
     status = replace(status, judged=change.generation)
     has_nothing_new = status.iteration == status.saved > 0
-    return status if has_nothing_new else _failed(status, now)
+    return status if has_nothing_new else fail_saving(status, now)
 
 
 def _has_ended_by_itself(state: State) -> bool:
@@ -130,7 +147,8 @@ def _has_ended_by_itself(state: State) -> bool:
     return all(process.exit_code == 0 for process in state.processes)
 
 
-def _failed(status: Status, now: float) -> Status:
+def fail_saving(status: Status, now: float) -> Status:
+    """Note that a checkpoint was asked for in vain."""
     trials = status.trials + 1
     # One that had not come to its first iteration had nothing to save; some never tell of any.
     is_proven = trials >= _WELL_KNOWN_TRIALS or (not status.saved_at and status.iteration > 0)
@@ -145,7 +163,7 @@ def forgive(status: Status) -> Status:
     # What SideCars say yet of how it ended before that is no news.
     judged = max(status.judged, status.stop_generation)
     fresh = replace(status, trust=Trust.UNTRIED, judged=judged, trials=0, failed_at=0.0)
-    return replace(fresh, saved=0, saved_at=0.0)
+    return replace(fresh, saved=0, saved_at=0.0, ends=False)
 
 
 def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status:
@@ -163,14 +181,29 @@ def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status
 def _weigh(status: Status, iteration: int, now: float) -> Status:
     """See what the first iteration of a start tells of the checkpoint that it began with."""
     if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
-        return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now)
+        # Zero trials say that no request failed: what was confirmed was not gone on from.
+        return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now, trials=0)
+    if status.trust is Trust.FAILED and _goes_on(status, iteration):
+        return replace(status, trust=Trust.UNTRIED, saved=iteration, trials=0, failed_at=0.0)
     was_asked = status.saves and status.heard > status.broken
     if status.trust is not Trust.UNTRIED or not was_asked or status.judged > status.heard:
         return status
     losable = _LOSABLE * status.iteration
     if status.iteration - iteration > max(1.0, losable):
-        return replace(_failed(status, now), saved=min(status.saved, iteration))
+        return replace(fail_saving(status, now), saved=min(status.saved, iteration))
     return replace(status, saved=iteration) if iteration - status.iteration <= losable else status
+
+
+def _goes_on(status: Status, iteration: int) -> bool:
+    """
+    Whether a start goes on near the end of the former, and farther than it can have come since.
+
+    That shows something of a checkpoint only where the start is later than what was held against it.
+    """
+    if status.decided_at <= status.failed_at:
+        return False
+    is_near = status.iteration - iteration <= _LOSABLE * status.iteration
+    return is_near and iteration > max(1.0, status.pace * _LOOK_S)
 
 
 def _condition(job: Job, status: Status) -> Condition:
@@ -183,11 +216,36 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
         return False, "NoCheckpoint", f"no checkpoint: {KEEPS}"
     if job.checkpoint.trusted:
         return True, "Trusted", "its checkpoints are counted on without a trial, as its file says"
+    if is_tried(job.checkpoint, status) and not counts(job, status, 0.0):
+        return _describe_trial(status)
     if status.trust is Trust.CONFIRMED:
         return True, "Confirmed", "its SideCar has confirmed a checkpoint"
     if status.trust is Trust.FAILED:
         return False, "NotConfirmed", _describe_failure(status)
-    return True, "Untried", _UNTRIED
+    return True, "Untried", f"{_why_not_tried(job, status)}{_UNTRIED}"
+
+
+def _describe_trial(status: Status) -> tuple[bool, str, str]:
+    if status.trials:
+        told = f"the latest checkpoint was not confirmed: {KEEPS} until one is; {_REMEDY}"
+        return False, "NotConfirmed", told
+    if status.trust is Trust.UNTRIED:
+        return False, TO_BE_TRIED, _WHEN_TRIED
+    told = "a start did not go on at the checkpoint that was confirmed"
+    return False, "NotConfirmed", f"{told}: {KEEPS}; {_REMEDY}"
+
+
+def _why_not_tried(job: Job, status: Status) -> str:
+    """Say why its checkpoint is not tried while it trains, as far as that is known."""
+    if status.ends:
+        return "its training ended or stood still when its checkpoint was tried: "
+    if is_asked(job.checkpoint) and not goes_on_after_saving(
+        signal=job.checkpoint.signal,
+        confirm=job.checkpoint.confirm,
+        has_command=bool(job.checkpoint.command),
+    ):
+        return "it saves itself by ending, so that its checkpoint cannot be tried without a stop: "
+    return ""
 
 
 def _describe_failure(status: Status) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dlwire.savings import goes_on_after_saving
+
 
 class Framework(str, Enum):
     """How ranks and peers are told to the training processes."""
@@ -69,10 +71,6 @@ MARKER = ".dljob-complete"
 """The file that a training writes last, unless its job names another."""
 
 
-ENDING_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGKILL"})
-"""Signals that ask a program to end, by convention also one that saves itself on them."""
-
-
 @dataclass(frozen=True)
 class Saving:
     """How the job saves itself before it is stopped; at most one of the first three is set."""
@@ -106,8 +104,9 @@ class Saving:
     @property
     def goes_on(self) -> bool:
         """Whether the training is expected to go on after it has saved itself."""
-        ends = self.confirm is Confirmation.EXIT and not self.command
-        return self.is_possible and not ends and self.signal not in ENDING_SIGNALS
+        return self.is_possible and goes_on_after_saving(
+            signal=self.signal, confirm=self.confirm.value, has_command=bool(self.command)
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,259 @@
+"""Before the first change of a job its checkpoint is tried without a stop, and only then counted on."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.coordinating import Try, next_commands
+from dlcontrol.judging import judge
+from dlcontrol.observing import take_snapshot
+from dlcontrol.platforms import PodKey
+from dlcontrol.records import ConditionType, Trust
+from dlcontrol.scene import Contact
+from dlcore.model import Checkpoint, JobId, NodeName, Phase, Training
+from dlcore.profiles import Costs
+from dlsidecar.events import Gone, RankEnded, Started
+from dlwire.messages import Problem, Progress, Saving, Trial
+from tests.control.scenes import NOW, after, cast, make_scene, run, running, stop
+
+ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
+BY_ALL = replace(ASKED, to="all")
+BY_ITS_END = Checkpoint(signal="SIGUSR1", confirm="exit")
+STEPPED = Progress(iteration=340, begun=True)
+A0, A1 = PodKey(JobId("a"), NodeName("n0")), PodKey(JobId("a"), NodeName("n1"))
+CONFIRMED = Trial(1, Saving.CONFIRMED, iteration=330, seconds=2.0)
+FAILED = Trial(1, Saving.FAILED, message="no training process runs")
+
+
+def trains(trial=None, *, progress=STEPPED, problems=(), state=None, **rest):
+    """A job on one GPU that has done 340 iterations, in its second generation."""
+    state = state if state is not None else running(run(5, 0))
+    state = replace(state, trial=trial, progress=progress, problems=problems)
+    given = {"phase": Phase.RUNNING, "iteration": 340, "checkpoint": ASKED, "triable": True}
+    return cast("a", {"n0": (0,)}, generation=2, seats={"n0": state}, **given | rest)
+
+
+def wide(first=None, second=None, **rest):
+    """The same over two containers; the first of them has the leader."""
+    seats = {
+        f"n{at}": replace(running(run(5, 0, peers=2, at=at)), trial=trial, progress=STEPPED)
+        for at, trial in enumerate((first, second))
+    }
+    given = {"phase": Phase.RUNNING, "iteration": 340, "checkpoint": ASKED, "containers": 2}
+    return cast("a", {"n0": (0,), "n1": (0,)}, generation=2, seats=seats, **given | rest)
+
+
+def tried(*casts):
+    return [each for each in next_commands(make_scene(*casts)) if isinstance(each, Try)]
+
+
+def judged(*casts):
+    scene = make_scene(*casts)
+    verdict = judge(scene)[casts[0].entry.job.id]
+    return verdict.status, [news.reason for news in verdict.news]
+
+
+def is_kept(*casts):
+    [state] = take_snapshot(make_scene(*casts), profiles={}, costs=Costs()).running
+    return state.unsaved_from is not None
+
+
+# --- when it is tried ---------------------------------------------------------------------
+
+
+def test_a_job_is_tried_as_soon_as_it_has_taken_a_step():
+    assert tried(trains(Trial(), progress=Progress())) == []
+    assert tried(trains(Trial())) == [Try(A0, 1)]
+    assert tried(trains(Trial(), tried=4)) == [Try(A0, 5)]
+
+
+def test_what_was_told_already_is_not_told_again():
+    state = running(replace(run(5, 0), trial=1))
+    assert tried(trains(Trial(1), state=state)) == []
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param({"trust": Trust.CONFIRMED}, id="it works"),
+        pytest.param({"trust": Trust.FAILED}, id="a start did not go on at it"),
+        pytest.param({"trials": 1, "failed_at": NOW - 59.0}, id="it failed just now"),
+        pytest.param({"ends": True}, id="it ends by it"),
+        pytest.param({"triable": False}, id="its SideCar knows no trials"),
+        pytest.param({"checkpoint": replace(ASKED, trusted=True)}, id="its user says so"),
+        pytest.param({"checkpoint": Checkpoint(path="/c")}, id="it is never asked"),
+        pytest.param({"phase": Phase.ADJUSTING}, id="it is being changed"),
+    ],
+)
+def test_nothing_is_tried_where_that_would_show_nothing(known):
+    assert tried(trains(Trial(), **known)) == []
+
+
+@pytest.mark.parametrize(("trials", "pause"), [(1, 60.0), (3, 240.0), (99, 86400.0)])
+def test_a_trial_that_failed_is_made_again_later_each_time(trials, pause):
+    known = {"trust": Trust.FAILED, "trials": trials, "tried": 1}
+    assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause, **known)) == [Try(A0, 2)]
+    assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause + 1, **known)) == []
+
+
+def test_a_change_that_was_decided_comes_first():
+    grows = trains(Trial(), state=running(run(3, 0)), phase=Phase.RUNNING)
+    assert tried(grows) == []
+
+
+def test_of_several_containers_those_are_asked_that_save():
+    assert tried(wide(Trial(), Trial(), triable=True)) == [Try(A0, 1)]
+    both = tried(wide(Trial(), Trial(), triable=True, checkpoint=BY_ALL))
+    assert both == [Try(A0, 1), Try(A1, 1)]
+
+
+# --- what came of it ----------------------------------------------------------------------
+
+
+def test_a_confirmed_checkpoint_counts_from_then_on():
+    assert is_kept(trains(Trial()))
+    status, news = judged(trains(CONFIRMED))
+    assert (status.trust, status.tried, status.saved, status.saved_at) == (
+        Trust.CONFIRMED,
+        1,
+        330,
+        NOW,
+    )
+    assert "CheckpointConfirmed" in news
+    assert not is_kept(trains(CONFIRMED, trust=status.trust))
+    said = status.condition(ConditionType.SAVED)
+    assert (said.status, said.reason) == (True, "Confirmed")
+
+
+@pytest.mark.parametrize("saving", [Saving.FAILED, Saving.TIMED_OUT])
+def test_one_that_is_not_confirmed_does_not_count_and_says_why(saving):
+    status, news = judged(trains(replace(FAILED, saving=saving)))
+    assert (status.trust, status.tried, status.trials) == (Trust.FAILED, 1, 1)
+    assert "CheckpointNotConfirmed" in news
+    assert is_kept(trains(trust=status.trust, trials=1))
+    [again] = judge(make_scene(trains(FAILED))).values()
+    [told] = [each for each in again.news if each.reason == "CheckpointNotConfirmed"]
+    assert told.message == (
+        "its checkpoint was tried while it trained, and not confirmed: no training process runs; it"
+        " is tried again in 60 s"
+    )
+
+
+def test_the_same_outcome_is_judged_once():
+    status, _ = judged(trains(FAILED))
+    known = {name: getattr(status, name) for name in ("trust", "tried", "trials", "failed_at")}
+    scene = make_scene(trains(FAILED, **known))
+    for verdict in judge(scene).values():
+        assert verdict.status.trials == 1
+
+
+def test_until_its_first_step_it_says_that_the_trial_is_to_come():
+    status, news = judged(trains(Trial()))
+    said = status.condition(ConditionType.SAVED)
+    assert (said.status, said.reason) == (False, "NotTriedYet")
+    assert "NotTriedYet" not in news
+
+
+def test_a_job_over_several_containers_has_saved_itself_when_all_have():
+    def trust(first, second):
+        scene = make_scene(wide(first, second, checkpoint=BY_ALL))
+        return judge(scene)[JobId("a")].status.trust
+
+    assert trust(CONFIRMED, Trial(1)) is Trust.UNTRIED
+    assert trust(CONFIRMED, FAILED) is Trust.FAILED
+    assert trust(CONFIRMED, CONFIRMED) is Trust.CONFIRMED
+
+
+def test_a_sidecar_that_knows_no_trials_leaves_it_to_the_first_change():
+    status, _ = judged(trains(None))
+    assert (status.triable, status.trust) == (False, Trust.UNTRIED)
+    assert not is_kept(trains(None, triable=False))
+    said = status.condition(ConditionType.SAVED)
+    assert (said.status, said.reason) == (True, "Untried")
+
+
+def test_where_saving_means_ending_it_says_so():
+    status, _ = judged(trains(None, checkpoint=BY_ITS_END, triable=False))
+    assert status.condition(ConditionType.SAVED).message.startswith(
+        "it saves itself by ending, so that its checkpoint cannot be tried without a stop: the first"
+    )
+
+
+# --- trainings that do not go on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_training_that_ends_by_its_trial_is_started_again_and_it_is_no_failure(code):
+    state = after(run(5, 0), Started(1), RankEnded(1, 0, code), Gone(1))
+    job = trains(replace(FAILED, ended=True), state=state, failures=0)
+    status, news = judged(job)
+    assert (status.phase, status.failures, status.ends) == (Phase.INITIALIZED, 0, True)
+    assert status.placement is not None
+    assert "EndedByTrial" in news
+    assert status.broken == 5
+
+
+def test_a_training_that_was_done_when_it_ended_is_done():
+    state = after(run(5, 0), Started(1), RankEnded(1, 0, 0), Gone(1))
+    done = Progress(iteration=1000, begun=True)
+    job = trains(
+        replace(CONFIRMED, ended=True),
+        state=state,
+        progress=done,
+        training=Training(iterations=1000),
+    )
+    status, _ = judged(job)
+    assert status.phase is Phase.COMPLETED
+
+
+def test_a_training_that_stands_still_since_its_trial_is_started_again():
+    hangs = (Problem("TrainingHangs", "nothing has moved for 90 s"),)
+    status, news = judged(trains(CONFIRMED, problems=hangs))
+    assert (status.trust, status.ends, status.broken) == (Trust.CONFIRMED, True, 5)
+    assert "FrozenByTrial" in news
+    went_on = trains(replace(CONFIRMED, went_on=True), problems=hangs, tried=1)
+    for verdict in judge(make_scene(went_on)).values():
+        assert not verdict.status.ends
+
+
+def test_to_suspend_and_resume_it_lets_it_be_tried_again():
+    job = cast(
+        "a",
+        None,
+        generation=2,
+        phase=Phase.SUSPENDED,
+        checkpoint=ASKED,
+        trust=Trust.FAILED,
+        ends=True,
+    )
+    status, _ = judged(job)
+    assert (status.trust, status.ends) == (Trust.UNTRIED, False)
+
+
+def test_a_start_that_goes_on_near_the_end_shows_that_a_checkpoint_works_again():
+    known = {
+        "checkpoint": Checkpoint(path="/c"),
+        "trust": Trust.FAILED,
+        "failed_at": NOW - 90.0,
+        "decided_at": NOW - 60.0,
+        "heard": 3,
+        "triable": False,
+    }
+    resumed, _ = judged(trains(None, progress=Progress(iteration=330, begun=True), **known))
+    assert (resumed.trust, resumed.saved) == (Trust.UNTRIED, 330)
+    lost, _ = judged(trains(None, progress=Progress(iteration=2, begun=True), **known))
+    assert lost.trust is Trust.FAILED
+
+
+def test_a_former_word_of_a_stop_is_no_trial():
+    state = running(run(3, 0), stop(4))
+    assert tried(trains(Trial(), state=state, phase=Phase.RUNNING)) == []
+
+
+def test_one_that_cannot_be_reached_is_asked_later():
+    job = trains(Trial())
+    scene = make_scene(job)
+    seat = scene.seats[JobId("a")][NodeName("n0")]
+    lost = replace(seat, contact=replace(seat.contact or Contact(), reachable=False))
+    silent = replace(scene, seats={JobId("a"): {NodeName("n0"): lost}})
+    assert not any(isinstance(each, Try) for each in next_commands(silent))
