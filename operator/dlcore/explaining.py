@@ -120,7 +120,7 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     now, total = snapshot.now, state.iterations_total
     told = f"trains on {_where(state.placement)}"
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:
-        told += ", which it keeps because no checkpoint saves its work"
+        told += ", which it keeps as long as no checkpoint saves its work"
     if state.speed > 0.0:
         told += f" at {state.speed:.3g} iterations/s"
     if not isfinite(total) or total <= 0.0:
