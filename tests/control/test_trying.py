@@ -1,6 +1,7 @@
 """Before the first change of a job its checkpoint is tried without a stop, and only then counted on."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,6 @@ from dlcontrol.judging import judge
 from dlcontrol.observing import take_snapshot
 from dlcontrol.platforms import PodKey
 from dlcontrol.records import ConditionType, Trust
-from dlcontrol.scene import Contact
 from dlcore.model import Checkpoint, JobId, NodeName, Phase, Training
 from dlcore.profiles import Costs
 from dlsidecar.events import Gone, RankEnded, Started
@@ -29,7 +29,12 @@ def trains(trial=None, *, progress=STEPPED, problems=(), state=None, **rest):
     """A job on one GPU that has done 340 iterations, in its second generation."""
     state = state if state is not None else running(run(5, 0))
     state = replace(state, trial=trial, progress=progress, problems=problems)
-    given = {"phase": Phase.RUNNING, "iteration": 340, "checkpoint": ASKED, "triable": True}
+    given: dict[str, Any] = {
+        "phase": Phase.RUNNING,
+        "iteration": 340,
+        "checkpoint": ASKED,
+        "triable": True,
+    }
     return cast("a", {"n0": (0,)}, generation=2, seats={"n0": state}, **given | rest)
 
 
@@ -39,7 +44,12 @@ def wide(first=None, second=None, **rest):
         f"n{at}": replace(running(run(5, 0, peers=2, at=at)), trial=trial, progress=STEPPED)
         for at, trial in enumerate((first, second))
     }
-    given = {"phase": Phase.RUNNING, "iteration": 340, "checkpoint": ASKED, "containers": 2}
+    given: dict[str, Any] = {
+        "phase": Phase.RUNNING,
+        "iteration": 340,
+        "checkpoint": ASKED,
+        "containers": 2,
+    }
     return cast("a", {"n0": (0,), "n1": (0,)}, generation=2, seats=seats, **given | rest)
 
 
@@ -254,6 +264,6 @@ def test_one_that_cannot_be_reached_is_asked_later():
     job = trains(Trial())
     scene = make_scene(job)
     seat = scene.seats[JobId("a")][NodeName("n0")]
-    lost = replace(seat, contact=replace(seat.contact or Contact(), reachable=False))
+    lost = replace(seat, contact=replace(seat.contact, reachable=False))
     silent = replace(scene, seats={JobId("a"): {NodeName("n0"): lost}})
     assert not any(isinstance(each, Try) for each in next_commands(silent))
