@@ -19,7 +19,13 @@ Json = Mapping[str, Any]
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 HIDDEN: Final = frozenset({"void", "none", ""})
 """Values of the variable by which a container asks to see no GPU."""
-CDI_MARKS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/", "cdi-devices.noderesource.dev/")
+CDI_MARKS: Final = (
+    "cdi.k8s.io/",
+    "nvidia.cdi.k8s.io/",
+    "cdi-devices.nri.io/",
+    "cdi-devices.noderesource.dev/",
+    "devices.nri.io/",
+)
 """So annotations begin by which runtimes and their plugins give devices to containers."""
 _GPU_DRIVER: Final = re.compile(r"(^|[.-])gpus?([.-]|$)")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")

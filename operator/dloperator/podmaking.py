@@ -28,7 +28,7 @@ from dlcore.problems import Problem, WrongDocument
 from dloperator import names
 from dloperator.bringing import bring_sidecar
 from dloperator.foreign import VISIBLE as VISIBLE_GPUS
-from dloperator.podsettings import PodSettings
+from dloperator.podsettings import GpuAccess, PodSettings
 from dloperator.podshapes import REQUIRED, insist_on_shapes
 
 Json = dict[str, Any]
@@ -122,6 +122,8 @@ def make_trainer(
     if settings.runtime_class:
         spec.setdefault("runtimeClassName", settings.runtime_class)
     pod["metadata"]["annotations"] = {**KEPT, **pod["metadata"]["annotations"]}
+    if settings.gpu_access is GpuAccess.CDI and not settings.virtual_gpus:
+        pod["metadata"]["annotations"][settings.cdi_annotation] = settings.cdi_devices
     program = bring_sidecar(spec, settings, node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
@@ -242,9 +244,11 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
         {"name": TLS_VOLUME, "mountPath": TLS_FOLDER, "readOnly": True},
     ]
     if settings.shows_gpus and not settings.virtual_gpus:
+        # By an annotation it sees them already, and an image that asks as well changes nothing.
+        value = "all" if settings.gpu_access is GpuAccess.RUNTIME_CLASS else "void"
         container["env"] = [
             *(container.get("env") or ()),
-            {"name": VISIBLE_GPUS, "value": "all"},
+            {"name": VISIBLE_GPUS, "value": value},
         ]
 
 

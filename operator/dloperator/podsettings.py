@@ -27,6 +27,15 @@ class Bringing(StrEnum):
     """By an init container, which copies it into a volume of the pod."""
 
 
+class GpuAccess(StrEnum):
+    """By what the container of a training sees the GPUs of its node."""
+
+    RUNTIME_CLASS = "runtimeClass"
+    """By NVIDIA's container runtime, which NVIDIA_VISIBLE_DEVICES tells to show all of them."""
+    CDI = "cdi"
+    """By an annotation for that container, which a plugin of the runtime answers with CDI devices."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
     """What pods need besides what their job says."""
@@ -45,6 +54,12 @@ class PodSettings:
     """Its memory likewise; a LimitRange may ask for more."""
     python: str = ""
     """With which interpreter of the trainer's image the SideCar runs; empty: the first that can."""
+    gpu_access: GpuAccess = GpuAccess.RUNTIME_CLASS
+    """By what containers see GPUs: runtimeClass, or cdi (an annotation)."""
+    cdi_annotation: str = "nvidia.cdi.k8s.io/container.trainer"
+    """With gpuAccess cdi: the annotation of the pod by which its container trainer is given devices."""
+    cdi_devices: str = "nvidia.com/gpu=all"
+    """And its value: all GPUs of the node, by their CDI name."""
     runtime_class: str = ""
     """The runtime class by which containers see GPUs, such as nvidia; empty: none is named."""
     shows_gpus: bool = True

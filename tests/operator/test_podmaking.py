@@ -13,7 +13,7 @@ from dlcore.model import NodeName, Role
 from dlcore.problems import WrongDocument
 from dloperator import names, podmaking
 from dloperator.podmaking import make_trainer
-from dloperator.podsettings import Bringing, PodSettings
+from dloperator.podsettings import Bringing, GpuAccess, PodSettings
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -231,6 +231,19 @@ def test_gpus_are_hidden_from_all_but_the_trainer():
         shown = [each for each in container["env"] if each["name"] == HIDDEN[0]["name"]]
         value = "all" if container["name"] == "trainer" else "void"
         assert [each["value"] for each in shown] == [value], container["name"]
+
+
+def test_gpus_are_seen_by_an_annotation_for_the_trainer_alone_where_that_is_set():
+    pod = made(gpu_access=GpuAccess.CDI)
+    assert pod["metadata"]["annotations"]["nvidia.cdi.k8s.io/container.trainer"] == (
+        "nvidia.com/gpu=all"
+    )
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in trainer(pod)["env"]
+    assert "runtimeClassName" not in pod["spec"]
+    ours = made(gpu_access=GpuAccess.CDI, cdi_annotation="cdi.k8s.io/x", cdi_devices="lab/gpu=all")
+    assert ours["metadata"]["annotations"]["cdi.k8s.io/x"] == "lab/gpu=all"
+    virtual = made(gpu_access=GpuAccess.CDI, virtual_gpus=True)
+    assert not any("cdi.k8s.io" in mark for mark in virtual["metadata"]["annotations"])
 
 
 def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str, Any]:

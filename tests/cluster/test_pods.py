@@ -1,0 +1,75 @@
+"""Pods as clusters want them, on real nodes: Guaranteed, within a LimitRange, and drained as documented."""
+
+from pathlib import Path
+
+import pytest
+
+from dloperator.bringing import has_image_volumes
+from tests.cluster.jobs import as_text, replay, trainer_of
+from tests.cluster.looking import View
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+
+STRICT = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "strict"},
+    "spec": {
+        "limits": [
+            {
+                "type": "Container",
+                "min": {"cpu": "100m", "memory": "32Mi"},
+                "maxLimitRequestRatio": {"cpu": "1", "memory": "1"},
+            }
+        ]
+    },
+}
+"""One that refused every job while the container that brings the SideCar asked for less than its limit."""
+
+
+def test_a_guaranteed_pod_stays_guaranteed_and_is_drained_as_documented(view: View, saved: Path):
+    view.kubectl("apply", "-f", "-", stdin=as_text(STRICT))
+    view.cluster.give_gpus(node1=1)
+    manifest = replay("job", [1], saved)
+    amounts = {"cpu": "200m", "memory": "256Mi"}
+    trainer_of(manifest)["resources"] = {"requests": amounts, "limits": amounts}
+    view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
+    view.wait_progress("job")
+    [before] = view.pods("job")
+    [document] = view.find("pods")
+    assert document["status"]["qosClass"] == "Guaranteed"
+    by_volume = has_image_volumes(view.cluster.ask("node", "node1"))
+    brought = [each for each in document["spec"]["volumes"] if each["name"] == "dljob-sidecar"]
+    assert ["image" in each for each in brought] == [by_volume]
+    assert ("initContainers" in document["spec"]) is not by_volume
+
+    # Eviction asks it to save itself; no option about volumes is needed where none is the pod's own.
+    view.cluster.give_gpus(node1=1, node2=1)
+    options = [] if by_volume else ["--delete-emptydir-data"]
+    try:
+        view.cluster.kubectl(
+            *("drain", "node1", "--ignore-daemonsets", "--timeout=100s", *options),
+            "--pod-selector=dljob.io/job=job",
+        )
+        view.wait_gpus("job", node2=1)
+        [after] = [pod for pod in view.pods("job") if pod.uid != before.uid]
+        assert view.first_step(after.name) > 1, "it goes on from its checkpoint"
+    finally:
+        view.cluster.kubectl("uncordon", "node1")
+
+
+def test_a_job_leaves_a_node_with_a_notice_before_it_is_evicted(view: View, saved: Path):
+    view.cluster.give_gpus(node1=1)
+    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
+    view.wait_progress("job")
+    reached = view.save("job", saved)
+    view.cluster.give_gpus(node1=1, node2=1)
+    notice = "karpenter.sh/disrupted:NoSchedule"
+    view.cluster.kubectl("taint", "node", "node1", notice)
+    try:
+        view.wait_gpus("job", node2=1)
+        [pod] = [pod for pod in view.pods("job") if pod.node == "node2"]
+        assert view.first_step(pod.name) > reached
+        assert view.job("job")["status"].get("failures", 0) == 0
+    finally:
+        view.cluster.kubectl("taint", "node", "node1", f"{notice}-")
