@@ -251,3 +251,33 @@ def test_the_panels_of_the_dashboard_do_not_lie_on_each_other():
         assert at["x"] + at["w"] <= 24
         taken |= cells
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+# --- whose GPUs are measured ------------------------------------------------------------------
+
+DCGM = FOLDER / "rules-dcgm.yaml"
+RECORDED = {
+    rule["record"]: rule["expr"]
+    for group in yaml.safe_load(DCGM.read_text())["groups"]
+    for rule in group["rules"]
+}
+
+
+def written_out(record: str) -> str:
+    """The expression of a record, without other records in it."""
+    return RECORDED[record].replace("dljob:gpu_of_job", f"({RECORDED['dljob:gpu_of_job']})")
+
+
+@pytest.mark.parametrize("scraped", ['job="lab/net"', 'job="dljob", exported_job="lab/net"'])
+def test_what_dcgm_measures_is_recorded_for_the_job_that_has_the_gpu(scraped):
+    assert run_promql("check", DCGM).returncode == 0
+    load = f"""load 1m
+  dljob_gpu_in_use{{node="a", gpu="0", uuid="GPU-0", {scraped}}} 1x9
+  dljob_gpu_in_use{{node="a", gpu="1", uuid="", {scraped}}} 1x9
+  DCGM_FI_DEV_GPU_UTIL{{Hostname="a", gpu="0", modelName="H100", UUID="GPU-0", job="dcgm"}} 97x9
+  DCGM_FI_DEV_GPU_UTIL{{Hostname="a", gpu="1", modelName="H100", UUID="GPU-1", job="dcgm"}} 3x9
+"""
+    (found,) = ask(load, (written_out("dljob:gpu_utilization:by_job"), MINUTE))
+    assert [(each["labels"]["dljob"], each["labels"]["UUID"], each["value"]) for each in found] == [
+        ("lab/net", "GPU-0", 97.0)
+    ]
