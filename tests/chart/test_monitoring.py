@@ -265,7 +265,8 @@ RECORDED = {
 
 def written_out(record: str) -> str:
     """The expression of a record, without other records in it."""
-    return RECORDED[record].replace("dljob:gpu_of_job", f"({RECORDED['dljob:gpu_of_job']})")
+    expression: str = RECORDED[record]
+    return expression.replace("dljob:gpu_of_job", f"({RECORDED['dljob:gpu_of_job']})")
 
 
 @pytest.mark.parametrize("scraped", ['job="lab/net"', 'job="dljob", exported_job="lab/net"'])

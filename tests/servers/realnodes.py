@@ -66,12 +66,13 @@ class RealNode:
         self.name = f"node{number}"
         self.address = address_of(number)
         self._room = room
-        self._folder = folder
+        self.folder = self._folder = folder
         self.groups = f"{GROUP}{os.getpid()}-{self.name}"
         """How its control groups are named."""
         folder.mkdir(parents=True)
         plane.authority.issue_server(self.name, self.address).write(folder, "kubelet")
         (folder / "cni").mkdir()
+        (folder / "cdi").mkdir()
         self._write("cni/10-bridge.conflist", json.dumps(_network(number, folder)))
         kubeconfig = plane.kubeconfig_for_user(f"system:node:{self.name}", ["system:nodes"])
         self.images = folder / "containerd"
@@ -288,6 +289,9 @@ def _pods(folder: Path) -> str:
   # Root of a container may lack the right to give others a better score than its own.
   restrict_oom_score_adj = true
   sandbox_image = "localhost/dljob-test-pause:1"
+  # From version 2 on: what may be injected into containers, and by whom.
+  enable_cdi = true
+  cdi_spec_dirs = ["{folder}/cdi"]
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{PLUGINS}"
     conf_dir = "{folder}/cni"
@@ -299,6 +303,9 @@ def _pods(folder: Path) -> str:
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "runc"
       SystemdCgroup = false
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  socket_path = "{folder}/nri.sock"
 """
 
 
