@@ -86,6 +86,8 @@ class Driver:
         self.log = Path(training["log_file"] or folder / "log")
         self.events: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        # Facts answer a question, so that asking for them must not use up events that come meanwhile.
+        self._facts: queue.Queue[dict[str, Any] | None] = queue.Queue()
         answers, channel = os.pipe()
         tornado = Path(inspect.getfile(httpclient)).parent.parent
         path = [training.pop("extra_path", ""), str(ROOT / "sidecar"), str(tornado)]
@@ -108,8 +110,10 @@ class Driver:
     def _read(self, answers: int) -> None:
         with os.fdopen(answers) as lines:
             for line in lines:
-                self._queue.put(json.loads(line))
+                event = json.loads(line)
+                (self._facts if event["event"] == "Facts" else self._queue).put(event)
         self._queue.put(None)
+        self._facts.put(None)
 
     def call(self, name: str, **what: Any) -> None:
         assert self.process.stdin is not None
@@ -125,20 +129,24 @@ class Driver:
     def wait_for(self, name: str, **what: Any) -> dict[str, Any]:
         """Return the next event of this name, of which ``what`` is true."""
         while True:
-            try:
-                event = self._queue.get(timeout=LIMIT_SECONDS)
-            except queue.Empty:
-                raise AssertionError(f"{name} has not come, but {self.events}") from None
-            assert event is not None, f"the harness ended while {name} was waited for"
-            self.events.append(event)
+            event = self._take(self._queue, name)
             failed = name.replace("Done", "Failed") != name and event["event"].endswith("Failed")
             assert not failed, event
             if event["event"] == name and what.items() <= event.items():
                 return event
 
+    def _take(self, events: queue.Queue[dict[str, Any] | None], name: str) -> dict[str, Any]:
+        try:
+            event = events.get(timeout=LIMIT_SECONDS)
+        except queue.Empty:
+            raise AssertionError(f"{name} has not come, but {self.events}") from None
+        assert event is not None, f"the harness ended while {name} was waited for"
+        self.events.append(event)
+        return event
+
     def facts(self) -> dict[str, Any]:
         self.call("facts")
-        return self.wait_for("Facts")
+        return self._take(self._facts, "Facts")
 
     def wait_for_fact(self, ask: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
         """Return the first facts of which ``ask`` says yes."""
