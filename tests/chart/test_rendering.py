@@ -207,7 +207,7 @@ def test_it_may_be_told_to_look_after_its_own_namespace(helm):
 def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class(helm):
     pods = {"taint": "lab/pool", "runtimeClass": "gpus"}
     text = helm.render({"settings": {"pods": pods}}, "--namespace=lab").text
-    assert text.count("system:serviceaccount:lab:dljob-operator") == 2
+    assert text.count("system:serviceaccount:lab:dljob-operator") == 6
     assert "system:serviceaccount:dljob-system" not in text
     assert "t.key == 'lab/pool'" in text
     assert "startsWith('gpus')" in text
