@@ -47,6 +47,11 @@ class DialSettings:
     SideCar that hangs is noticed that much later."""
     progress_seconds: float = 1.0
     """By how much mere progress may be told later; all other news is told at once."""
+    progress_per_second: float = 250.0
+    """So many SideCars a second are asked for mere progress. With more of them each is asked less often:
+    each answer takes about a thousandth of a second of a core."""
+    longest_progress_seconds: float = 45.0
+    """But not less often than that, because a SideCar that hangs is noticed only then."""
     silence_seconds: float = 5.0
     """How long beyond what it was asked to wait an answer may take. Then the SideCar is silent."""
     dial_seconds: float = 3.0
@@ -74,9 +79,20 @@ class DialSettings:
 
     def __post_init__(self) -> None:
         """Refuse what would ask no SideCar ever, or all the time."""
-        for name in ("wait_seconds", "silence_seconds", "dial_seconds", "polls_per_second"):
+        for name in (
+            "wait_seconds",
+            "silence_seconds",
+            "dial_seconds",
+            "polls_per_second",
+            "progress_per_second",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}; it has to be above 0")
+
+    def pace(self, sidecars: int) -> float:
+        """How long each of so many SideCars may keep mere progress to itself."""
+        due = sidecars / self.progress_per_second
+        return max(self.progress_seconds, min(due, self.longest_progress_seconds))
 
 
 class Unreachable(Exception):
@@ -215,13 +231,19 @@ class Line:
             headers={"Accept-Encoding": "identity", "User-Agent": "dljob-controller"},
         )
 
-    async def read_state(self, known: State | None, *, wait: float = 0.0) -> State:
-        """Ask what is; with a known state and a time to wait, as soon as it is something else."""
+    async def read_state(
+        self, known: State | None, *, wait: float = 0.0, progress: float = 0.0
+    ) -> State:
+        """
+        Ask what is; with a known state and a time to wait, as soon as it is something else.
+
+        What is mere progress may be told as much later as ``progress`` says.
+        """
         query = ""
         if known is not None and wait > 0:
             query = (
                 f"?after={known.version}&incarnation={known.incarnation}"
-                f"&wait={wait:g}&progress={self._settings.progress_seconds:g}"
+                f"&wait={wait:g}&progress={progress:g}"
             )
         else:
             wait = 0.0

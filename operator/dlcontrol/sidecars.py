@@ -110,7 +110,12 @@ class SideCars:
             return
         self.forget(key)
         line = Line(address, self._settings, self._credentials)
-        self._followers[key] = _Follower(key, address, line, self._settings, self._around)
+        self._followers[key] = _Follower(
+            key, address, line, self._settings, self._around, pace=self._pace
+        )
+
+    def _pace(self) -> float:
+        return self._settings.pace(len(self._followers))
 
     def forget(self, key: PodKey) -> None:
         """Do not speak to it any more; nothing is told of it from now on."""
@@ -154,7 +159,11 @@ class _Follower:
         line: Line,
         settings: DialSettings,
         around: Surroundings,
+        *,
+        pace: Callable[[], float],
     ) -> None:
+        """Speak to one; ``pace`` says how long it may keep mere progress to itself."""
+        self._pace = pace
         self.address = address
         self.known = Acquaintance(around.clock())
         self._key = key
@@ -231,8 +240,11 @@ class _Follower:
         waits = contact.reachable and not self._is_crowded
         self._is_crowded = False
         self._around.meter.polled()
+        progress = self._pace()
+        # One that has no news at all is not asked more often than one that has.
+        wait = max(self._settings.wait_seconds, progress)
         state = await self._line.read_state(
-            contact.state, wait=self._settings.wait_seconds if waits else 0.0
+            contact.state, wait=wait if waits else 0.0, progress=progress
         )
         self._insist_on_truth(state.epoch)
         self._hear(state, asked)

@@ -64,6 +64,9 @@ Json = Mapping[str, Any]
 
 AT_ONCE: Final = 16
 """So many writes are under way at the same time."""
+STAMPS_AT_ONCE: Final = 8
+"""So many of them are stamps of a new leader."""
+AGAIN_S: Final = 1.0
 ATTEMPTS: Final = 6
 """To write a status, one of them for our finalizer."""
 FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
@@ -247,11 +250,39 @@ class Cluster:
 
     # --- what is kept
 
-    async def stamp(self) -> None:
-        """Put our epoch on every allocation, so that no former leader can write one any more."""
+    def begin(self) -> None:
+        """Know all jobs, before anything is asked about them."""
         self._unsettled |= self._read_jobs()
-        held = {job: None for job, entry in self._entries.items() if entry.status.has_anything}
-        await self._write_all(held)
+
+    async def stamp(self) -> None:
+        """
+        Put our epoch on every allocation, first on those that are being changed.
+
+        It goes on beside the loop, which stamps what it writes itself. A former leader that wakes up has at
+        most the requests that it was about to send: what they command was recorded before we began, and a
+        record that comes late is seen, is not ours, and ends us.
+        """
+        held = [job for job, entry in self._entries.items() if entry.status.has_anything]
+        held.sort(key=lambda job: self._entries[job].status.phase is Phase.RUNNING)
+        alone: dict[JobId, str] = {}
+        while held:
+            # Few at a time, so that what the loop records need not wait for all of them.
+            due = [job for job in held[:STAMPS_AT_ONCE] if self._lacks_epoch(job)]
+            try:
+                await self._write_all(dict.fromkeys(due))
+            except NotKeptAlone as error:
+                alone |= error.jobs
+            except NotKept as error:
+                log.warning("the epoch is not put on every allocation yet: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            del held[:STAMPS_AT_ONCE]
+        if alone:
+            raise NotKeptAlone(alone)
+
+    def _lacks_epoch(self, job: JobId) -> bool:
+        document = self._mirrors.jobs.get(name_of(job))
+        return document is not None and epoch_of(document) < self._epoch
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """

@@ -13,7 +13,7 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey
+from dlcontrol.platforms import Fenced, NotKeptAlone, PodKey
 from dlcontrol.records import ConditionType
 from dlcontrol.remembering import Remembrance
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -151,14 +151,8 @@ class Leading:
         )
 
     async def run(self) -> None:
-        """Put the epoch on every allocation, and control until something fails."""
-        try:
-            await self._cluster.stamp()
-        except NotKeptAlone as error:
-            await self._controller.leave_alone(error)
-        except NotKept as error:
-            # Until then nothing may be done, and somebody else may be able to.
-            raise Fenced(f"cannot take over: {error}") from error
+        """Control until something fails, and put the epoch on every allocation meanwhile."""
+        self._cluster.begin()
         try:
             await self._bulletin.recall()
         except Unreachable as error:
@@ -170,6 +164,7 @@ class Leading:
         self._mirrors.meet = self._meet
         await together(
             self._controller.run(),
+            self._stamp(),
             self._teller.run(),
             self._tidier.run(),
             self._publisher.run(),
@@ -197,6 +192,15 @@ class Leading:
 
     def _wake_soon(self) -> None:
         self._controller.wake(burst=True, urgent=True)
+
+    async def _stamp(self) -> None:
+        """Put the epoch on what is recorded; where that is refused of some jobs, they are left alone."""
+        try:
+            await self._cluster.stamp()
+        except NotKeptAlone as error:
+            await self._controller.leave_alone(error)
+        # Others go on for ever, and the first that ends ends all.
+        await asyncio.Event().wait()
 
     async def _renew(self) -> None:
         for number in itertools.count(1):

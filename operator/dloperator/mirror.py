@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from dloperator import names
 from dloperator.neighbourhood import Neighbourhood
+from dloperator.trimming import is_more_than_a_heartbeat, trim, trim_node, trim_pod
 
 Json = Mapping[str, Any]
 
-BOOKS = "managedFields"
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
 """Events of what was deleted longer ago than this do not come any more."""
@@ -32,12 +32,6 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-def _lean(document: Json) -> Json:
-    """Leave out who has written which field: a third of an object, and nobody here asks."""
-    metadata = {name: each for name, each in document["metadata"].items() if name != BOOKS}
-    return {**document, "metadata": metadata}
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
@@ -81,11 +75,14 @@ class Mirror:
         changed: Callable[[Name, bool], None],
         *,
         is_news: Callable[[Json, Json], bool] = lambda _known, _shown: True,
+        trimmed: Callable[[Json], Json] = trim,
     ) -> None:
         self._changed = changed
         """Told what has changed, and whether that is news: our own writes are not."""
         self._is_news = is_news
         """Whether what others wrote is, by the object as it was and as it is."""
+        self._trimmed = trimmed
+        """Returns of an object what is remembered."""
         self._objects: dict[Name, Json] = {}
         self._gone: dict[Name, int] = {}
         """Of objects that were deleted lately: with which write."""
@@ -108,7 +105,7 @@ class Mirror:
         if known is None and self._is_past(name, version):
             return
         self._gone.pop(name, None)
-        shown = self._objects[name] = _lean(document)
+        shown = self._objects[name] = self._trimmed(document)
         self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
 
     def show_end(self, document: Json) -> None:
@@ -163,8 +160,8 @@ class Mirrors:
         self.changed_pods: set[Name] = set()
         """Since they were counted last."""
         self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
-        self.pods = Mirror(self._pod_changed)
-        self.nodes = Mirror(self._changed)
+        self.pods = Mirror(self._pod_changed, trimmed=trim_pod)
+        self.nodes = Mirror(self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node)
         self.neighbourhood = Neighbourhood()
         """What else there is on the nodes."""
 

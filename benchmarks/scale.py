@@ -1,0 +1,393 @@
+"""
+What an operator costs where very many jobs run: its memory, its cycles, its polls, and a take-over.
+
+A real API server with nodes and pods that are made, and the operator as a process of its own. Every job
+runs and trains: what a former operator recorded stands in its status, and a played SideCar answers for its
+pod over mutual TLS. One operator is measured at rest, with nothing to decide but what its period asks for;
+then it is killed while a second one waits to lead, and that one is timed until it has decided.
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from _measuring import describe_machine, fit_exponent, print_result, summarize
+from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
+
+from dlcontrol.records import Booking, Status
+from dlcore import jobfile
+from dlcore.model import NodeName, Phase, Placement
+from dloperator import access, podmaking
+from dloperator.apiserver import ApiServer
+from dloperator.certificates import Authority, authority_document
+from dloperator.jobs import Circumstances, status_document
+from dloperator.names import FINALIZER
+from dloperator.podmaking import SIDECAR_PORT
+from dloperator.resources import DLJOBS, NODES, PODS, SECRETS
+
+ROOT = Path(__file__).resolve().parents[1]
+# The servers are those of the tests, which are no package that is installed.
+sys.path.append(str(ROOT))
+
+from tests.servers.binaries import find_all  # noqa: E402
+from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes  # noqa: E402
+from tests.servers.nodes import make_node  # noqa: E402
+from tests.servers.ports import choose_ports  # noqa: E402
+from tests.servers.processes import Guard  # noqa: E402
+
+HERE = Path(__file__).parent
+HOME = "default"
+AT_ONCE = 32
+LIMIT_S = 900.0
+LOOK_S = 0.1
+SETTLE_S = 20.0
+"""After the first look at everything, what comes only once has time to end."""
+ITERATIONS = 10**9
+
+Json = dict[str, Any]
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--jobs",
+    "sizes",
+    type=click.IntRange(JOBS_A_NODE),
+    multiple=True,
+    help="So many jobs, on half as many nodes; may be given again, for the growth.",
+)
+@click.option("--full", is_flag=True, help="1,000 and 10,000 jobs on 500 and 5,000 nodes.")
+@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def main(*, sizes: tuple[int, ...], full: bool, seconds: float, output: str) -> None:
+    """Measure each size, and how the figures grow from the first to the last."""
+    chosen = sizes or ((1000, 10_000) if full else (100, 400))
+    rows = [_measure_one(jobs, seconds) for jobs in chosen]
+    if len(rows) > 1:
+        rows.append(_growth(chosen, rows))
+    print_result(rows, output)
+
+
+def _growth(sizes: Sequence[int], rows: Sequence[Json]) -> Json:
+    """With which power of the number of jobs each figure grows."""
+
+    def exponent(name: str, part: str = "") -> float:
+        values = [row[name][part] if part else row[name] for row in rows]
+        return fit_exponent([float(size) for size in sizes], values) if all(values) else 0.0
+
+    return {
+        "growth": f"figure = jobs ** exponent, from {sizes[0]} to {sizes[-1]} jobs",
+        "rss_mb": exponent("rss_mb"),
+        "quiet_cycle_s": exponent("quiet_cycle_s", "p99"),
+        "deciding_cycle_s": exponent("deciding_cycle_s", "p99"),
+        "polls_per_s": exponent("polls_per_s"),
+        "cpu_share": exponent("cpu_share"),
+        "takeover_s": exponent("takeover_s"),
+    }
+
+
+def _measure_one(jobs: int, seconds: float) -> Json:
+    with tempfile.TemporaryDirectory(prefix="dljob-scale-") as folder:
+        wishes = Wishes(controllers=False, scheduler=None)
+        programs = find_all(*PROGRAMS)
+        with ControlPlane(Path(folder) / "plane", wishes, programs=programs) as plane:
+            return asyncio.run(_measure(plane, Path(folder), jobs, seconds))
+
+
+async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float) -> Json:
+    api = ApiServer(access.find(str(plane.admin)), connections=AT_ONCE)
+    try:
+        with Guard() as guard:
+            began = time.monotonic()
+            await _populate(plane, api, jobs)
+            _say(f"{jobs} jobs are there after {time.monotonic() - began:.0f} s")
+            await _play_sidecars(api, guard, folder)
+            first = await Operator.start(guard, plane, folder / "first")
+            met_s = await first.wait_for_all(jobs)
+            _say(f"all SideCars are met after {met_s:.1f} s")
+            await asyncio.sleep(SETTLE_S)
+            measured = await first.measure(seconds)
+            _say("measures a take-over …")
+            second = await Operator.start(guard, plane, folder / "second")
+            await second.wait_for_word("waits to lead")
+            taken = await _measure_takeover(first, second, jobs)
+            _say(second.last_words())
+    finally:
+        await api.close()
+    nodes = jobs // JOBS_A_NODE
+    machine = describe_machine()
+    return {"jobs": jobs, "nodes": nodes, "met_s": met_s, **measured, **taken, "machine": machine}
+
+
+async def _measure_takeover(first: "Operator", second: "Operator", jobs: int) -> Json:
+    began = time.monotonic()
+    first.process.kill()
+    await second.wait_for_word("leads, in epoch")
+    leads = time.monotonic() - began
+    decided = await second.wait_for_decision() - began
+    await second.wait_for_all(jobs)
+    met = time.monotonic() - began
+    return {
+        "lease_s": round(leads, 1),
+        "takeover_s": round(decided, 1),
+        "takeover_met_s": round(met, 1),
+        "takeover_rss_mb": second.memory_mb("VmHWM"),
+    }
+
+
+# --- what there is ------------------------------------------------------------------------
+
+
+async def _populate(plane: ControlPlane, api: ApiServer, jobs: int) -> None:
+    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "dljobs.dljob.io.yaml"))
+    plane.kubectl("wait", "--for=condition=Established", "crd/dljobs.dljob.io", "--timeout=60s")
+    plane.kubectl("create", "serviceaccount", "default", "-n", HOME)
+    nodes = jobs // JOBS_A_NODE
+    await _all(api.create(NODES, _node(number)) for number in range(nodes))
+    await _all(_make_job(api, number) for number in range(jobs))
+
+
+def _node(number: int) -> Json:
+    gpus = str(GPUS_A_JOB * JOBS_A_NODE)
+    labels = {"dljob.io/pool": "", "dljob.io/gpu-count": gpus, "dljob.io/gpu-type": "A100"}
+    return make_node(f"node-{number}", labels=labels)
+
+
+async def _make_job(api: ApiServer, number: int) -> None:
+    """Make a job that runs, with its pod, as an operator of epoch 1 left it."""
+    node = NodeName(f"node-{number // JOBS_A_NODE}")
+    document = await api.create(DLJOBS, _job(f"job-{number}"), HOME)
+    job = jobfile.parse(document)
+    first = number % JOBS_A_NODE * GPUS_A_JOB
+    booking = Booking(node, 1, 1)
+    now = time.time()
+    status = Status(
+        phase=Phase.RUNNING,
+        generation=1,
+        placement=Placement.of({node: range(first, first + GPUS_A_JOB)}),
+        pods=(booking,),
+        used=frozenset({1}),
+        booked=1,
+        booked_at=now,
+        shaped=1,
+        running=GENERATION,
+        containers=1,
+        heard=GENERATION,
+        iterations_total=float(ITERATIONS),
+        speed=SPEED,
+        submitted_at=now,
+        started_at=now,
+        decided_at=now,
+        counted_at=now,
+    )
+    around = Circumstances(epoch=1, generation=1)
+    written = {"status": status_document(status, around)}
+    await api.merge(DLJOBS, f"job-{number}", written, HOME, sub="status")
+    pod = podmaking.make_trainer(document, job, booking, podmaking.PodSettings())
+    pod["spec"]["nodeName"] = str(node)
+    made = await api.create(PODS, pod, HOME)
+    shown = {"status": _pod_status(address_of(number))}
+    await api.merge(PODS, made["metadata"]["name"], shown, HOME, sub="status")
+
+
+def _job(name: str) -> Json:
+    container = {
+        "name": "trainer",
+        "image": "registry.invalid/trainer:1",
+        "command": ["python", "train.py"],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+        "env": [{"name": f"SETTING_{number}", "value": "a value"} for number in range(8)],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    volumes = [{"name": "data", "hostPath": {"path": "/data"}}]
+    return {
+        "apiVersion": DLJOBS.api_version,
+        "kind": DLJOBS.kind,
+        "metadata": {"name": name, "finalizers": [FINALIZER]},
+        "spec": {
+            "gpus": {"options": [GPUS_A_JOB]},
+            "training": {"iterations": ITERATIONS},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "template": {"spec": {"containers": [container], "volumes": volumes}},
+        },
+    }
+
+
+def _pod_status(address: str) -> Json:
+    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "containerStatuses": [
+            {
+                "name": "trainer",
+                "image": "registry.invalid/trainer:1",
+                "imageID": "",
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "state": running,
+            }
+        ],
+    }
+
+
+async def _play_sidecars(api: ApiServer, guard: Guard, folder: Path) -> None:
+    """Play the SideCars of all pods, vouched for by the authority that the operator will find."""
+    authority = Authority.new()
+    await api.create(SECRETS, authority_document(authority, HOME), HOME)
+    certificates = folder / "sidecars"
+    certificates.mkdir()
+    for name, content in authority.vouch_for("*.job.dljob", days=1).items():
+        (certificates / name).write_bytes(content)
+    log = folder / "sidecars.log"
+    script = str(HERE / "_scaled_sidecars.py")
+    command = [sys.executable, script, str(certificates), str(SIDECAR_PORT)]
+    guard.spawn(command, log)
+    await _wait_for(lambda: "serves" in log.read_text(), "the SideCars are not played")
+
+
+# --- the operator -------------------------------------------------------------------------
+
+
+@dataclass
+class Operator:
+    """One that runs, and what is seen of it from outside."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    log: Path
+    cycles: Path
+
+    @classmethod
+    async def start(cls, guard: Guard, plane: ControlPlane, folder: Path) -> "Operator":
+        folder.mkdir()
+        [port] = choose_ports(1)
+        log, cycles = folder / "log", folder / "cycles"
+        cycles.touch()
+        settings = {
+            "namespace": HOME,
+            "health": f"127.0.0.1:{port}",
+            "store": str(folder / "profiles.db"),
+            "pods.virtualGpus": "true",
+        }
+        options = [f"--set={name}={value}" for name, value in settings.items()]
+        script = str(HERE / "_scaled_operator.py")
+        command = [sys.executable, script, str(cycles), f"--kubeconfig={plane.admin}", *options]
+        return cls(guard.spawn(command, log), port, log, cycles)
+
+    async def wait_for_word(self, word: str) -> None:
+        await self._wait_for(lambda: word in self.log.read_text(errors="replace"), word)
+
+    async def wait_for_all(self, jobs: int) -> float:
+        """Wait until every SideCar answers; return how long that took."""
+        began = time.monotonic()
+
+        def are_met() -> bool:
+            return self._metric('dljob_sidecars{state="answers"}') >= jobs
+
+        await self._wait_for(are_met, "not all SideCars are met", every=1.0)
+        return round(time.monotonic() - began, 1)
+
+    async def wait_for_decision(self) -> float:
+        """Wait until it has decided for the first time, and return when that was."""
+
+        def has_decided() -> bool:
+            return any(is_decided for _, _, is_decided in self._read_cycles())
+
+        await self._wait_for(has_decided, "nothing is decided")
+        return next(at for at, _, is_decided in self._read_cycles() if is_decided)
+
+    async def measure(self, seconds: float) -> Json:
+        since, cpu, polls = time.monotonic(), self._cpu(), self._polls()
+        await asyncio.sleep(seconds)
+        lasted = time.monotonic() - since
+        cycles = [each for each in self._read_cycles() if each[0] >= since]
+        quiet = [took for _, took, is_decided in cycles if not is_decided]
+        deciding = [took for _, took, is_decided in cycles if is_decided]
+        return {
+            "rss_mb": self.memory_mb("VmRSS"),
+            "peak_mb": self.memory_mb("VmHWM"),
+            "cycles": len(cycles),
+            "quiet_cycle_s": summarize(quiet or [0.0]),
+            "deciding_cycle_s": summarize(deciding or [0.0]),
+            "polls_per_s": round((self._polls() - polls) / lasted, 1),
+            "cpu_share": round((self._cpu() - cpu) / lasted, 2),
+        }
+
+    def memory_mb(self, what: str) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        found = re.search(rf"{what}:\s+(\d+)", status)
+        return round(int(found[1]) / 1024, 1) if found else 0.0
+
+    def last_words(self) -> str:
+        """What it has said that is not of single SideCars."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if "the SideCar of" not in line][-8:])
+
+    async def _wait_for(self, what: Any, told: str, *, every: float = LOOK_S) -> None:
+        def is_so() -> bool:
+            if self.process.poll() is not None:
+                raise click.ClickException(f"the operator has ended: {self.last_words()}")
+            return bool(what())
+
+        await _wait_for(is_so, told, every=every)
+
+    def _read_cycles(self) -> list[tuple[float, float, bool]]:
+        lines = self.cycles.read_text().splitlines()
+        fields = [line.split() for line in lines if line.count(" ") == len(("took", "decided"))]
+        return [(float(at), float(took), is_decided == "1") for at, took, is_decided in fields]
+
+    def _cpu(self) -> float:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100.0
+
+    def _polls(self) -> float:
+        return self._metric("dljob_sidecar_polls_total")
+
+    def _metric(self, name: str) -> float:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+                text = answer.read().decode()
+        except OSError:
+            return 0.0
+        return next(
+            (float(line[len(name) :]) for line in text.splitlines() if line.startswith(name)), 0.0
+        )
+
+
+async def _wait_for(what: Any, told: str, *, every: float = LOOK_S) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not await asyncio.to_thread(what):
+        if time.monotonic() > end:
+            raise click.ClickException(f"{told} after {LIMIT_S:g} s")
+        await asyncio.sleep(every)
+
+
+async def _all(acts: Iterable[Awaitable[Any]]) -> None:
+    """Do all of these, so many at a time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def act(one: Awaitable[Any]) -> None:
+        async with turns:
+            await one
+
+    await asyncio.gather(*(act(one) for one in acts))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
