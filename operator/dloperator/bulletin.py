@@ -1,16 +1,18 @@
 """
 What the operator alone knows of GPUs, for people to see: their UUIDs, and why some are given to nobody.
 
-It stands in a ConfigMap beside the one about settings, and is written anew when it has changed.
-``dljob gpu list`` reads it. What is known of broken GPUs stands there as well, in the words of
+It stands in ConfigMaps beside the one about settings: in one, or where that would be too small, in several,
+of which each holds some of the nodes. Only those that have changed are written. ``dljob gpu list`` reads
+them. What is known of broken GPUs stands in the first as well, in the words of
 :mod:`dlcontrol.health`, and the operator that leads next begins with it.
 """
 
 import asyncio
 import json
 import logging
+import zlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.loop import Controller
 from dlcontrol.scene import Scene
@@ -22,6 +24,8 @@ from dloperator.resources import CONFIGMAPS
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
+MOST_BYTES: Final = 400_000
+"""So much stands in one of them on the average, before there are more: an object holds 1 MiB at most."""
 
 
 class Bulletin:
@@ -31,7 +35,9 @@ class Bulletin:
         self._api = api
         self._namespace = namespace
         self._controller = controller
-        self._told: Mapping[str, str] = {}
+        self._table = Table()
+        self._told: dict[str, Mapping[str, str]] = {}
+        """By the names of ConfigMaps."""
         self._complaint = ""
 
     async def recall(self) -> None:
@@ -42,7 +48,11 @@ class Bulletin:
             text = data.get(names.FAULTS_KEY)
             if text:
                 self._controller.health.restore(json.loads(text))
-            self._controller.identities.restore(read_numbers(data.get(names.GPUS_KEY) or "{}"))
+            numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
+            for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
+                part = await self._api.get(CONFIGMAPS, name, self._namespace)
+                numbers |= read_numbers(part["data"][names.GPUS_KEY])
+            self._controller.identities.restore(numbers)
         except NotFound:
             return
         except Unreachable:
@@ -58,14 +68,19 @@ class Bulletin:
             scene = self._controller.scene
             if scene is not None:
                 faults = json.dumps(self._controller.health.write())
-                told = write(scene, self._controller.faults)
-                await self._tell({names.GPUS_KEY: told, names.FAULTS_KEY: faults})
+                parts = split(self._table.write(scene, self._controller.faults))
+                index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
+                told = [{names.GPUS_KEY: text} for text in parts]
+                told[0] |= index
+                # Whoever reads the first finds all the others.
+                for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
+                    await self._tell(name, data)
             await asyncio.sleep(LOOK_S)
 
-    async def _tell(self, data: Mapping[str, str]) -> None:
-        if data == self._told:
+    async def _tell(self, name: str, data: Mapping[str, str]) -> None:
+        if data == self._told.get(name):
             return
-        document = {"metadata": {"name": names.GPUS, "namespace": self._namespace}, "data": data}
+        document = {"metadata": {"name": name, "namespace": self._namespace}, "data": data}
         try:
             await self._api.apply(CONFIGMAPS, document, self._namespace)
         except (Rejected, Unreachable) as error:
@@ -73,13 +88,29 @@ class Bulletin:
                 log.warning("dljob gpu list cannot tell what is known of GPUs: %s", error)
             self._complaint = str(error)
         else:
-            self._told, self._complaint = data, ""
+            self._told[name], self._complaint = data, ""
 
 
-def write(scene: Scene, faults: Mapping[GpuRef, str]) -> str:
-    """Write what there is to say of each node, as JSON."""
-    told = {name: _describe(node, faults) for name, node in sorted(scene.nodes.items())}
-    return json.dumps({name: each for name, each in told.items() if each}, ensure_ascii=False)
+class Table:
+    """What there is to say of each node; of one that is as it was it is not found out again."""
+
+    def __init__(self) -> None:
+        self._known: dict[NodeName, tuple[Node, Mapping[str, str], str]] = {}
+
+    def write(self, scene: Scene, faults: Mapping[GpuRef, str]) -> dict[str, str]:
+        """Write each node as JSON of which there is anything to say."""
+        by_node: dict[NodeName, dict[str, str]] = {}
+        for ref, why in faults.items():
+            by_node.setdefault(ref.node, {})[str(ref.number)] = why
+        known, self._known = self._known, {}
+        for name, node in sorted(scene.nodes.items()):
+            broken = by_node.get(name, {})
+            before = known.get(name)
+            if before is not None and before[0] is node and before[1] == broken:
+                self._known[name] = before
+            else:
+                self._known[name] = (node, broken, _describe(node, broken))
+        return {name: text for name, (_, _, text) in self._known.items() if text}
 
 
 def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
@@ -91,9 +122,25 @@ def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
     }
 
 
-def _describe(node: Node, faults: Mapping[GpuRef, str]) -> dict[str, Any]:
+def split(nodes: Mapping[str, str]) -> list[str]:
+    """
+    Put what is said of nodes into as few texts as hold it.
+
+    In which of so many a node stands depends on its name alone, so that a change of one changes one of them.
+    """
+    size = sum(len(name) + len(text.encode()) + len('"": , ') for name, text in nodes.items())
+    count = 1
+    while count < len(names.GPUS_PARTS) and size > count * MOST_BYTES:
+        count *= 2
+    parts: list[list[str]] = [[] for _ in range(count)]
+    for name, text in nodes.items():
+        parts[zlib.crc32(name.encode()) % count].append(f"{json.dumps(name)}: {text}")
+    return [f"{{{', '.join(part)}}}" for part in parts]
+
+
+def _describe(node: Node, broken: Mapping[str, str]) -> str:
     out = {str(g.index): g.unavailable_because for g in node.gpus if g.unavailable_because}
     uuids = {str(gpu.index): gpu.uuid for gpu in node.gpus if gpu.uuid}
-    broken = {str(ref.number): why for ref, why in faults.items() if ref.node == node.name}
     told = (("uuids", uuids), ("out", out), ("faults", broken))
-    return {key: value for key, value in told if value}
+    said = {key: value for key, value in told if value}
+    return json.dumps(said, ensure_ascii=False) if said else ""

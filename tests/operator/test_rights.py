@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from dloperator import names
 from dloperator.names import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
@@ -90,7 +91,12 @@ IMPLIED = {
     Right("patch", "events"),
     # What is applied is created where it is not there yet, which is no verb in the log.
     Right("create", "configmaps", "dljob-effective-settings"),
-    Right("create", "configmaps", "dljob-gpus"),
+    # Only where there are more GPUs than one object holds are there more than one.
+    *(
+        Right(verb, "configmaps", name)
+        for verb in ("create", "get", "patch")
+        for name in names.GPUS_PARTS
+    ),
     # Asked for only where a pod of the name was there already.
     Right("get", "pods"),
 }

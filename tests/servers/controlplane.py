@@ -103,6 +103,8 @@ class ControlPlane:
         folder.mkdir(parents=True, exist_ok=True)
         store, peers, api, controllers, scheduler = choose_ports(5)
         self.url = f"https://{self._wishes.host}:{api}"
+        self.store_url = f"http://{HOST}:{store}"
+        """Where etcd answers, without a proof of who asks."""
         self.audit_log = folder / "audit.log"
         self._write_files()
         self._guard = Guard()

@@ -61,13 +61,23 @@ class Operator:
 
     def known_gpus(self) -> Json:
         """What it alone knows of GPUs, by their nodes; nothing where that cannot be seen."""
-        namespace = os.environ.get(HOME_VARIABLE) or names.HOME
+        told: Json = {}
         try:
-            found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.GPUS, namespace))
-            told: Json = json.loads(found["data"][names.GPUS_KEY])
+            first = self._read_part(names.GPUS)
+            count = int(first.get(names.GPUS_PARTS_KEY, "1"))
+            others = [self._read_part(name) for name in names.GPUS_PARTS[1:count]]
+            for part in (first, *others):
+                told |= json.loads(part[names.GPUS_KEY])
         except (BackendError, KeyError, ValueError):
             return {}
         return told
+
+    def _read_part(self, name: str) -> dict[str, str]:
+        namespace = os.environ.get(HOME_VARIABLE) or names.HOME
+        data: dict[str, str] = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, namespace))[
+            "data"
+        ]
+        return data
 
     def about(self) -> Json:
         """Tell by which policy it decides, and how GPUs change hands."""
