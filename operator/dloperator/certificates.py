@@ -1,7 +1,8 @@
 """
 The certificates by which the operator and the SideCars know each other.
 
-One authority for an installation, kept in a Secret of the operator's own namespace. Each job gets a
+One authority for an installation, kept in a Secret of the operator's own namespace; while it is replaced
+(:mod:`dloperator.rotating`) another one is believed beside it. Each job gets a
 certificate with its uid for a name, in a Secret that belongs to it; the operator makes one for itself
 at each start. Whom they are for says the name, never an address (docs/protocol.md).
 """
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
+NEXT, NEXT_KEY, FORMER = "next.crt", "next.key", "former.crt"
+"""In that Secret: who will vouch for names, and who did; both are believed as well."""
 CA_DAYS: Final = 3650
 OUR_DAYS: Final = 365
 AGAIN_S: Final = 60.0
@@ -56,6 +59,8 @@ class Authority:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    others: tuple[x509.Certificate, ...] = ()
+    """Those who are believed as well, because they did it before or will do it next."""
 
     @classmethod
     def new(cls) -> "Authority":
@@ -74,8 +79,9 @@ class Authority:
     def read(cls, data: Mapping[str, str]) -> "Authority":
         """Read what a Secret holds."""
         try:
-            certificate = x509.load_pem_x509_certificate(base64.b64decode(data[CERTIFICATE]))
+            certificate = _read_certificate(data[CERTIFICATE])
             key = serialization.load_pem_private_key(base64.b64decode(data[KEY]), None)
+            others = tuple(_read_certificate(data[name]) for name in (NEXT, FORMER) if name in data)
         except (KeyError, ValueError) as error:
             raise WrongAuthority(
                 f"the Secret {CA_SECRET} holds no authority ({error}); delete it, and a new one is"
@@ -83,11 +89,23 @@ class Authority:
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise WrongAuthority(f"the key in the Secret {CA_SECRET} is of another kind than ours")
-        return cls(certificate, key)
+        return cls(certificate, key, others)
+
+    def is_same(self, other: "Authority") -> bool:
+        """Whether it vouches and believes as the other one does."""
+        return (self.certificate, self.others) == (other.certificate, other.others)
+
+    def believes(self, other: "Authority") -> bool:
+        """Whether whoever trusts it trusts the other one, too."""
+        return other.certificate in (self.certificate, *self.others)
 
     def data(self) -> Json:
         """Return what a Secret is to hold."""
-        return _encoded({CERTIFICATE: _pem(self.certificate), KEY: _key_pem(self.key)})
+        files = {CERTIFICATE: _pem(self.certificate), KEY: _key_pem(self.key)}
+        # The key of the next one is not known here, so that a step in between begins again.
+        if self.others:
+            files[FORMER] = _pem(self.others[-1])
+        return _encoded(files)
 
     def vouch_for(self, name: str, *, days: int) -> dict[str, bytes]:
         """Make a certificate for a name, as the three files that whoever bears it needs."""
@@ -107,7 +125,7 @@ class Authority:
         return {
             CERTIFICATE: _pem(certificate),
             KEY: _key_pem(key),
-            AUTHORITY: _pem(self.certificate),
+            AUTHORITY: b"".join(map(_pem, (self.certificate, *self.others))),
         }
 
 
@@ -276,6 +294,10 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _read_certificate(text: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(base64.b64decode(text))
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -250,8 +250,9 @@ class Cluster:
 
     # --- what is kept
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Know all jobs, before anything is asked about them."""
+        await self._templates.specs.read_ahead(self._mirrors.jobs.objects.values())
         self._unsettled |= self._read_jobs()
 
     async def stamp(self) -> None:

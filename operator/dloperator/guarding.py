@@ -3,7 +3,8 @@ The Secret of the authority, put back if somebody deletes it while an operator l
 
 Without it the next operator would make a new authority, whom no SideCar that runs now would believe:
 all jobs would be out of its reach until their pods are new. Whoever wants that (because the key was
-seen by others) deletes the Secret while no operator runs. One that was replaced by another is left
+seen by others) deletes the Secret while no operator runs, or has it replaced step by step while jobs train
+(:mod:`dloperator.rotating`). One that was replaced by another is left
 alone, and told: it counts from the next start of an operator on.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import logging
 from typing import Final
 
+from dlcontrol.platforms import Fenced
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.certificates import CA_SECRET, Authority, WrongAuthority, authority_document
 from dloperator.resources import SECRETS
@@ -35,25 +37,29 @@ class Guard:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                await self._look()
+                await self.look()
             except (Rejected, Unreachable) as error:
                 self._complain(f"cannot look after the Secret {CA_SECRET}: {error}")
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look once; raises :class:`~dlcontrol.platforms.Fenced` if it is replaced step by step."""
         try:
             secret = await self._api.get(SECRETS, CA_SECRET, self._namespace)
         except NotFound:
             await self._put_back()
             return
         try:
-            is_ours = (
-                Authority.read(secret.get("data") or {}).certificate == self._authority.certificate
-            )
+            found = Authority.read(secret.get("data") or {})
         except WrongAuthority as error:
             self._complain(str(error))
             return
-        if is_ours:
+        if found.is_same(self._authority):
             self._complaint = ""
+        elif found.believes(self._authority) or self._authority.believes(found):
+            # A step of a rotation: whoever leads next reads it, and jobs go on being reached.
+            raise Fenced(
+                f"the Secret {CA_SECRET} holds another authority, which the next to lead uses"
+            )
         else:
             self._complain(
                 f"the Secret {CA_SECRET} holds another authority by now; it counts once this operator"

@@ -41,6 +41,7 @@ from dlwire.messages import Refusal
 log = logging.getLogger(__name__)
 
 RENEWAL_S = 5.0
+AGAIN_S = 1.0
 ROUNDS = 12
 MOST_WAITING = 20
 """After so many rounds a certificate is written once more for so many jobs, in case it is missing."""
@@ -72,6 +73,8 @@ class Candidate:
     identity: str
     namespace: str
     """Its own."""
+    specs: Specs
+    """What jobs say, as far as it was read while somebody else led."""
     installation: str = ""
     """The id of the installation of DLJob that it is of; empty if it cannot be known."""
 
@@ -96,7 +99,7 @@ class Leading:
         self._certificates = certificates
         self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._teller = Teller(api, instance=candidate.identity)
-        specs = Specs()
+        specs = candidate.specs
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
         reservations = _make_reservations(candidate, work.cluster)
         self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
@@ -152,11 +155,8 @@ class Leading:
 
     async def run(self) -> None:
         """Control until something fails, and put the epoch on every allocation meanwhile."""
-        self._cluster.begin()
-        try:
-            await self._bulletin.recall()
-        except Unreachable as error:
-            raise Fenced(f"cannot take over: {error}") from error
+        await self._cluster.begin()
+        await self._recall()
         if self._notice is not None:
             await show_settings(self._api, self._notice)
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
@@ -192,6 +192,18 @@ class Leading:
 
     def _wake_soon(self) -> None:
         self._controller.wake(burst=True, urgent=True)
+
+    async def _recall(self) -> None:
+        """Know of GPUs what the former leader knew, however long the API server has to be asked for it."""
+        while True:
+            try:
+                await self._bulletin.recall()
+                return
+            except Unreachable as error:
+                if not self._election.is_leading:
+                    raise Fenced(f"cannot take over: {error}") from error
+                log.warning("cannot take over yet: %s", error)
+            await asyncio.sleep(AGAIN_S)
 
     async def _stamp(self) -> None:
         """Put the epoch on what is recorded; where that is refused of some jobs, they are left alone."""

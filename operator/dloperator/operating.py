@@ -17,9 +17,10 @@ from dlcontrol.platforms import Fenced
 from dloperator import certificates, installed
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
-from dloperator.certificates import Authority, Certificates
+from dloperator.certificates import Certificates
 from dloperator.electing import Election, LeaseSettings
 from dloperator.guarding import Guard
+from dloperator.jobs import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.mirror import Mirrors, epoch_of
 from dloperator.neighbours import Neighbours
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 3.0
 SOON_S = 0.5
+READ_AHEAD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Operator:
         self._work = work
         self._api = ApiServer(access)
         self._mirrors = Mirrors()
+        self._specs = Specs()
         self._watches = Watches(
             access,
             self._api,
@@ -89,21 +92,21 @@ class Operator:
         """Operate until cancelled; raises :class:`~dlcontrol.platforms.Fenced` if it leads no more."""
         await self.door.open()
         try:
-            authority = await self._prepare()
-            await together(self._watches.run(), self._neighbours.run(), self._lead(authority))
+            await self._prepare()
+            await together(self._watches.run(), self._neighbours.run(), self._lead())
         finally:
             self._watches.ended.set()
             await self._election.leave()
             await self.door.close()
             await self._api.close()
 
-    async def _prepare(self) -> Authority:
+    async def _prepare(self) -> None:
         """See everything that there is, and have an authority; until then it is tried again."""
         while True:
             try:
                 found = await installed.check(self._api)
                 await self._see()
-                authority = await certificates.open_authority(self._api, self._place.namespace)
+                await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:
                 if self._complaint != str(error):
                     self._complaint = str(error)
@@ -114,7 +117,7 @@ class Operator:
                 self._installation = found.installation(self._place.namespace, self._lease.name)
                 if found.remark:
                     log.warning("%s", found.remark)
-                return authority
+                return
 
     async def _see(self) -> None:
         await self._watches.list_all()
@@ -132,16 +135,27 @@ class Operator:
                 log.warning("cannot take over yet: %s", error)
             await asyncio.sleep(SOON_S)
 
-    async def _lead(self, authority: Authority) -> None:
-        await self._election.win(1 + self._latest_epoch())
+    async def _lead(self) -> None:
+        reading = asyncio.create_task(self._read_ahead())
+        try:
+            await self._election.win(1 + self._latest_epoch())
+        finally:
+            reading.cancel()
         # However long it takes to take over, the Lease is renewed from the first moment.
-        await together(self._election.keep(), self._govern(authority))
+        await together(self._election.keep(), self._govern())
+
+    async def _read_ahead(self) -> None:
+        """Know what jobs say before it is needed, as long as somebody else leads."""
+        while True:
+            await self._specs.read_ahead(self._mirrors.jobs.objects.values())
+            self._specs.keep_only(self._mirrors.jobs.objects.keys())
+            await asyncio.sleep(READ_AHEAD_S)
 
     def _latest_epoch(self) -> int:
         """In which anybody has led, by what stands in jobs."""
         return max(map(epoch_of, self._mirrors.jobs.objects.values()), default=0)
 
-    async def _govern(self, authority: Authority) -> None:
+    async def _govern(self) -> None:
         # Whoever led before may have written until just now.
         await self._see_anew()
         if (latest := self._latest_epoch()) >= self._election.epoch:
@@ -149,6 +163,11 @@ class Operator:
                 f"epoch {latest} is another one's already; the next to lead takes a later one"
             )
         place = self._place
+        try:
+            # It may have been replaced since we began to wait.
+            authority = await certificates.open_authority(self._api, place.namespace)
+        except (Rejected, Unreachable) as error:
+            raise Fenced(f"cannot take over: {error}") from error
         candidate = Candidate(
             self._api,
             self._mirrors,
@@ -156,6 +175,7 @@ class Operator:
             self._metrics,
             place.identity,
             place.namespace,
+            self._specs,
             self._installation,
         )
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:

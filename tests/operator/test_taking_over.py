@@ -12,7 +12,6 @@ from dlcontrol.platforms import Fenced
 from dlcore import policies
 from dloperator.access import Access
 from dloperator.apiserver import NotFound, Resource, Unreachable
-from dloperator.certificates import Authority
 from dloperator.electing import Election, LeaseSettings
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
@@ -83,7 +82,7 @@ def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(monkeypatch: p
         monkeypatch.setattr(Operator, "_see_anew", see_very_much)
         operator = candidate(server, LEASE)
         with pytest.raises(TakenOver):
-            await operator._lead(Authority.new())
+            await operator._lead()
         await operator._api.close()
 
     asyncio.run(story())
@@ -101,7 +100,7 @@ def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: pytest.
         monkeypatch.setattr(Operator, "_see_anew", never_see)
         operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
         with pytest.raises(Fenced, match="could not be renewed"):
-            await operator._lead(Authority.new())
+            await operator._lead()
         await operator._api.close()
 
     asyncio.run(story())

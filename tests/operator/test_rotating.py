@@ -1,0 +1,108 @@
+"""Another authority while jobs train: at each step, whoever has not seen it yet still believes and is believed."""
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlcontrol.dialing import Credentials
+from dlcontrol.platforms import Fenced
+from dloperator import access, certificates, rotating
+from dloperator.apiserver import ApiServer
+from dloperator.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAuthority
+from dloperator.guarding import Guard
+from dloperator.resources import SECRETS
+from dlsidecar import trust
+
+CONTROLLER, SIDECAR = "controller.dljob", "0b5a.job.dljob"
+STEPS = ("begin", "switch", "end")
+
+
+def iter_stages() -> Iterator[Authority]:
+    """The authority as it is at first, and after each step."""
+    data: dict[str, str] = Authority.new().data()
+    yield Authority.read(data)
+    for step in STEPS:
+        for name, value in rotating.STEPS[step](data).items():
+            if value is None:
+                del data[name]
+            else:
+                data[name] = value
+        yield Authority.read(data)
+
+
+def shake_hands(controller: Path, sidecar: Path) -> None:
+    """Let both sides prove themselves, as the product's own contexts want it."""
+    client = Credentials(str(controller), renewal_seconds=0.0, now=lambda: 0.0).context()
+    server = trust.Certificates(sidecar).load()
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asks = client.wrap_bio(back, there, server_hostname=SIDECAR)
+    answers = server.wrap_bio(there, back, server_side=True)
+    pending = [asks, answers, asks, answers]
+    for side in pending:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+
+
+def test_one_who_is_a_step_behind_is_still_believed_and_believes(tmp_path):
+    stages = list(iter_stages())
+    folders = []
+    for number, authority in enumerate(stages):
+        controller, sidecar = tmp_path / f"controller-{number}", tmp_path / f"sidecar-{number}"
+        certificates.write_own(authority, controller, CONTROLLER)
+        certificates.write_own(authority, sidecar, SIDECAR)
+        folders.append((controller, sidecar))
+    for (controller, sidecar), (later, renewed) in itertools.pairwise(folders):
+        shake_hands(later, sidecar)
+        shake_hands(controller, renewed)
+        shake_hands(later, renewed)
+    with pytest.raises(ssl.SSLError):
+        shake_hands(folders[-1][0], folders[0][1])
+    assert stages[0].certificate != stages[-1].certificate
+    assert not stages[-1].others
+
+
+@pytest.mark.parametrize(
+    ("data", "steps"),
+    [({}, ["switch", "end"]), ({NEXT: ""}, ["begin", "end"]), ({FORMER: ""}, ["begin", "switch"])],
+)
+def test_a_step_that_does_not_come_next_is_refused_with_the_one_that_does(data, steps):
+    for step in steps:
+        with pytest.raises(rotating.WrongStep, match=r"begin|switch|end"):
+            rotating.STEPS[step](data)
+
+
+@pytest.mark.cluster
+@pytest.mark.processes
+def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespace):
+    async def story() -> None:
+        api = ApiServer(access.find(str(control_plane.admin)))
+        try:
+            first = await certificates.open_authority(api, namespace)
+            for step in STEPS:
+                before = await certificates.open_authority(api, namespace)
+                guard = Guard(api, before, namespace)
+                await guard.look()
+                await rotating.take(api, namespace, step)
+                with pytest.raises(Fenced, match="the next to lead uses"):
+                    await guard.look()
+            last = await certificates.open_authority(api, namespace)
+            assert last.certificate != first.certificate
+            found: dict[str, Any] = await api.get(SECRETS, CA_SECRET, namespace)
+            assert set(found["data"]) == {"tls.crt", "tls.key"}
+        finally:
+            await api.close()
+
+    asyncio.run(story())
+
+
+def test_a_secret_that_holds_half_a_rotation_is_refused_by_name():
+    data = Authority.new().data() | {NEXT: "bm8="}
+    with pytest.raises(WrongAuthority, match=CA_SECRET):
+        Authority.read(data)
