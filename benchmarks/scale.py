@@ -37,6 +37,7 @@ from dloperator.certificates import Authority, authority_document
 from dloperator.jobs import Circumstances, status_document
 from dloperator.names import FINALIZER
 from dloperator.podmaking import SIDECAR_PORT
+from dloperator.podsettings import PodSettings
 from dloperator.resources import DLJOBS, SECRETS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -222,7 +223,7 @@ def _job_and_pod(number: int) -> Iterator[tuple[str, Json]]:
     )
     document["status"] = status_document(status, Circumstances(epoch=1, generation=1))
     yield f"/registry/dljob.io/dljobs/{HOME}/{name}", document
-    pod = podmaking.make_trainer(document, job, booking, podmaking.PodSettings())
+    pod = podmaking.make_trainer(document, job, booking, PodSettings())
     pod["metadata"] = _kept(pod["metadata"])
     pod["spec"]["nodeName"] = str(node)
     pod["status"] = _pod_status(address_of(number))
