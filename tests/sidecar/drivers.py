@@ -85,6 +85,7 @@ class Driver:
         out, err = (os.open(path, os.O_WRONLY | os.O_APPEND) if path else None for path in outputs)
         self.log = Path(training["log_file"] or folder / "log")
         self.events: list[dict[str, Any]] = []
+        """All that have come, also those that nothing has waited for yet."""
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
         # Facts answer a question, so that asking for them must not use up events that come meanwhile.
         self._facts: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -111,6 +112,7 @@ class Driver:
         with os.fdopen(answers) as lines:
             for line in lines:
                 event = json.loads(line)
+                self.events.append(event)
                 (self._facts if event["event"] == "Facts" else self._queue).put(event)
         self._queue.put(None)
         self._facts.put(None)
@@ -141,7 +143,6 @@ class Driver:
         except queue.Empty:
             raise AssertionError(f"{name} has not come, but {self.events}") from None
         assert event is not None, f"the harness ended while {name} was waited for"
-        self.events.append(event)
         return event
 
     def facts(self) -> dict[str, Any]:
