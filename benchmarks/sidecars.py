@@ -67,7 +67,7 @@ class Controller:
     def __init__(self, sockets: Sequence[Path]) -> None:
         self.counts = Counts()
         self._changed = asyncio.Event()
-        around = Surroundings(heard=self._hear, fenced=lambda *_: None, meter=self.counts)
+        around = Surroundings(heard=self._hear, meter=self.counts)
         self.sidecars = SideCars(around, DialSettings())
         self.keys = [PodKey(JobId(f"job-{n}"), NodeName("n")) for n in range(len(sockets))]
         self._generation = 0

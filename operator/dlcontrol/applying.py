@@ -12,7 +12,7 @@ that look has found.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from dlcontrol.coordinating import (
 from dlcontrol.patience import Patience
 from dlcontrol.platforms import Address, Entry, Fenced, Platform, PodKey, PodOrder
 from dlcontrol.records import Booking, Status
-from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene
+from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene, Seat
 from dlcontrol.trailing import Trailing, Turns
 from dlcore.model import Job, JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
@@ -77,6 +77,20 @@ class _Absence:
         return self._shown
 
 
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """What a pod was told by this controller."""
+
+    target: Target
+    """The latest."""
+    at: float
+    """When it was told that first."""
+    gpus: frozenset[str] = frozenset()
+    """All GPUs that it was ever told to use."""
+    is_exact: bool = True
+    """Whether the target is our own word, and not what we found there under our epoch."""
+
+
 class Hands:
     """Books, launches, says. One for the life of a controller."""
 
@@ -96,6 +110,7 @@ class Hands:
         self._removed: dict[tuple[JobId, Booking], float] = {}
         """Pods that we had ended, and when."""
         self._begun: dict[JobId, Begun] = {}
+        self._commanded: dict[tuple[JobId, Booking], Commanded] = {}
         self._unlaunched: Patience[tuple[JobId, Booking]] = Patience()
         self._unremoved: Patience[tuple[JobId, Booking]] = Patience()
         self._unforgotten: Patience[JobId] = Patience()
@@ -106,6 +121,11 @@ class Hands:
     def begun(self) -> Mapping[JobId, Begun]:
         """What we told jobs to run."""
         return self._begun
+
+    @property
+    def commanded(self) -> Mapping[tuple[JobId, Booking], Commanded]:
+        """What we told pods."""
+        return self._commanded
 
     def has_asked(self, job: JobId, booking: Booking) -> bool:
         """Whether we have asked for this pod, or are just doing so."""
@@ -142,6 +162,8 @@ class Hands:
         self._untold &= booked
         for gone in self._removed.keys() - booked:
             del self._removed[gone]
+        for gone in self._commanded.keys() - booked:
+            del self._commanded[gone]
         for job in self._begun.keys() - entries.keys():
             del self._begun[job]
         self._unlaunched.keep(booked)
@@ -285,13 +307,14 @@ class Hands:
 
     def _stamp(self, scene: Scene, key: PodKey) -> None:
         """Declare what holds already, under our epoch."""
-        state = scene.seats[key.job][key.node].state
+        seat = scene.seats[key.job][key.node]
+        state = seat.state
         assert state is not None
         if state.target is not None:
             mine: Target = replace(state.target, epoch=self._epoch, incarnation=state.incarnation)
         else:
             mine = Stop(self._epoch, state.generation, state.incarnation, reason="a new controller")
-        self._dialer.declare(key, mine)
+        self._declare(scene.now, seat, mine, is_exact=False)
 
     def _try(self, scene: Scene, command: Try) -> None:
         """Declare what runs already, and that it shall have tried its checkpoint."""
@@ -310,8 +333,9 @@ class Hands:
         generation = max(status.stop_generation, known + command.leave)
         if command.leave:
             self._untold.discard((command.key.job, seat.booking))
-        self._dialer.declare(
-            command.key,
+        self._declare(
+            scene.now,
+            seat,
             Stop(
                 self._epoch,
                 generation,
@@ -328,8 +352,22 @@ class Hands:
         runs = self._runs(scene, entry)
         self._begun[command.job] = Begun(entry.status.run_generation, runs)
         for node in command.nodes:
-            self._untold.discard((command.job, scene.seats[command.job][node].booking))
-            self._dialer.declare(PodKey(command.job, node), runs[node])
+            seat = scene.seats[command.job][node]
+            self._untold.discard((command.job, seat.booking))
+            self._declare(scene.now, seat, runs[node])
+
+    def _declare(self, now: float, seat: Seat, target: Target, *, is_exact: bool = True) -> None:
+        """Remember what a pod is told before it can have heard of it, and tell it."""
+        pod = (seat.key.job, seat.booking)
+        known = self._commanded.get(pod)
+        gpus = known.gpus if known is not None else frozenset[str]()
+        if is_exact and isinstance(target, Run):
+            gpus = gpus.union(target.gpus)
+        is_new = known is None or target.term > known.target.term
+        at = now if known is None or is_new else known.at
+        if known is None or target.term >= known.target.term:
+            self._commanded[pod] = Commanded(target, at, gpus, is_exact=is_exact)
+        self._dialer.declare(seat.key, target)
 
     def _runs(self, scene: Scene, entry: Entry) -> dict[NodeName, Run]:
         """What each container of the job is to run, as part of one whole; the same at each look."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NewType
 
-from dlcontrol.scene import Contact
+from dlcontrol.scene import Contact, Doubt
 from dlwire.messages import Refusal, Refused, Run, State, Target
 
 Ticket = NewType("Ticket", int)
@@ -82,13 +82,24 @@ class Acquaintance:
         self._reach(now)
         return heard
 
-    def lose(self, why: str, now: float, *, is_outdated: bool = False) -> None:
-        """Take in that no answer came. Its certificate stays over until it answers, whatever comes between."""
+    def lose(
+        self, why: str, now: float, *, is_outdated: bool = False, doubt: Doubt | None = None
+    ) -> None:
+        """
+        Take in that no answer came, or none that is believed.
+
+        Its certificate stays over until it answers, whatever comes between.
+        """
         self._silence = why
         is_outdated = is_outdated or self.contact.outdated
         since = now if self.contact.reachable else self.contact.since
         self.contact = replace(
-            self.contact, reachable=False, since=since, problem=why, outdated=is_outdated
+            self.contact,
+            reachable=False,
+            since=since,
+            problem=why,
+            outdated=is_outdated,
+            doubt=doubt,
         )
 
     def _take(self, state: State, asked: Ticket, now: float) -> Heard:
@@ -126,7 +137,12 @@ class Acquaintance:
         self._silence = ""
         since = self.contact.since if self.contact.reachable else now
         self.contact = replace(
-            self.contact, reachable=True, since=since, problem=self._objection, outdated=False
+            self.contact,
+            reachable=True,
+            since=since,
+            problem=self._objection,
+            outdated=False,
+            doubt=None,
         )
 
     # --- what it is told

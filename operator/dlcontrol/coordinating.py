@@ -176,7 +176,9 @@ class _Case:
         self.entry = entry
         self.status = entry.status
         self.seats = scene.seats_of(self.job)
-        self.present = [seat for seat in self.seats.values() if not seat.has_ended]
+        there = [seat for seat in self.seats.values() if not seat.has_ended]
+        self.present = [seat for seat in there if not seat.untrusted]
+        self._untrusted = [seat for seat in there if seat.untrusted]
         self.in_place = scene.mechanism is Mechanism.IN_PLACE
 
     def commands(self) -> Iterator[Command]:
@@ -199,6 +201,8 @@ class _Case:
                 yield Stamp(seat.key)
         yield from self._remove_silent()
         yield from self._remove_blind()
+        for seat in self._untrusted:
+            yield Remove(seat.key, f"its SideCar is not trusted: {seat.untrusted}")
 
     @property
     def _is_over(self) -> bool:
@@ -392,7 +396,7 @@ class _Case:
         placement = self.status.placement
         if placement is None or self.scene.now < self.status.retry_at:
             return False
-        if any(seat.pod.phase is PodPhase.LOST for seat in self.present):
+        if self._untrusted or any(seat.pod.phase is PodPhase.LOST for seat in self.present):
             return False  # Nobody could prove that no other process of the job is left.
         return all(self._is_seat_ready(self.seats.get(node)) for node in placement.nodes)
 

@@ -23,7 +23,7 @@ import aiohttp
 from dlcontrol.peers import read_peer
 from dlcontrol.platforms import Address
 from dlwire import codec
-from dlwire.kinds import Wrong
+from dlwire.kinds import Wrong, harmless
 from dlwire.messages import Refusal, State, Target
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class Unreachable(Exception):
     """There was no answer, or none that can be understood; the text is one line that says why."""
 
     def __init__(self, why: str, *, is_outdated: bool = False) -> None:
-        super().__init__(why)
+        # It may quote what a hostile one has sent.
+        super().__init__(harmless(why))
         self.is_outdated = is_outdated
         """Whether somebody is there, whose certificate is over."""
 

@@ -8,16 +8,19 @@ pardoned for good, and only what is reported beyond that counts again. :meth:`He
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dlcontrol.corroborating import Suspicions
 from dlcontrol.observing import marked
 from dlcontrol.scene import Scene
 from dlcontrol.verdicts import News
 from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.problems import listed
+from dlwire.messages import State
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +154,9 @@ class Health:
         """Of which devices that is said."""
         self._returns = Returns()
         self._given_back = Pardons()
+        self._suspicions = Suspicions()
+        self._suspected: list[tuple[GpuRef, JobId]] = []
+        """Which GPUs are suspected by whom, to be told."""
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
@@ -159,24 +165,41 @@ class Health:
 
     def look(self, scene: Scene) -> tuple[GpuRef, ...]:
         """Learn what SideCars report; returns the GPUs that are known as broken only now."""
-        self._reports = _reports(scene)
+        testimonies = _testimonies(scene)
+        self._reports = {ref: _joined(said.values()) for ref, said in testimonies.items()}
         self._faults = _still_there(self._faults, scene)
         self._pardons = _still_there(self._pardons, scene)
         self._devices = {ref: _Device.at(scene, ref) for ref in self._reports}
         returned, pardoned = self._returns.look(scene), self._given_back.look(scene)
         for ref in [ref for ref in self.faults if ref.node in returned or ref in pardoned]:
             self.forgive(ref)
-        known, pardons = self.faults, self._pardoned()
-        new = {
-            ref: beyond
-            for ref, report in self._reports.items()
-            if ref not in known
-            and (beyond := report.beyond(pardons.get(ref, _Report()))) != _Report()
-        }
+        new = self._weigh(scene, testimonies)
         for ref, report in new.items():
+            self._suspicions.settle(ref)
             self._faults[self._devices[ref]] = report
             log.warning("GPU %s is given to nobody any more: %s", ref, report.sentence)
         return tuple(new)
+
+    def _weigh(
+        self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
+    ) -> dict[GpuRef, _Report]:
+        """Say what is known against GPUs only now, by the word of enough witnesses."""
+        known, pardons = self.faults, self._pardoned()
+        said: dict[GpuRef, dict[JobId, _Report]] = {}
+        for ref, by_job in testimonies.items():
+            pardoned = pardons.get(ref, _Report())
+            beyond = {job: report.beyond(pardoned) for job, report in by_job.items()}
+            accusing = {job: each for job, each in beyond.items() if each != _Report()}
+            if ref not in known and accusing:
+                said[ref] = accusing
+        for ref in self._suspicions.overtaken(scene, said):
+            for device in [device for device in self._faults if device.ref == ref]:
+                del self._faults[device]
+        believed = self._suspicions.weigh(scene, _uncontradicted(said, testimonies, scene))
+        for ref, job in self._suspicions.news(believed):
+            log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
+            self._suspected.append((ref, job))
+        return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
 
     def _pardoned(self) -> Mapping[GpuRef, _Report]:
         pardoned: dict[GpuRef, _Report] = {}
@@ -193,7 +216,14 @@ class Health:
         return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
-        """Tell whoever has one of these of it."""
+        """Tell the jobs that have one of these, and those whose word is not enough, of it."""
+        for ref, job in self._suspected:
+            message = (
+                f"GPU {ref} is suspected: {self._reports[ref].sentence} by this job's SideCar alone; it stays in"
+                " service unless another job's SideCar or its node says so, too"
+            )
+            yield job, News("GpuSuspected", message, warning=True)
+        self._suspected.clear()
         faults = self.faults
         for ref in refs:
             owners = {*scene.holders.get(ref, ()), *filter(None, [scene.claims.get(ref)])}
@@ -203,6 +233,7 @@ class Health:
 
     def forgive(self, ref: GpuRef) -> bool:
         """Somebody says that it is well again; tells whether it was known as broken."""
+        self._suspicions.settle(ref)
         broken = [device for device in self._faults if device.ref == ref]
         for device in broken:
             # Who reported it may not have been heard of yet by this controller.
@@ -256,20 +287,59 @@ def _read_ref(text: str) -> GpuRef:
     return GpuRef(NodeName(node), int(number))
 
 
-def _reports(scene: Scene) -> dict[GpuRef, _Report]:
-    """Put together what all SideCars say that see a GPU."""
-    reports: dict[GpuRef, _Report] = {}
-    states = (
-        (node, seat.state)
-        for seats in scene.seats.values()
-        for node, seat in seats.items()
-        if seat.state is not None
-    )
-    for node, state in states:
+def _joined(reports: Iterable[_Report]) -> _Report:
+    return reduce(_Report.joined, reports, _Report())
+
+
+def _testimonies(scene: Scene) -> dict[GpuRef, dict[JobId, _Report]]:
+    """Put together, by jobs, what their SideCars say against the GPUs that they see."""
+    said: dict[GpuRef, dict[JobId, _Report]] = {}
+    for job, node, state in _iter_states(scene):
         for gpu in state.gpus:
             codes = HARDWARE_XIDS.keys() & gpu.xid_errors
             report = _Report(frozenset((state.incarnation, x) for x in codes), gpu.ecc_errors)
+            ref = scene.find_gpu(node, gpu) if report != _Report() else None
+            if ref is not None:
+                by_job = said.setdefault(ref, {})
+                by_job[job] = by_job.get(job, _Report()).joined(report)
+    return said
+
+
+def _uncontradicted(
+    said: Mapping[GpuRef, Mapping[JobId, _Report]],
+    testimonies: Mapping[GpuRef, Mapping[JobId, _Report]],
+    scene: Scene,
+) -> dict[GpuRef, list[JobId]]:
+    """
+    Leave out what another job's SideCar on the node contradicts.
+
+    The driver counts memory errors for all, so whoever sees the GPU sees the same number of them.
+    """
+    seen = _seen_without_errors(scene, testimonies)
+    return {
+        ref: [
+            job for job, report in by_job.items() if report.xids or not seen.get(ref, set()) - {job}
+        ]
+        for ref, by_job in said.items()
+    }
+
+
+def _seen_without_errors(
+    scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
+) -> dict[GpuRef, set[JobId]]:
+    """Say which jobs see GPUs that others report memory errors of, and see none."""
+    nodes = {ref.node for ref in testimonies}
+    seen: dict[GpuRef, set[JobId]] = {}
+    for job, node, state in _iter_states(scene):
+        for gpu in state.gpus if node in nodes else ():
             ref = scene.find_gpu(node, gpu)
-            if ref is not None and report != _Report():
-                reports[ref] = reports.get(ref, _Report()).joined(report)
-    return reports
+            if ref is not None and ref in testimonies and not gpu.ecc_errors:
+                seen.setdefault(ref, set()).add(job)
+    return seen
+
+
+def _iter_states(scene: Scene) -> Iterator[tuple[JobId, NodeName, State]]:
+    for job, seats in scene.seats.items():
+        for node, seat in seats.items():
+            if seat.state is not None:
+                yield job, node, seat.state

@@ -9,14 +9,20 @@ the numbers on to the controller that comes next; what it does not know it hears
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
+from dlcontrol.platforms import PodKey
 from dlcontrol.scene import Scene
-from dlcore.model import Gpu, Node, NodeName
+from dlcore.model import Gpu, JobId, Node, NodeName
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
+
+NOBODY: Final = JobId("")
+"""The witness of what is not known from a job that is there."""
 
 Names = tuple[str, ...]
 """The UUIDs of a node, as one SideCar counts its GPUs; empty of one that tells none."""
@@ -33,42 +39,57 @@ class Identities:
         """What a SideCar counted that saw fewer GPUs than its node is said to have."""
         self._named: dict[NodeName, tuple[Node, Node]] = {}
         """The nodes that were seen last, each with what was made of it."""
-        self._told: dict[str, tuple[State, Names]] = {}
-        """By incarnations: what SideCars said last, and what that tells."""
+        self._told: dict[PodKey, tuple[State, Names]] = {}
+        """What SideCars said last, and what that tells."""
+        self._witnesses: dict[NodeName, set[JobId]] = {}
+        """The jobs whose SideCars have said what is known of a node."""
 
     def restore(self, numbers: Mapping[NodeName, Numbers]) -> None:
         """Know what the former controller knew, until SideCars tell something else."""
         self._numbers = dict(numbers)
+        # It heard of each from a job; that it was two cannot be known.
+        self._witnesses = {node: {NOBODY} for node in numbers}
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars report."""
-        told: dict[NodeName, list[Names]] = {}
+        told: dict[NodeName, dict[JobId, Names]] = {}
         before, self._told = self._told, {}
-        for node, state in _iter_states(scene):
-            known = before.get(state.incarnation)
+        for pod, node, state in _iter_states(scene):
+            known = before.get(pod)
             names = known[1] if known is not None and known[0] is state else _read(state)
-            self._told[state.incarnation] = (state, names)
+            self._told[pod] = (state, names)
             if len(names) == len(scene.nodes[node].gpus):
-                told.setdefault(node, []).append(names)
+                told.setdefault(node, {})[pod.job] = names
             elif 0 < len(names) < len(self._numbers.get(node, {})):
                 self._fewer[node] = names
         for node, names in self._fewer.items():
             # Its platform knows by now as well that the node has lost GPUs.
             if node in scene.nodes and len(scene.nodes[node].gpus) == len(names):
-                told.setdefault(node, []).append(names)
-        for node, all_names in told.items():
-            self._learn(node, all_names)
+                told.setdefault(node, {})[NOBODY] = names
+        for node, by_job in told.items():
+            self._learn(node, by_job)
             if len(self._numbers[node]) == len(self._fewer.get(node, ())):
                 del self._fewer[node]
 
-    def _learn(self, node: NodeName, all_names: list[Names]) -> None:
-        known = self._numbers.get(node, {})
-        # What one of them still says has not changed, whatever another one says.
-        if any(_agrees(known, names) for names in all_names):
+    def _learn(self, node: NodeName, by_job: Mapping[JobId, Names]) -> None:
+        """Take in what most jobs say; one that lies must not have commands for others name wrong GPUs."""
+        known, witnesses = self._numbers.get(node, {}), self._witnesses.setdefault(node, set())
+        agreeing = {job for job, names in by_job.items() if _agrees(known, names)}
+        others = Counter(names for job, names in by_job.items() if job not in agreeing)
+        witnesses |= agreeing
+        if not others or (agreeing and len(witnesses) > max(others.values())):
             return
-        if known:
-            log.warning("node %s has other GPUs than before: %s", node, all_names[0])
-        self._numbers[node] = renumber(known, all_names[0])
+        said, count = others.most_common(1)[0]
+        is_tie = len(others) > 1 and others.most_common(2)[1][1] == count
+        if is_tie or (agreeing and len(agreeing) == count):
+            log.warning("SideCars contradict each other about the GPUs of node %s", node)
+            self._numbers[node] = {}
+            witnesses.clear()
+        else:
+            if known:
+                log.warning("node %s has other GPUs than before: %s", node, said)
+            self._numbers[node] = renumber(known, said)
+            self._witnesses[node] = {job for job, names in by_job.items() if names == said}
         self._named.pop(node, None)
 
     def mark(self, scene: Scene) -> Scene:
@@ -114,13 +135,13 @@ def _agrees(known: Numbers, names: Names) -> bool:
     return bool(known) and told <= set(known.values()) and len(untold) <= names.count("")
 
 
-def _iter_states(scene: Scene) -> Iterator[tuple[NodeName, State]]:
+def _iter_states(scene: Scene) -> Iterator[tuple[PodKey, NodeName, State]]:
     """Every SideCar that has told of GPUs."""
     seats = (each for seats in scene.seats.values() for each in seats.items())
     for name, seat in seats:
         state = seat.state
         if name in scene.nodes and state is not None and state.gpus and not seat.has_ended:
-            yield name, state
+            yield seat.key, name, state
 
 
 def _read(state: State) -> Names:

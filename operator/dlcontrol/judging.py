@@ -42,7 +42,7 @@ from dlcontrol.progressing import (
 from dlcontrol.records import Condition, ConditionType, Status
 from dlcontrol.saving import TO_BE_TRIED, follow_saving, forgive, tell_of_saving
 from dlcontrol.scene import Scene, Seat
-from dlcontrol.troubles import tell_of_pods, tell_of_troubles
+from dlcontrol.troubles import UNTRUSTED, say_untrusted, tell_of_pods, tell_of_troubles
 from dlcontrol.vanishing import cannot_prove, missing_in
 from dlcontrol.verdicts import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcore import lifecycle
@@ -143,6 +143,7 @@ class _Judge(Case):
 
     def _happenings(self) -> Sequence[Callable[[], bool]]:
         return (
+            self._is_untrusted,
             self._ends_by_its_trial,
             self._finishes,
             self._reaches_target,
@@ -220,6 +221,29 @@ class _Judge(Case):
             for seat in self.seats
             if seat.is_living
         )
+
+    def _is_untrusted(self) -> bool:
+        """A SideCar of it says what cannot be: that counts as a failure, once, and ends its pod."""
+        seats = [seat for seat in self.seats if seat.untrusted]
+        if not seats:
+            return False
+        if not self._told_of(message := say_untrusted(seats)):
+            self._say_untrusted(message)
+            broken = max(self.latest.generation, self.status.running, self.status.broken)
+            self.status = replace(self.status, broken=broken)
+            self.fail(message, reason=UNTRUSTED, keeps=False)
+            if self.status.is_final:
+                # Its last failure is told by another name.
+                self.news.insert(0, News(UNTRUSTED, message, warning=True))
+        return True
+
+    def _told_of(self, message: str) -> bool:
+        told = self.status.condition(ConditionType.TROUBLED)
+        return told is not None and told.status and told.message == message
+
+    def _say_untrusted(self, message: str) -> None:
+        said = Condition(ConditionType.TROUBLED, status=True, reason=UNTRUSTED, message=message)
+        self.status = self.status.with_condition(said, self.now)
 
     # --- how it ends
 

@@ -23,12 +23,23 @@ from dlcontrol.asides import Asides
 from dlcontrol.audience import Gauge, Memory
 from dlcontrol.coming import Coming
 from dlcontrol.coordinating import Command, Unbook
+from dlcontrol.distrusting import Distrust
 from dlcontrol.health import Health
 from dlcontrol.identities import Identities
 from dlcontrol.occupancy import Occupancy
 from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
-from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, Observation, Platform
+from dlcontrol.platforms import (
+    Behind,
+    Entry,
+    Fenced,
+    NotKept,
+    NotKeptAlone,
+    Observation,
+    Platform,
+    Pod,
+    PodKey,
+)
 from dlcontrol.recording import Records
 from dlcontrol.records import Condition, ConditionType
 from dlcontrol.saving import counts
@@ -77,6 +88,8 @@ class Options:
     pace: Pace = Pace()
     seed: int = 0
     limits: NamespaceLimits = NamespaceLimits()
+    may_rise: bool = True
+    """Whether it ends with :class:`Behind` where SideCars have heard of later controllers."""
 
     @classmethod
     def of(cls, settings: "Settings", policy: Policy) -> "Options":
@@ -124,7 +137,8 @@ class Controller:
         self._occupancy = Occupancy()
         self._records = Records(platform)
         self._outcomes = Outcomes(platform, memory, gauge, options.mechanism)
-        self._seating = Seating(self._hands, epoch)
+        self._distrust = Distrust(platform, epoch, may_rise=options.may_rise)
+        self._seating = Seating(self._hands, self._distrust)
         self._woken = asyncio.Event()
         self._burst = False
         self._is_urgent = False
@@ -168,7 +182,11 @@ class Controller:
         return self._last.worths
 
     async def run(self) -> None:
-        """Do this until cancelled; raises :class:`Fenced` as soon as somebody else leads."""
+        """
+        Do this until cancelled; raises :class:`Fenced` as soon as another controller leads.
+
+        And :class:`Behind` before it has decided anything, if it has to go on in a later epoch.
+        """
         try:
             await self._go_on()
         finally:
@@ -179,7 +197,7 @@ class Controller:
             self._effort = Effort()
             try:
                 await self._cycle_in_time()
-            except Fenced:
+            except (Fenced, Behind):
                 raise
             except NotKept as error:
                 if self._is_new(error):
@@ -241,7 +259,7 @@ class Controller:
         self._hands.check()
 
         # 1. What is, and what has happened.
-        before = self._see(await self._platform.observe())
+        before = await self._observe()
         await self._outcomes.catch_up(before)
         before, broken = self._know_gpus(before)
         remember(self._memory.look, before)
@@ -303,11 +321,25 @@ class Controller:
         scene = self._vanishing.mark(self.health.mark(scene))
         return self._occupancy.mark(scene), broken
 
+    async def _observe(self) -> Scene:
+        """See what is, without the word of those that are not trusted."""
+        observation = await self._platform.observe()
+        scene = self._see(observation)
+        if await self._distrust.look(scene, self._seating.changed, self._hands.commanded):
+            scene = self._see(observation)
+        self._distrust.keep(scene)
+        if not self._has_met_all and self._meets_all(scene):
+            self._distrust.rise()
+            self._distrust.end_meeting()
+        return scene
+
     def _see(self, observation: Observation) -> Scene:
         now = self._clock()
         entries = self._records.recall(observation.entries)
         addresses = {
-            key: pod.address for key, pod in observation.pods.items() if pod.address is not None
+            key: pod.address
+            for key, pod in observation.pods.items()
+            if pod.address is not None and not self._is_untrusted(key, pod, entries)
         }
         self._hands.keep_up(entries, addresses, now)
         self._asides.unkept.look(entries, now)
@@ -321,8 +353,18 @@ class Controller:
             mechanism=self._options.mechanism,
             warm_seconds=self._options.pace.warm_seconds,
             lost_seconds=self._options.rules.lost_seconds,
+            obey_seconds=self._options.rules.obey_seconds,
             begun=self._hands.begun,
             machines=observation.machines,
+        )
+
+    def _is_untrusted(self, key: PodKey, pod: Pod, entries: Mapping[JobId, Entry]) -> bool:
+        """Whether nobody speaks to its SideCar any more."""
+        if not self._distrust.is_any:
+            return False
+        pods = entries[key.job].status.pods
+        return any(
+            self._distrust.find(key.job, each, pod) for each in pods if each.node == key.node
         )
 
     def _judge(self, scene: Scene) -> Mapping[JobId, Verdict]:
@@ -352,7 +394,11 @@ class Controller:
     def _meets_all(self, scene: Scene) -> bool:
         """Whether every SideCar obeys us, or has had the time; nothing is decided before."""
         return scene.now >= self._began_at + SILENT_S or all(
-            seat.has_ended or seat.fresh or seat.is_leaving or seat.is_stamped(self._epoch)
+            seat.has_ended
+            or seat.fresh
+            or seat.is_leaving
+            or seat.is_stamped(self._epoch)
+            or self._distrust.is_met(seat)
             for seats in scene.seats.values()
             for seat in seats.values()
         )

@@ -26,6 +26,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._ask_store: Callable[[], NotebookState] | None = None
+        """None before anything is kept: a replica that waits to lead has no store."""
         self._unread: Scene | None = None
         """What was shown last and by nobody read yet."""
         self._cycles = Histogram(
@@ -77,18 +79,25 @@ class Metrics:
         )
 
     def watch_store(self, state: Callable[[], NotebookState]) -> None:
-        """Ask this for the state of the store whenever metrics are read."""
+        """Ask this for the state of the store whenever metrics are read, and a former one no longer."""
+        is_first, self._ask_store = self._ask_store is None, state
+        if is_first:
+            self._show_store()
 
-        def dropped() -> float:
-            return float(sum(state().dropped))
+    def _show_store(self) -> None:
+        def ask() -> NotebookState:
+            assert self._ask_store is not None
+            return self._ask_store()
 
         self._gauge("dljob_store_connected", "Whether the store is there").set_function(
-            lambda: float(state().connected)
+            lambda: float(ask().connected)
         )
         self._gauge("dljob_store_waiting", "Writes that wait for the store").set_function(
-            lambda: float(state().waiting)
+            lambda: float(ask().waiting)
         )
-        self._gauge("dljob_store_dropped", "Writes given up for want of room").set_function(dropped)
+        self._gauge("dljob_store_dropped", "Writes given up for want of room").set_function(
+            lambda: float(sum(ask().dropped))
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self._registry)

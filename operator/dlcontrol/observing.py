@@ -212,7 +212,7 @@ def find_unproven(scene: Scene) -> dict[GpuRef, str]:
 
 
 def _answers(scene: Scene, seat: Seat) -> bool:
-    if seat.pod.phase is PodPhase.LOST:
+    if seat.pod.phase is PodPhase.LOST or seat.untrusted:
         return False
     if seat.contact.reachable:
         return True

@@ -77,6 +77,9 @@ class Pod:
     """Whether it has ended because its node would not have it any longer."""
     vanished: bool = False
     """Whether nobody would start its container again, nor tell of its end, because it is known no more."""
+    start: str = ""
+    """Which start of its container this is, by the platform's own word, where it knows that. Another one
+    is a proof that the processes of the former one have ended or are ended by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ class Machine(NamedTuple):
     """Which start of it this is, where that is known."""
     pardons: Mapping[int, str] = MappingProxyType({})
     """The GPUs that somebody has given back by hand, by number: another word each time."""
+    ails: str = ""
+    """Why the node itself, or what watches it, says that its GPUs are not well; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,19 @@ class PodOrder(NamedTuple):
 
 class Fenced(Exception):
     """Somebody else leads by now: nothing more may be decided or commanded here."""
+
+
+class Behind(Exception):
+    """
+    SideCars obey a later epoch than ours, although nobody else leads: what is recorded was set back.
+
+    That is so after a restore from a backup. Whoever leads goes on in a later epoch than theirs.
+    """
+
+    def __init__(self, epoch: int, why: str) -> None:
+        super().__init__(why)
+        self.epoch = epoch
+        """The epoch to go on in, at least."""
 
 
 class NotKept(Exception):
@@ -169,6 +187,14 @@ class Platform(Protocol):
         :class:`Fenced` if this controller is no longer the one that decides, :class:`NotKept` if it
         is, and it cannot be done now, and :class:`NotKeptAlone` if that concerns some of them only.
         Then of the others some may be kept, as after a crash.
+        """
+
+    async def is_overtaken(self, job: JobId) -> bool:
+        """
+        Tell whether another controller leads by now, as it is recorded and not as it is remembered.
+
+        Asked when a SideCar of this job says so, which by itself proves nothing. Raises :class:`NotKept`
+        if the record cannot be read now.
         """
 
     async def launch(self, order: PodOrder) -> None:

@@ -8,9 +8,10 @@ way to it; until then it may hold whatever was ever decided for it there and not
 From then on only we can make it hold anything, so what it says is exact, even if it is silent now.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from dlcontrol.platforms import Entry, Machine, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking, Status
@@ -21,6 +22,21 @@ from dlwire.messages import Phase as SideCarPhase
 
 SILENT_S = 10.0
 """A SideCar that was silent for so long is not counted on to release anything soon."""
+
+
+class Doubt(NamedTuple):
+    """What a SideCar says that is not taken in, because only another controller could have made it so."""
+
+    epoch: int
+    installation: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Say it, as the reason of what follows from it."""
+        whose = f" of another installation ({self.installation})" if self.installation else ""
+        return (
+            f"it says that it obeys another controller{whose} in epoch {self.epoch}, and none leads"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,8 @@ class Contact:
     """Why it cannot be spoken to, or what it does not accept and why."""
     outdated: bool = False
     """It is there, and cannot be spoken to because its certificate is over."""
+    doubt: Doubt | None = None
+    """Why what it says now is not taken in; ``state`` is what it said before."""
 
     @property
     def unanswered(self) -> tuple[Run, ...]:
@@ -83,16 +101,22 @@ class Seat:
     """Whether this controller has asked for the pod; its predecessor may not have come so far."""
     fresh: bool = False
     """Whether this controller booked it and has told it nothing to run: nobody else can have."""
+    untrusted: str = ""
+    """Why nothing that its SideCar says counts any more; its pod is ended, and only that is a proof."""
+    claimed: frozenset[str] = frozenset()
+    """GPUs that an untrusted one may hold besides what is recorded, by its own names for them."""
 
     @property
     def state(self) -> State | None:
-        return self.contact.state
+        return None if self.untrusted else self.contact.state
 
     @cached_property
     def is_coming_up(self) -> bool:
         """Whether this controller has asked for it, and can tell it nothing yet."""
         is_pending = self.pod.phase is PodPhase.PENDING and not self.contact.reachable
-        return is_pending and self.asked and self.fresh and self.state is None
+        return (
+            not self.untrusted and is_pending and self.asked and self.fresh and self.state is None
+        )
 
     @property
     def is_known(self) -> bool:
@@ -208,6 +232,8 @@ class Scene:
     """For how long a newcomer's spare interpreters are waited for."""
     lost_seconds: float = 60.0
     """For how long a SideCar may be silent before its pod is ended."""
+    obey_seconds: float = 300.0
+    """For how long one that answers may leave undone what it was told, beyond its checkpoint and grace."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """What pods of a job need of a node besides GPUs, where that is known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
@@ -294,7 +320,8 @@ class Scene:
         if seat.has_ended:
             return frozenset()
         if seat.state is None:
-            return frozenset() if seat.fresh else self._everything(seat)
+            more = self.refs_of(seat, seat.claimed)
+            return more if seat.fresh else more | self._everything(seat)
         named = set(seat.state.held)
         for run in seat.contact.coming:
             # It waits for the end of what is held, and then takes these without asking again.
@@ -309,7 +336,7 @@ class Scene:
 
     def is_awaited(self, seat: Seat) -> bool:
         """Whether it is back, and about to say what there is of the job."""
-        is_back = seat.pod.phase is PodPhase.UP and not seat.is_known
+        is_back = seat.pod.phase is PodPhase.UP and not seat.is_known and not seat.untrusted
         return is_back and self.now - seat.contact.since < SILENT_S
 
     def latest_start(self, job: JobId) -> list[Seat]:
@@ -359,6 +386,18 @@ class Scene:
         return frozenset(
             ref for ref in (*decided, *entry.status.leftover) if ref.node == seat.key.node
         )
+
+    def recorded_for(self, seat: Seat) -> frozenset[GpuRef]:
+        """All GPUs that were decided for its job on its node, and never seen released."""
+        return self._everything(seat)
+
+    def refs_of(self, seat: Seat, names: Iterable[str]) -> frozenset[GpuRef]:
+        """Which GPUs of its node these names mean; a name that means none is left out."""
+        state = seat.contact.state
+        if state is None:
+            return frozenset()
+        found = (self.find_named(seat.key.node, name, state) for name in names)
+        return frozenset(ref for ref in found if ref is not None)
 
     def find_gpu(self, node: NodeName, seen: Gpu) -> GpuRef | None:
         """Which GPU of the node it is that a SideCar there speaks of."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dlcontrol.applying import Hands
-from dlcontrol.platforms import Entry, Fenced, Pod, PodKey, PodPhase
+from dlcontrol.distrusting import Distrust
+from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
 from dlcontrol.records import Booking
 from dlcontrol.scene import Seat
 from dlcore.model import JobId, NodeName
@@ -21,13 +22,16 @@ Seats = Mapping[JobId, Mapping[NodeName, Seat]]
 class Seating:
     """Remembers the seats of the last look; one for the life of a controller."""
 
-    def __init__(self, hands: Hands, epoch: int) -> None:
+    def __init__(self, hands: Hands, distrust: Distrust) -> None:
         self._hands = hands
-        self._epoch = epoch
+        self._distrust = distrust
         self._seats: Seats = {}
+        self.changed: list[Seat] = []
+        """Those that are not as they were at the look before."""
 
     def look(self, entries: Mapping[JobId, Entry], pods: Pods) -> Seats:
-        """Say of each booking what is known; raises :class:`Fenced` if a SideCar obeys a later leader."""
+        """Say of each booking what is known."""
+        self.changed = []
         self._seats = {
             job: {
                 booking.node: self._seat(PodKey(job, booking.node), booking, pods)
@@ -45,8 +49,8 @@ class Seating:
         if refusal and pod.phase is PodPhase.PENDING:
             # What a quota or an admission rule does not let through waits for somebody to act.
             pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
-        if contact.state is not None and contact.state.epoch > self._epoch:
-            raise Fenced(f"the SideCar of {key} obeys another controller")
+        lie = self._distrust.find(key.job, booking, pod)
+        untrusted = lie.sentence if lie is not None else ""
         asked = self._hands.has_asked(key.job, booking)
         fresh = self._hands.is_fresh(key.job, booking)
         seat = self._seats.get(key.job, {}).get(key.node)
@@ -54,6 +58,18 @@ class Seating:
             seat is not None
             and (seat.pod is pod and seat.contact is contact)
             and (seat.booking, seat.asked, seat.fresh) == (booking, asked, fresh)
+            and seat.untrusted == untrusted
         ):
             return seat
-        return Seat(key, booking, pod, contact, asked=asked, fresh=fresh)
+        made = Seat(
+            key,
+            booking,
+            pod,
+            contact,
+            asked=asked,
+            fresh=fresh,
+            untrusted=untrusted,
+            claimed=lie.claimed if lie is not None else frozenset(),
+        )
+        self.changed.append(made)
+        return made

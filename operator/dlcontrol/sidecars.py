@@ -23,12 +23,19 @@ from typing import Any, Protocol
 from dlcontrol.contacts import Acquaintance, Heard, Ticket, shown
 from dlcontrol.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.platforms import Address, PodKey
-from dlcontrol.scene import NO_CONTACT, Contact
+from dlcontrol.scene import NO_CONTACT, Contact, Doubt
+from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Refusal, Refused, State, Stop, Target
 
 log = logging.getLogger(__name__)
 
-OVERTAKEN = frozenset({Refused.OLDER, Refused.CONFLICT})
+
+class Doubted(Exception):
+    """It answered, and says what only another controller could have made so."""
+
+    def __init__(self, doubt: Doubt) -> None:
+        super().__init__(f"it is not believed: {doubt.sentence}")
+        self.doubt = doubt
 
 
 class Meter(Protocol):
@@ -63,13 +70,11 @@ class Surroundings:
 
     heard: Callable[[PodKey, bool], None]
     """Another contact than before; true if that is more than progress."""
-    fenced: Callable[[PodKey, Refusal], None]
-    """A SideCar obeys a later leader: we lead no longer."""
-    disbelieved: Callable[[PodKey, int], bool] = lambda _key, _epoch: False
+    epoch: int = LARGEST_WHOLE
     """
-    Whether it is known that there is no such leader as this SideCar says it obeys, in this epoch.
+    In which we lead. What a SideCar says that obeys a later one is no news but a doubt.
 
-    Then nothing of what it says counts. A container is a witness, and must not end a controller.
+    A container is a witness, and must not end a controller: who leads is asked where that is recorded.
     """
     installation: str = ""
     """The id of the installation of DLJob that commands; nothing says it if it is empty."""
@@ -223,10 +228,10 @@ class _Follower:
         """Ask once; returns after which pause to ask again."""
         try:
             await self._ask()
-        except Unreachable as error:
+        except (Unreachable, Doubted) as error:
             pause = self._pause_after(self._failures)
             self._failures += 1
-            self._lose(str(error), is_outdated=error.is_outdated)
+            self._lose(error)
             return pause
         except NotAccepted as error:
             self._take_refusal(error.refusal)
@@ -246,14 +251,14 @@ class _Follower:
         state = await self._line.read_state(
             contact.state, wait=wait if waits else 0.0, progress=progress
         )
-        self._insist_on_truth(state.epoch)
+        self._insist_on_truth(state)
         self._hear(state, asked)
 
     def _take_refusal(self, refusal: Refusal) -> None:
         # Others wait for its news already, more than it allows. Who does not wait is answered.
         self._is_crowded = refusal.error is Refused.TOO_MANY
         if not self._is_crowded:
-            self._lose(f"it does not answer us: {shown(refusal)}")
+            self._lose(Unreachable(f"it does not answer us: {shown(refusal)}"))
 
     # --- saying what shall be
 
@@ -273,10 +278,10 @@ class _Follower:
         """Say it once; returns after which pause to say it again, if that is necessary."""
         try:
             await self._put(target)
-        except Unreachable as error:
+        except (Unreachable, Doubted) as error:
             # That a container has ended is no news of the one that came after it.
             if self.known.is_due(target):
-                self._lose(str(error), is_outdated=error.is_outdated)
+                self._lose(error)
         except NotAccepted as error:
             self._object(target, error.refusal)
             return self._settings.refused_pause_seconds
@@ -288,10 +293,10 @@ class _Follower:
             state = await self._line.declare(target)
         except NotAccepted as error:
             self._around.meter.told(self._loop.time() - began)
-            self._insist_on_truth(error.refusal.epoch)
+            self._insist_on_truth(error.refusal)
             raise
         self._around.meter.told(self._loop.time() - began)
-        self._insist_on_truth(state.epoch)
+        self._insist_on_truth(state)
         self._hear(state, sent)
 
     def _object(self, target: Target, refusal: Refusal) -> None:
@@ -302,26 +307,27 @@ class _Follower:
         if refusal.error is Refused.OTHER_INCARNATION:
             # Whoever we wait for news from is gone, and may never say so.
             self._ask_again()
-        if refusal.error in OVERTAKEN and refusal.epoch > target.epoch:
-            self._around.fenced(self._key, refusal)
 
     # --- what becomes of it
 
-    def _insist_on_truth(self, epoch: int) -> None:
-        """Count one that names a leader that there is not as one that cannot be reached."""
-        if self._around.disbelieved(self._key, epoch):
-            raise Unreachable(
-                f"it is not believed, because it names a controller (epoch {epoch}) that there is not"
-            )
+    def _insist_on_truth(self, said: State | Refusal) -> None:
+        """Take nothing in of one that obeys another controller than us, nor count it as reachable."""
+        ours = self._around.installation
+        is_foreign = bool(ours and said.installation) and said.installation != ours
+        if is_foreign or said.epoch > self._around.epoch:
+            raise Doubted(Doubt(said.epoch, said.installation if is_foreign else ""))
 
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact
         heard = self.known.hear(state, asked=asked, now=self._around.clock())
         self._tell_others(before, heard)
 
-    def _lose(self, why: str, *, is_outdated: bool = False) -> None:
-        before = self.known.contact
-        self.known.lose(why, self._around.clock(), is_outdated=is_outdated)
+    def _lose(self, error: "Unreachable | Doubted") -> None:
+        before, now = self.known.contact, self._around.clock()
+        if isinstance(error, Doubted):
+            self.known.lose(str(error), now, doubt=error.doubt)
+        else:
+            self.known.lose(str(error), now, is_outdated=error.is_outdated)
         self._around.meter.failed()
         self._tell_others(before, Heard.NOTHING)
 
@@ -365,7 +371,7 @@ def _was_leaving(contact: Contact) -> bool:
 
 def _aspects(contact: Contact) -> tuple[object, ...]:
     """What of a contact is news at once, besides the state."""
-    return contact.reachable, contact.problem, contact.declared
+    return contact.reachable, contact.problem, contact.declared, contact.doubt
 
 
 class Allowance:

@@ -17,6 +17,9 @@ TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
 NOT_STARTED = "NotStarted"
 """The reason of a pod that is not up while nobody says why."""
 
+UNTRUSTED = "SideCarUntrusted"
+"""The reason of a job whose SideCar says what cannot be."""
+
 MOST = 4
 """So many at once are named; a reason and a message have to be short."""
 
@@ -41,6 +44,15 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
     message = message or "nothing of it is seen any longer"
     return status.with_condition(
         Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
+    )
+
+
+def say_untrusted(seats: Iterable[Seat]) -> str:
+    """Say which pods are ended because their SideCars are not trusted, and why."""
+    return "; ".join(
+        f"the SideCar on {seat.key.node} (pod {seat.booking.serial} of the job) is not trusted, and its"
+        f" pod is ended: {seat.untrusted}"
+        for seat in seats
     )
 
 

@@ -11,9 +11,12 @@ again, or until somebody takes its node out and gives it back.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from dlcontrol.corroborating import Suspicions
 from dlcontrol.health import Pardons, Returns
 from dlcontrol.observing import marked
+from dlcontrol.platforms import PodKey
 from dlcontrol.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Node
 from dlwire.messages import Run, State
@@ -25,11 +28,18 @@ NOT_RELEASED = "GPUMemoryNotReleased"
 UNKNOWN = "UnknownGPUs"
 
 
+class _Name(NamedTuple):
+    """Which container: one may say that it is the incarnation of another job's."""
+
+    pod: PodKey
+    incarnation: str
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """What a container sees of its node."""
 
-    job: JobId
+    name: _Name
     state: State
     node: Node
     seen: frozenset[GpuRef]
@@ -38,6 +48,10 @@ class _View:
     """Since it began."""
     since: float
     """When this controller first spoke to it."""
+
+    @property
+    def job(self) -> JobId:
+        return self.name.pod.job
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +67,8 @@ class Vanishing:
     """Which GPUs containers do not see, as far as this controller has heard."""
 
     def __init__(self) -> None:
-        self._views: dict[str, _View] = {}
-        """By incarnations."""
+        self._views: dict[_Name, _View] = {}
+        self._suspicions = Suspicions()
         self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
         """What is lost to containers that are there."""
@@ -72,10 +86,12 @@ class Vanishing:
         returned, pardoned = self._returns.look(scene), self._pardons.look(scene)
         for ref in [ref for ref in self._absences if ref.node in returned or ref in pardoned]:
             del self._absences[ref]
-        self._views = {each.state.incarnation: each for each in self._iter_views(scene)}
+        self._views = {each.name: each for each in self._iter_views(scene)}
+        believed = self._weigh(scene)
         self._lost = {}
         for view in self._views.values():
-            for ref, why in view.missing.items():
+            for ref in believed & view.missing.keys():
+                why = view.missing[ref]
                 if ref in view.ever_seen:
                     self._lost[ref] = f"it vanished from a container on its node: {why}"
                 elif _is_the_nodes(scene, view.job):
@@ -92,6 +108,22 @@ class Vanishing:
                     del self._absences[ref]
         self._tell(before)
 
+    def _weigh(self, scene: Scene) -> frozenset[GpuRef]:
+        """Say which are missing by the word of enough witnesses."""
+        accused: dict[GpuRef, set[JobId]] = {}
+        for view in self._views.values():
+            for ref in view.missing:
+                if ref in view.ever_seen or _is_the_nodes(scene, view.job):
+                    accused.setdefault(ref, set()).add(view.job)
+        for ref in self._suspicions.overtaken(scene, accused):
+            self._absences.pop(ref, None)
+        believed = self._suspicions.weigh(scene, accused)
+        for ref, job in self._suspicions.news(believed):
+            log.warning(
+                "GPU %s is missing by the word of job %s alone, and stays in service", ref, job
+            )
+        return believed
+
     @property
     def _unavailable(self) -> Mapping[GpuRef, str]:
         return {**self._lost, **self.absent}
@@ -106,6 +138,7 @@ class Vanishing:
 
     def forgive(self, ref: GpuRef) -> bool:
         """Somebody says that it is there again; tells whether it was not."""
+        self._suspicions.settle(ref)
         return self._absences.pop(ref, None) is not None
 
     def _iter_views(self, scene: Scene) -> Iterator[_View]:
@@ -116,13 +149,14 @@ class Vanishing:
                     yield self._view(scene, seat, seat.state, node)
 
     def _view(self, scene: Scene, seat: Seat, state: State, node: Node) -> _View:
-        known = self._views.get(state.incarnation)
+        name = _Name(seat.key, state.incarnation)
+        known = self._views.get(name)
         if known is not None and known.state is state and known.node is node:
             return known  # Nothing is new; with thousands of containers that is most of them.
         seen = seen_in(scene, seat)
         ever_seen = seen if known is None else seen | known.ever_seen
         missing, since = missing_in(scene, seat), seat.contact.first_seen
-        return _View(seat.key.job, state, node, seen, missing, ever_seen, since)
+        return _View(name, state, node, seen, missing, ever_seen, since)
 
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
         now = self._unavailable

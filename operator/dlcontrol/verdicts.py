@@ -21,6 +21,9 @@ class Rules:
     """A job that is tried again within that time keeps its GPUs meanwhile."""
     lost_seconds: float = 60.0
     """For how long a SideCar may be silent before its pod is ended."""
+    obey_seconds: float = 300.0
+    """For how long a SideCar that answers may leave undone what it was told, beyond the time that the
+    job's checkpoint and its grace take, before its pod is ended."""
     initialize_seconds: float = 900.0
     """For how long the pods of a job may take to come up before it gives its GPUs back."""
     stuck_seconds: float = 60.0

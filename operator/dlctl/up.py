@@ -22,7 +22,7 @@ import dllocal
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.opening import open_notebook
-from dlcontrol.platforms import Fenced
+from dlcontrol.platforms import Behind, Fenced
 from dlcontrol.settings import Loaded
 from dlcontrol.store import StoreError
 from dlcore import policies
@@ -341,6 +341,17 @@ def _make_policy(text: str) -> Policy:
 
 
 async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
+    try:
+        await _control(setup, child, shown)
+    except Behind as behind:
+        log.warning("goes on in epoch %d: %s", behind.epoch, behind)
+        options = replace(setup.options, may_rise=False)
+        again = replace(setup, options=options, least_epoch=behind.epoch)
+        await _control(again, child, shown)
+    say("Ended. What trains goes on; the next dljob up takes it over.")
+
+
+async def _control(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
     running = Running(setup)
     announcing = None
     try:
@@ -351,7 +362,6 @@ async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handl
         if announcing is not None:
             announcing.cancel()
         await running.close()
-    say("Ended. What trains goes on; the next dljob up takes it over.")
 
 
 async def _announce(

@@ -55,6 +55,10 @@ class Machine:
         with self._keeping():
             self._registry.record(statuses)
 
+    async def is_overtaken(self, _job: JobId) -> bool:
+        """Tell by the list of jobs whether another controller has begun."""
+        return not self._registry.still_leads()
+
     async def launch(self, order: PodOrder) -> None:
         """Start the SideCar of this pod."""
         self._pods.launch(order.entry, order.booking)

@@ -260,7 +260,8 @@ class Pods:
                 self._look_again_in(DYING_SECONDS)
             # Without a socket it is about to end, which its last answers say better than we.
             is_up = self._has_ever_been_up(key, booking) and self._has_started(key, booking)
-            return Pod(key, PodPhase.UP, address) if is_up else Pod(key, PodPhase.PENDING)
+            phase, start = PodPhase.UP if is_up else PodPhase.PENDING, self._start_of(key, booking)
+            return Pod(key, phase, address if is_up else None, start=start)
         # Its user may have put anything in its place, also a link that cannot be followed.
         if os.path.lexists(socket):
             return self._start_again(entry, key, booking)
@@ -310,6 +311,12 @@ class Pods:
 
     def _folder(self, key: PodKey, booking: Booking) -> PodFolder:
         return PodFolder(self._folders.pod(key, booking.serial))
+
+    def _start_of(self, key: PodKey, booking: Booking) -> str:
+        """Which process its SideCar is; another one was started after the end of the former."""
+        with contextlib.suppress(OSError):
+            return (self._folders.pod(key, booking.serial) / "pid").read_text()[:64].strip()
+        return ""
 
     def _has_ever_been_up(self, key: PodKey, booking: Booking) -> bool:
         """Whether it came so far as to hold its lock; before that it can have been told nothing."""

@@ -33,9 +33,13 @@ class Relisting:
         self._lost: list[JobId] = []
         """Jobs that the list had lost wholly."""
 
-    def open_registry(self, lock: int) -> Registry:
-        """Begin an epoch above all that SideCars may have heard of, also where the list of jobs is lost."""
-        path, least = self._folders.registry, self._folders.read_epoch(lock)
+    def open_registry(self, lock: int, at_least: int = 0) -> Registry:
+        """
+        Begin an epoch above all that SideCars may have heard of, also where the list of jobs is lost.
+
+        It is ``at_least`` this one where a SideCar was found to have heard of a later one than is written here.
+        """
+        path, least = self._folders.registry, max(self._folders.read_epoch(lock), at_least - 1)
         registry = Registry.open(path, clock=self._clock, least_epoch=least)
         if not registry.was_there and find_unlisted(self._folders, {}):
             # The clock counts further than any number of starts.

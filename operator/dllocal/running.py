@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from dlcontrol.loop import Controller, Options
 from dlcontrol.metrics import Metrics
 from dlcontrol.notebook import Notebook
 from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, PodKey
+from dlcontrol.platforms import PodKey
 from dlcontrol.remembering import Remembrance
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars import SideCars, Surroundings
@@ -47,12 +46,9 @@ from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
 from dllocal.unlisted import has_any
 from dllocal.watching import Watch
-from dlwire.messages import Refusal, State
+from dlwire.messages import State
 
 log = logging.getLogger(__name__)
-
-UNTRUSTED_S = 60.0
-"""How often it is told at most that a SideCar is not believed."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -94,6 +90,8 @@ class Setup:
     """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
     profiles: tuple[Profile, ...] = ()
     """What was measured offline, and fills the gaps of what is known."""
+    least_epoch: int = 0
+    """The epoch to go on in, at least: above what SideCars have heard."""
     listener: Callable[[PodKey, State, float], None] | None = None
     """Told every state of every SideCar, and when it was heard."""
 
@@ -109,7 +107,7 @@ class Running:
         self.log_times = LogTimes()
         self.clock = SteadyClock()
         self._relisting = Relisting(self.folders, self.clock, setup.dialing)
-        self.registry = self._relisting.open_registry(self._lock)
+        self.registry = self._relisting.open_registry(self._lock, setup.least_epoch)
         self.events = Events(self.clock)
         self.metrics = Metrics()
         self._watch = Watch(self._look)
@@ -143,9 +141,6 @@ class Running:
             metrics=setup.metrics,
             group=setup.sharing.group if setup.sharing is not None else None,
         )
-        self._untrusted: dict[PodKey, float] = {}
-        """When it was told last that a SideCar is not believed."""
-        self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _make_pods(self, setup: Setup) -> Pods:
         return Pods(
@@ -163,8 +158,7 @@ class Running:
         return SideCars(
             Surroundings(
                 heard=self._hear,
-                fenced=self._be_fenced,
-                disbelieved=self._disbelieves,
+                epoch=self.registry.epoch,
                 installation=self.folders.installation(),
                 meter=self.metrics,
                 clock=self.clock,
@@ -224,7 +218,9 @@ class Running:
 
     async def run(self, *, hears_signals: bool = True) -> None:
         """
-        Control until cancelled; raises :class:`Fenced` if somebody else leads by then.
+        Control until cancelled; raises :class:`Fenced` if another controller leads by then.
+
+        And :class:`Behind` if the list of jobs was set back: then another one is to go on in a later epoch.
 
         Who is told by a signal to end returns from here.
         """
@@ -239,9 +235,7 @@ class Running:
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
         try:
-            await asyncio.wait({control, self._fenced}, return_when=asyncio.FIRST_COMPLETED)
-            if self._fenced.done():
-                self._fenced.result()
+            await asyncio.wait({control})
             if not control.cancelled():
                 control.result()
         finally:
@@ -293,7 +287,6 @@ class Running:
 
     async def close(self) -> None:
         """Let go of everything. SideCars and what they run stay as they are."""
-        self._fenced.cancel()
         await self.server.close()
         self._watch.close()
         await self.sidecars.close()
@@ -377,26 +370,3 @@ class Running:
                 self.setup.listener(key, state, now)
         if material:
             self.controller.wake(urgent=True)
-
-    def _disbelieves(self, key: PodKey, epoch: int) -> bool:
-        """Whether a SideCar names a later controller although the list of jobs, which says who leads, does not."""
-        if epoch <= self.registry.epoch or not self.registry.still_leads():
-            return False
-        now = time.monotonic()
-        if now >= self._untrusted.get(key, float("-inf")) + UNTRUSTED_S:
-            known = self.registry.entries
-            self._untrusted = {
-                other: at for other, at in self._untrusted.items() if other.job in known
-            }
-            self._untrusted[key] = now
-            message = (
-                f"its SideCar on {key.node} says that it obeys another controller (epoch {epoch}), and there"
-                " is none; it is not believed, and its GPUs stay with it until it has ended"
-            )
-            self.events.add(key.job, "SideCarUntrusted", message, warning=True)
-        return True
-
-    def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
-        if not self._fenced.done():
-            message = f"the SideCar of {key} obeys another controller: {refusal.message}"
-            self._fenced.set_exception(Fenced(message))

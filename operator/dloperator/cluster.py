@@ -8,7 +8,7 @@ it was made from, says under which epoch it was decided, and comes before what f
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +87,8 @@ class Term(NamedTuple):
     epoch: int
     holds: Callable[[], bool]
     """Whether it is sure that nobody else leads yet."""
+    is_over: Callable[[], Awaitable[bool]]
+    """Whether another one leads by the Lease, as the API server has it now."""
 
 
 class _ReadNode(NamedTuple):
@@ -448,6 +450,19 @@ class Cluster:
             raise keeping.not_kept(job_id(name), error) from error
         self._insist_on_ours(name, newer)
         self._mirrors.jobs.show(newer)
+
+    async def is_overtaken(self, job: JobId) -> bool:
+        """Ask the Lease and the job itself, past all that is remembered, who leads."""
+        name = name_of(job)
+        try:
+            if await self._term.is_over():
+                return True
+            document = await self._api.get(DLJOBS, name.name, name.namespace)
+        except NotFound:
+            return False  # It says nothing any more.
+        except (Rejected, Unreachable) as error:
+            raise NotKept(f"it cannot be read who leads: {error}") from error
+        return epoch_of(document) > self._epoch
 
     # --- pods
 

@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dlcontrol.platforms import Fenced
+from dloperator import names
 from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dloperator.own_thread import OwnThread
 from dloperator.resources import LEASES
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 SIGN_OF_LIFE_S: Final = 1.0
+RISE_LOOK_S: Final = 0.1
+RISEN: Final = f"{names.GROUP}/epoch-risen-because"
+"""The annotation of the Lease that says why the epoch was not just the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,13 @@ class LeaseSettings:
     """How often those that wait look."""
     stuck_seconds: float = 60.0
     """A leader whose event loop has not turned for so long renews it no more."""
+
+
+class _Rising(NamedTuple):
+    """To which epoch to go on above all that SideCars have heard."""
+
+    epoch: int = 0
+    why: str = ""
 
 
 class Election:
@@ -75,6 +86,7 @@ class Election:
         self._lease: Json | None = None
         self._renewed_at = 0.0
         self._turned_at = 0.0
+        self._rising = _Rising()
         """When the event loop gave its last sign of life."""
         self.epoch = 0
         """That in which we lead; 0 while we do not."""
@@ -84,6 +96,23 @@ class Election:
         """Whether nobody else can have begun to lead, as far as the Lease goes."""
         held_for = self._clock() - self._renewed_at
         return self.epoch > 0 and held_for < self._settings.give_up_seconds
+
+    async def is_overtaken(self) -> bool:
+        """Tell by the Lease, as the API server has it now, whether another operator leads."""
+        lease = await self._read(self._api)
+        spec = (lease or {}).get("spec") or {}
+        is_ours = spec.get("holderIdentity") == self._identity
+        return not is_ours or spec.get("leaseTransitions", 0) > self.epoch or not self.is_leading
+
+    async def rise(self, epoch: int, why: str) -> None:
+        """
+        Go on in a later epoch, which the Lease says first, with the reason.
+
+        That is necessary where the Lease was restored from a backup, and SideCars have heard of later ones.
+        """
+        self._rising = _Rising(epoch, why)
+        while self.epoch < epoch:
+            await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
 
     async def win(self, epoch: int) -> int:
         """
@@ -158,7 +187,7 @@ class Election:
             assert self._lease is not None
             # An answer that does not come is not waited for until it is too late to ask again.
             async with asyncio.timeout(self._settings.give_up_seconds / 2):
-                await self._take(api, self._lease, self.epoch)
+                await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
         except Conflict:
             await self._look_who_wrote(api)
         except (Rejected, Unreachable, TimeoutError) as error:
@@ -214,6 +243,10 @@ class Election:
             "renewTime": now,
             "leaseTransitions": epoch,
         }
+        if epoch == self._rising.epoch and lease is not None:
+            kept = lease["metadata"].get("annotations") or {}
+            annotations = {**kept, RISEN: self._rising.why}
+            lease = {**lease, "metadata": {**lease["metadata"], "annotations": annotations}}
         if lease is None:
             metadata = {"name": self._settings.name, "namespace": self._namespace}
             document = {

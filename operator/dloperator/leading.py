@@ -36,7 +36,6 @@ from dloperator.tasks import together
 from dloperator.telling import Teller
 from dloperator.tidying import Tidier
 from dloperator.trying import Templates
-from dlwire.messages import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +96,6 @@ class Leading:
         self._notice = work.notice
         self._election = candidate.election
         self._certificates = certificates
-        self._fenced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._teller = Teller(api, instance=candidate.identity)
         specs = candidate.specs
         self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
@@ -119,7 +117,7 @@ class Leading:
             self._mirrors,
             certificates,
             self._teller,
-            term=Term(epoch, lambda: self._election.is_leading),
+            term=Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken),
             templates=self._templates,
             settings=work.cluster,
             reservations=reservations,
@@ -147,7 +145,7 @@ class Leading:
         """Say whom the SideCars tell what they hear."""
         return Surroundings(
             heard=self._hear,
-            fenced=self._be_fenced,
+            epoch=self._election.epoch,
             installation=candidate.installation,
             meter=candidate.metrics,
             clock=self._clock,
@@ -173,7 +171,6 @@ class Leading:
             tell_of_store(self._api, self._teller, self._home, self._memory.notebook.state),
             self._renew(),
             report_steps(self._clock, log.warning),
-            self._wait_until_fenced(),
         )
 
     async def close(self) -> None:
@@ -181,7 +178,6 @@ class Leading:
         self._mirrors.wake = lambda _: None
         self._mirrors.stir = lambda: None
         self._mirrors.meet = lambda _: None
-        self._fenced.cancel()
         await self._templates.close()
         await self._sidecars.close()
         self._memory.close()
@@ -249,14 +245,6 @@ class Leading:
             self._memory.hear(entry, key, state, self._clock())
         if material:
             self._controller.wake(urgent=True)
-
-    def _be_fenced(self, key: PodKey, refusal: Refusal) -> None:
-        if not self._fenced.done():
-            message = f"the SideCar of {key} obeys another operator: {refusal.message}"
-            self._fenced.set_exception(Fenced(message))
-
-    async def _wait_until_fenced(self) -> None:
-        await self._fenced
 
 
 def _make_reservations(candidate: Candidate, settings: ClusterSettings) -> Reservations:

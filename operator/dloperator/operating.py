@@ -9,11 +9,11 @@ it starts it again. At the end nothing is stopped that trains.
 import asyncio
 import logging
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcontrol.metrics import Metrics
-from dlcontrol.platforms import Fenced
+from dlcontrol.platforms import Behind, Fenced
 from dloperator import certificates, installed
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
@@ -142,7 +142,17 @@ class Operator:
         finally:
             reading.cancel()
         # However long it takes to take over, the Lease is renewed from the first moment.
-        await together(self._election.keep(), self._govern())
+        await together(self._election.keep(), self._govern_on())
+
+    async def _govern_on(self) -> None:
+        """Govern; and once more in a later epoch, if SideCars have heard of later leaders than the Lease."""
+        try:
+            await self._govern(self._work)
+        except Behind as behind:
+            log.warning("goes on in epoch %d: %s", behind.epoch, behind)
+            await self._election.rise(behind.epoch, str(behind))
+            options = replace(self._work.options, may_rise=False)
+            await self._govern(replace(self._work, options=options))
 
     async def _read_ahead(self) -> None:
         """Know what jobs say before it is needed, as long as somebody else leads."""
@@ -155,7 +165,7 @@ class Operator:
         """In which anybody has led, by what stands in jobs."""
         return max(map(epoch_of, self._mirrors.jobs.objects.values()), default=0)
 
-    async def _govern(self) -> None:
+    async def _govern(self, work: Work) -> None:
         # Whoever led before may have written until just now.
         await self._see_anew()
         if (latest := self._latest_epoch()) >= self._election.epoch:
@@ -179,13 +189,13 @@ class Operator:
             self._installation,
         )
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
-            name = self._work.cluster.pods.controller_name
+            name = work.cluster.pods.controller_name
             certificates.write_own(authority, Path(folder), name)
             # A store may have to be waited for, and the Lease is renewed meanwhile.
-            notebook = await asyncio.to_thread(open_memory, self._work)
+            notebook = await asyncio.to_thread(open_memory, work)
             leading = Leading(
                 candidate,
-                self._work,
+                work,
                 Certificates(self._api, authority),
                 folder,
                 notebook=notebook,

@@ -95,12 +95,32 @@ def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:
     )
 
 
+WELL_CONDITIONS: Final = frozenset({"AcceleratedHardwareReady", "GpuHealthy", "GPUHealthy"})
+"""Conditions by which monitors of nodes say that GPUs are well, such as that of Amazon EKS."""
+AILING_WORDS: Final = ("unhealthy", "problem", "missing", "error", "xid", "fault")
+"""Parts of the names of conditions about GPUs by which the node problem detector says that they are not."""
+
+
 def read_machine(document: Json) -> Machine:
     """Read what is known of a node besides its GPUs."""
     info = (document.get("status") or {}).get("nodeInfo") or {}
     # Nothing is taken for well because of what cannot be read.
     pardons = _read_numbered(document["metadata"], PARDONS) or {}
-    return Machine(str(info.get("bootID", "")), pardons)
+    return Machine(str(info.get("bootID", "")), pardons, _why_ailing(document))
+
+
+def _why_ailing(document: Json) -> str:
+    """Say why a node says itself that its GPUs are not well: a second witness beside a job's SideCar."""
+    for each in (document.get("status") or {}).get("conditions") or ():
+        kind, is_true = str(each.get("type", "")), each.get("status") == "True"
+        if kind in WELL_CONDITIONS and each.get("status") == "False":
+            return f"its condition {kind} is False"
+        if is_true and any(word in kind.lower() for word in AILING_WORDS) and "gpu" in kind.lower():
+            return f"its condition {kind} is True"
+    offered, capacity = _offered(document, "allocatable"), _offered(document, "capacity")
+    if 0 < offered < capacity:
+        return f"its device plugin offers {offered} of {capacity} GPUs"
+    return ""
 
 
 def read_supply(document: Json) -> Supply:

@@ -115,6 +115,25 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
+_HARMFUL = re.compile(
+    # Controls but the tab, marks that turn the direction of writing, separators of lines, and halves
+    # of characters, which cannot be written as UTF-8.
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_REPLACEMENT = "\ufffd"
+
+
+def harmless(text: str) -> str:
+    """
+    Replace what a terminal or a browser would obey instead of showing it, or no file can hold.
+
+    The text comes from a training or its container, and is shown to people and written to stores.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HARMFUL.sub(lambda found: " " if found[0] in "\n\r" else _REPLACEMENT, text)
+
+
 @dataclass(frozen=True)
 class Whole:
     """A whole number."""
@@ -198,7 +217,9 @@ class Text:
         if len(value) > self.longest:
             remedy = f"write at most {self.longest} characters"
             raise Wrong(path, value, f"has {len(value)} characters", remedy)
-        if self.pattern and re.fullmatch(self.pattern, value) is None:
+        if not self.pattern:
+            return harmless(value)
+        if re.fullmatch(self.pattern, value) is None:
             raise Wrong(path, value, "has the wrong form", f"write {self.like}")
         return value
 

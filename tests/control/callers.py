@@ -15,7 +15,7 @@ from dlsidecar.agent import Agent
 from dlsidecar.listening import Servers
 from dlsidecar.machine import Limits
 from dlsidecar.settings import Serving
-from dlwire.messages import Peer, Refusal, Run, State, Stop
+from dlwire.messages import Peer, Run, State, Stop
 from tests.sidecar.fakes import FakeFacts, FakeSupervisor
 
 POD = PodKey(JobId("resnet"), NodeName("n1"))
@@ -53,19 +53,19 @@ class Caller:
     """Follows SideCars and remembers all it hears; that never goes backwards is looked at always."""
 
     def __init__(
-        self, settings: DialSettings = HURRIED, chance: Callable[[], float] = lambda: 0.5
+        self,
+        settings: DialSettings = HURRIED,
+        chance: Callable[[], float] = lambda: 0.5,
+        *,
+        epoch: int = 1,
     ) -> None:
         self.counts = Counts()
         self.heard: list[tuple[PodKey, bool]] = []
-        self.fenced: list[tuple[PodKey, Refusal]] = []
-        self.disbelieved: set[int] = set()
-        """Epochs that are known to be of no controller."""
         self._seen: dict[PodKey, list[tuple[str, int]]] = {}
         self._changed = asyncio.Event()
         around = Surroundings(
             heard=self._hear,
-            fenced=lambda key, refusal: self.fenced.append((key, refusal)),
-            disbelieved=lambda _, epoch: epoch in self.disbelieved,
+            epoch=epoch,
             installation="ours",
             meter=self.counts,
             chance=chance,
@@ -136,8 +136,13 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(settings: DialSettings = HURRIED, chance: Callable[[], float] = lambda: 0.5):
-    caller = Caller(settings, chance)
+async def calling(
+    settings: DialSettings = HURRIED,
+    chance: Callable[[], float] = lambda: 0.5,
+    *,
+    epoch: int = 1,
+):
+    caller = Caller(settings, chance, epoch=epoch)
     try:
         yield caller
     finally:

@@ -389,6 +389,10 @@ class PlayedPlatform:
         wanted = status.placement
         return wanted is not None and not set(wanted.refs()) <= set(had.refs() if had else ())
 
+    async def is_overtaken(self, job: JobId) -> bool:
+        await self._leash.stay(f"ask who leads {job}")
+        return self._world.epoch != self._epoch
+
     async def launch(self, order: PodOrder) -> None:
         # Others have their turn meanwhile, and the next look may come before it is done.
         for _ in range(self._world.chance.choice((0, 1, 3, 40))):

@@ -21,7 +21,7 @@ BROKEN = GpuRef(N0, 1)
 FELL_OFF = "it reported Xid 79 (fallen off the bus)"
 
 
-def reporting(*seen: Seen, holds=(0,), incarnation="x"):
+def reporting(*seen: Seen, holds=(0, 1), incarnation="x"):
     """A job whose SideCar reports this."""
     told = running(run(3, *holds, incarnation=incarnation), incarnation=incarnation)
     state = replace(told, gpus=seen)
@@ -77,7 +77,8 @@ def test_it_is_told_once(caplog):
 def test_who_has_it_is_told_and_nobody_else():
     health = Health()
     scene = reporting(Seen(1, xid_errors=(79,)), Seen(2, ecc_errors=1), holds=(0, 1))
-    ((job, news),) = health.news(scene, health.look(scene))
+    (suspected, (job, news)) = health.news(scene, health.look(scene))
+    assert suspected[1].reason == "GpuSuspected"
     assert (job, news.reason, news.warning) == ("a", "GpuBroken", True)
     assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, nobody is given it"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.platforms import Address, PodKey
-from dlcontrol.scene import NO_CONTACT
+from dlcontrol.scene import NO_CONTACT, Doubt
 from dlcontrol.sidecars import Allowance
 from dlcore.model import JobId, NodeName
 from dlsidecar.settings import Serving
-from dlwire.messages import Phase, Post, Problem, Refused, Stop
+from dlwire.messages import Phase, Post, Problem, Stop
 from tests.control.callers import HURRIED, POD, calling, contained
 from tests.control.proxies import Fate, Proxy, of
 from tests.sidecar.clients import Client, live_through
@@ -224,27 +224,6 @@ def test_what_is_meant_for_another_start_of_the_container_is_not_even_sent(tmp_p
 # --- refusals -----------------------------------------------------------------------------
 
 
-def test_a_later_leader_fences_us_off(tmp_path):
-    async def story():
-        async with contained(tmp_path / "a"), calling() as ours, calling() as theirs:
-            await ours.meet(tmp_path / "a")
-            await theirs.meet(tmp_path / "a")
-            ours.run(3, epoch=1)
-            await theirs.until(has_begun(3))
-            theirs.run(3, epoch=2)
-            await ours.until(lambda contact: contact.state.epoch == 2)
-            assert ours.fenced == []
-            ours.stop(4, epoch=1)
-            contact = await ours.until(lambda contact: contact.problem)
-            [(key, refusal)] = ours.fenced
-            assert (key, refusal.error, refusal.epoch) == (POD, Refused.OLDER, 2)
-            assert contact.declared is None
-            assert contact.reachable
-            assert theirs.fenced == []
-
-    live_through(story())
-
-
 def test_every_command_names_the_installation_it_comes_from(tmp_path):
     async def story():
         async with contained(tmp_path / "a") as container, calling() as caller:
@@ -258,10 +237,13 @@ def test_every_command_names_the_installation_it_comes_from(tmp_path):
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_false_word_of_a_later_leader_fences_nobody_and_is_not_taken_in(tmp_path, tells):
+def test_the_word_of_a_later_leader_is_a_doubt_and_not_taken_in(tmp_path, tells):
     async def story():
-        async with contained(tmp_path / "a"), calling() as ours, calling() as theirs:
-            ours.disbelieved = {2}
+        async with (
+            contained(tmp_path / "a"),
+            calling(epoch=1) as ours,
+            calling(epoch=2) as theirs,
+        ):
             await ours.meet(tmp_path / "a")
             await theirs.meet(tmp_path / "a")
             ours.run(3, epoch=1)
@@ -269,11 +251,38 @@ def test_a_false_word_of_a_later_leader_fences_nobody_and_is_not_taken_in(tmp_pa
             theirs.run(3, epoch=2)
             if tells:
                 ours.stop(4, epoch=1)
-            contact = await ours.until(lambda contact: contact.problem)
+            contact = await ours.until(lambda contact: contact.doubt)
+            assert contact.doubt == Doubt(2)
             assert "it is not believed" in contact.problem
             assert not contact.reachable
             assert contact.state.epoch < 2
-            assert ours.fenced == []
+            assert theirs.contact().doubt is None
+
+    live_through(story())
+
+
+def test_the_epoch_of_another_installation_is_a_doubt_however_low_it_is(tmp_path):
+    async def story():
+        async with contained(tmp_path / "a") as container, calling(epoch=7) as ours:
+            state = await ours.meet(tmp_path / "a")
+            container.agent.declare(Stop(1, 3, state.incarnation, installation="theirs"))
+            contact = await ours.until(lambda contact: contact.doubt)
+            assert contact.doubt == Doubt(1, "theirs")
+            assert not contact.state.installation
+
+    live_through(story())
+
+
+def test_a_doubt_is_over_when_it_is_another_start_of_the_container(tmp_path):
+    async def story():
+        async with calling(epoch=1) as ours:
+            async with contained(tmp_path / "a") as container:
+                state = await ours.meet(tmp_path / "a")
+                container.agent.declare(Stop(2, 3, state.incarnation))
+                await ours.until(lambda contact: contact.doubt)
+            async with contained(tmp_path / "a", incarnation="second-start"):
+                contact = await ours.until(lambda contact: contact.reachable)
+                assert (contact.doubt, contact.state.incarnation) == (None, "second-start")
 
     live_through(story())
 
@@ -288,7 +297,7 @@ def test_what_contradicts_our_own_word_is_a_problem_and_no_fence(tmp_path):
             again.stop(3)
             contact = await again.until(lambda contact: contact.problem)
             assert "SameTermOtherTarget" in contact.problem
-            assert again.fenced == []
+            assert again.contact().doubt is None
 
     live_through(story())
 
@@ -302,7 +311,7 @@ def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
             caller.run(5)
             contact = await caller.until(lambda contact: contact.declared is None)
             assert (contact.problem, contact.unanswered) == ("", ())
-            assert caller.fenced == []
+            assert contact.doubt is None
 
     live_through(story())
 

@@ -1,46 +1,15 @@
 """The whole of it on this machine: the real ``dljob up``, real SideCars, real processes."""
 
-import asyncio
 import re
 import signal
 
 import pytest
 
-from dlcontrol.dialing import DialSettings, Line
-from dlcontrol.platforms import Address
 from dllocal.folders import Folders
-from dlwire.messages import Stop
 from tests.ctl.running import Command, run_apart
 from tests.local.ups import find_processes, going, replay
 
 real = pytest.mark.processes
-
-
-@real
-def test_a_sidecar_that_names_another_controller_ends_no_server(root):
-    state = root / "state"
-    with going(state, "--virtual-gpus", 2) as up:
-        one = {"gpus": {"options": [1]}}
-        assert up.submit(replay("liar", root, iterations=100_000, faster=20.0, **one)).status == 0
-        up.until_phase("liar", "Running")
-        (socket,) = set(Folders(state).sockets.glob("*.sock")) - {Folders(state).socket}
-        assert up.submit(replay("other", root, iterations=100_000, faster=20.0, **one)).status == 0
-        up.until_phase("other", "Running")
-
-        async def lie():
-            line = Line(Address(socket=str(socket)), DialSettings(), None)
-            try:
-                told = await line.read_state(None)
-                await line.declare(Stop(99, told.generation, told.incarnation))
-            finally:
-                await line.close()
-
-        asyncio.run(lie())
-        up.until(lambda: "SideCarUntrusted" in up("describe", "liar").stdout)
-        up.until_phase("other", "Running")
-        # To cancel it harms no other job either.
-        assert up("cancel", "liar").status == 0
-        up.until_phase("other", "Running")
 
 
 @real

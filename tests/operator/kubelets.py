@@ -34,6 +34,8 @@ from tests.servers.processes import Guard
 Json = dict[str, Any]
 
 LOOK_S = 0.1
+HOSTILE = "HOSTILE"
+"""The variable of a job's container that says of which kind its SideCar is; see tests/hostile."""
 RESTART_S = (0.2, 0.5, 1.0)
 ROOT = Path(__file__).parents[2]
 OUR_NETWORK = f"127.{1 + os.getpid() % 254}"
@@ -267,12 +269,14 @@ class Kubelets:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DLJOB")},
             **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
-            "PYTHONPATH": str(ROOT / "sidecar"),
+            "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT}",
             "CHAOS_NODE": container.pod["spec"]["nodeName"],
             **self._driver_of(container),
         }
         container.process = self._guard.spawn(
-            _command(spec["command"], container), container.folder / "log", environment
+            _command(spec["command"], container, environment.get(HOSTILE, "")),
+            container.folder / "log",
+            environment,
         )
         container.start_at = time.time()
         return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
@@ -325,8 +329,8 @@ def _trainer(pod: Json) -> Json:
     return found
 
 
-def _command(words: Iterable[str], container: _Container) -> list[str | Path]:
-    """Say how to start here what the pod would start in its own file system."""
+def _command(words: Iterable[str], container: _Container, hostile: str = "") -> list[str | Path]:
+    """Say how to start here what the pod would start in its own file system, perhaps with a liar before it."""
     ours = {
         f"{SIDECAR_FOLDER}/sidecar-start": None,
         f"--tls={TLS_FOLDER}": f"--tls={container.folder / 'tls'}",
@@ -335,6 +339,8 @@ def _command(words: Iterable[str], container: _Container) -> list[str | Path]:
     }
     mapped = [ours.get(word, word) for word in words]
     arguments = [word.replace("$$(", "$(") for word in mapped if word is not None]
+    if hostile:
+        return [sys.executable, "-m", "tests.hostile.liar", hostile, "--", *arguments]
     return [sys.executable, "-m", "dlsidecar", *arguments]
 
 

@@ -54,7 +54,7 @@ class Side:
             self.mirrors,
             Certificates(self.api, Authority.new(), chance=random.Random(1)),
             Teller(self.api, instance="test"),
-            term=Term(epoch, lambda: self.leads),
+            term=Term(epoch, lambda: self.leads, self.is_over),
             templates=self.templates,
             settings=settings,
             reservations=Reservations(
@@ -63,6 +63,10 @@ class Side:
         )
         self.namespace = stage.namespace
         self.job = JobId(f"{stage.namespace}/job")
+
+    async def is_over(self):
+        """Whether another one leads, as the Lease would say."""
+        return not self.leads
 
     async def see(self):
         """Look at everything as it is now, until the job may be dealt with."""

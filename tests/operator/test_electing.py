@@ -12,7 +12,7 @@ import pytest
 from dlcontrol.platforms import Fenced
 from dloperator import access
 from dloperator.apiserver import ApiServer
-from dloperator.electing import Election, LeaseSettings
+from dloperator.electing import RISEN, Election, LeaseSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -101,5 +101,32 @@ def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
             assert not election.is_leading
             with pytest.raises(Fenced, match="has not turned for 1 s"):
                 await keeping
+
+    asyncio.run(story())
+
+
+def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
+    candidate, control_plane, namespace
+):
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{SHORT.name}"
+
+    async def story() -> None:
+        async with candidate("restored", SHORT) as election, candidate("rival", SHORT) as rival:
+            assert await election.win(1) == 1
+            assert not await election.is_overtaken()
+            keeping = asyncio.create_task(election.keep())
+            async with asyncio.timeout(GENEROUS_S):
+                await election.rise(18, "a SideCar obeys epoch 17")
+            with control_plane.api() as api:
+                lease = api.get(path)
+            assert lease["spec"]["leaseTransitions"] == election.epoch == 18
+            assert lease["metadata"]["annotations"] == {RISEN: "a SideCar obeys epoch 17"}
+            assert not await election.is_overtaken()
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await election.leave()
+            # Who comes next leads above it, and by the Lease it is known that another one does.
+            assert await rival.win(1) == 19
+            assert await election.is_overtaken()
 
     asyncio.run(story())

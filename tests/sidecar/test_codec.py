@@ -23,6 +23,7 @@ from dlwire.kinds import (
     Text,
     Whole,
     Wrong,
+    harmless,
     kinds_of,
 )
 from dlwire.messages import (
@@ -44,7 +45,7 @@ from tests.sidecar.targets import run, stop
 
 def texts_of(kind: Text) -> st.SearchStrategy[str]:
     if not kind.pattern:
-        return st.text(max_size=20)
+        return st.text(max_size=20).map(harmless)
     fitting = st.from_regex(kind.pattern, fullmatch=True)
     return fitting.filter(lambda text: len(text) <= kind.longest)
 
@@ -255,3 +256,20 @@ def test_what_an_older_side_says_names_no_installation(message):
     assert read.installation == ""
     # Else a SideCar of before, whose state cannot repeat the name, would be told the same for ever.
     assert read == dataclasses.replace(message, installation="ours")
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("plain\ttext, \u00e9 \u4e2d \U0001f680", "plain\ttext, \u00e9 \u4e2d \U0001f680"),
+        ("two\nlines", "two lines"),
+        ("\x1b]0;owned\x07\x9b31m", "\ufffd]0;owned\ufffd\ufffd31m"),
+        ("\u202eevil\u2066\u200f", "\ufffdevil\ufffd\ufffd"),
+        ("\ud800", "\ufffd"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_replaced_where_it_is_read(said, read):
+    problem = {"name": "P", "message": said, "remedy": said}
+    told = codec.decode(Problem, json.dumps(problem).encode())
+    assert (told.message, told.remedy) == (read, read)
+    read.encode()

@@ -1,0 +1,206 @@
+"""What a SideCar says is held against what its controller knows by itself."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from dlcontrol.applying import Commanded
+from dlcontrol.distrusting import MOST_JUMP, Distrust
+from dlcontrol.platforms import Behind, Fenced, Platform
+from dlcontrol.scene import Doubt, Scene, Seat
+from dlsidecar.events import Started
+from dlwire.messages import Phase, Problem, State
+from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, ready, run, running, stop
+from tests.control.scenes import cast as play
+
+HIGHEST = 2**53 - 1
+
+
+class Record:
+    """What is recorded of who leads."""
+
+    def __init__(self, *, is_overtaken: bool = False) -> None:
+        self.is_over = is_overtaken
+        self.asked = 0
+
+    async def is_overtaken(self, _job: object) -> bool:
+        self.asked += 1
+        return self.is_over
+
+
+def scene_of(state: State | None, **rest: Any) -> Scene:
+    """A job with GPU 0 of n0, and another one with GPU 1; the first says this."""
+    sat = Sat(state, **rest)
+    return make_scene(
+        play("a", {"n0": [0]}, seats={"n0": sat}),
+        play("b", {"n0": [1]}, seats={"n0": running(run(3, 1))}),
+    )
+
+
+def seat_in(scene: Scene) -> Seat:
+    [(_, seat)] = scene.seats_of(next(iter(scene.entries))).items()
+    return seat
+
+
+def look(
+    scene: Scene, told: Commanded | None = None, record: Record | None = None, **rest: Any
+) -> tuple[Distrust, str]:
+    """Hear the first job's SideCar; returns why it is not trusted."""
+    distrust = Distrust(cast(Platform, record or Record()), EPOCH, **rest)
+    seat = seat_in(scene)
+    commanded: Mapping[Any, Commanded] = {}
+    if told is not None:
+        commanded = {(seat.key.job, seat.booking): told}
+    asyncio.run(distrust.look(scene, [seat], commanded))
+    lie = distrust.find(seat.key.job, seat.booking, seat.pod)
+    return distrust, lie.sentence if lie is not None else ""
+
+
+def doubted(epoch: int, installation: str = "", *, state: State | None = None) -> Scene:
+    """The first job's SideCar says that it obeys another controller."""
+    scene = scene_of(state, since=1.0, reachable=False)
+    seat = seat_in(scene)
+    contact = replace(seat.contact, doubt=Doubt(epoch, installation))
+    return with_seat(scene, replace(seat, contact=contact))
+
+
+def with_seat(scene: Scene, seat: Seat) -> Scene:
+    return replace(scene, seats={**scene.seats, seat.key.job: {seat.key.node: seat}})
+
+
+OURS = Commanded(run(3, 0), NOW - 1.0, frozenset({"0"}))
+
+
+def test_what_it_was_told_and_does_is_believed():
+    for state in (running(run(3, 0)), after(run(3, 0))):
+        assert look(scene_of(state), OURS)[1] == ""
+
+
+@pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH + MOST_JUMP + 1, HIGHEST])
+def test_a_later_leader_that_is_not_recorded_is_a_lie_of_a_pod_of_ours(epoch):
+    record = Record()
+    _, why = look(doubted(epoch, state=running(run(3, 0))), OURS, record)
+    assert f"epoch {epoch}" in why
+    assert record.asked == 1
+
+
+def test_a_later_leader_that_is_recorded_ends_the_controller():
+    with pytest.raises(Fenced, match="obeys another controller"):
+        look(doubted(EPOCH + 1), None, Record(is_overtaken=True))
+
+
+def test_what_obeyed_later_leaders_than_are_recorded_has_outlived_a_restore():
+    distrust, why = look(doubted(EPOCH + 5))
+    assert why == ""
+    with pytest.raises(Behind, match="restored from a backup") as behind:
+        distrust.rise()
+    assert behind.value.epoch == EPOCH + 6
+
+
+@pytest.mark.parametrize(
+    ("scene", "may_rise"),
+    [
+        (doubted(EPOCH + MOST_JUMP + 1), True),
+        (doubted(EPOCH + 1, "another"), True),
+        (doubted(EPOCH + 1), False),
+    ],
+    ids=["too far", "of another installation", "once is enough"],
+)
+def test_no_word_of_a_sidecar_uses_up_the_epochs(scene, may_rise):
+    distrust, why = look(scene, may_rise=may_rise)
+    assert "it obeys another controller" in why
+    distrust.rise()
+
+
+def lies() -> dict[str, tuple[State, Commanded | None, str]]:
+    trains = running(run(3, 0))
+    return {
+        "never told": (trains, None, "has told it nothing"),
+        "newer than told": (
+            running(run(HIGHEST, 0)),
+            OURS,
+            f"obeys generation {HIGHEST} of this controller",
+        ),
+        "other than told": (running(run(3, 1)), OURS, "obeys another command of generation 3"),
+        "newer than decided": (
+            running(run(HIGHEST, 0, epoch=1)),
+            None,
+            "the latest decided is 3",
+        ),
+        "another command shown": (replace(trains, generation=2), OURS, "shows another command"),
+        "released and held": (replace(trains, released=True), OURS, "contradicts that"),
+        "trains without GPUs": (replace(trains, held=()), OURS, "contradicts that"),
+        "rests and holds": (replace(trains, phase=Phase.STOPPED), OURS, "contradicts that"),
+        "holds more": (
+            replace(trains, held=("0", "1", "2")),
+            OURS,
+            "other GPUs than those of the command",
+        ),
+        "held more before": (
+            replace(after(run(3, 0), Started(1), run(5, 0)), held=("0", "1")),
+            replace(OURS, target=run(5, 0)),
+            "holds GPU n0/1, which was decided for b",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", lies())
+def test_what_cannot_be_is_found(name):
+    state, told, expected = lies()[name]
+    assert expected in look(scene_of(state), told)[1]
+
+
+def test_what_a_restored_record_does_not_know_is_still_held():
+    """Of an earlier controller, before anything was told it: nobody else is given these GPUs."""
+    state = running(run(3, 0, 2, epoch=1))
+    assert look(scene_of(state))[1] == ""
+
+
+def test_an_inherited_pod_that_holds_what_another_job_was_given_is_ended_and_keeps_it_until_then():
+    state = running(run(3, 0, 1, epoch=1))
+    scene = scene_of(state)
+    distrust, why = look(scene)
+    assert "was decided for b" in why
+    seat = seat_in(scene)
+    lie = distrust.find(seat.key.job, seat.booking, seat.pod)
+    assert lie is not None
+    untrusted = replace(seat, untrusted=lie.sentence, claimed=lie.claimed)
+    after_it = with_seat(scene, untrusted)
+    [mine] = {ref for ref in after_it.may_hold(untrusted) if ref.number == 1}
+    assert len(after_it.holders[mine]) == 2
+
+
+def test_one_that_does_not_do_what_it_is_told_is_ended_in_time():
+    state = running(run(3, 0))
+    at = NOW - 60.0 - 10.0 - 300.0
+    late = Commanded(stop(4), at - 1.0, frozenset({"0"}))
+    assert "told to stop 371 s ago" in look(scene_of(state), late)[1]
+    assert look(scene_of(state), replace(late, at=at + 1.0))[1] == ""
+    stuck = replace(state, problems=(Problem("ProcessesDoNotEnd", "they are there"),))
+    assert look(scene_of(stuck), late)[1] == ""
+    assert look(scene_of(stuck), replace(late, at=NOW - 2300.0))[1] != ""
+
+
+def test_of_what_is_not_trusted_nothing_counts_and_its_gpus_stay_with_it():
+    scene = scene_of(after(run(3, 0), Started(1)))
+    seat = replace(seat_in(scene), untrusted="it lies")
+    assert seat.state is None
+    assert not seat.has_ended
+    assert {ref.number for ref in with_seat(scene, seat).may_hold(seat)} == {0}
+
+
+def test_another_start_by_the_platforms_word_is_another_witness():
+    scene = doubted(HIGHEST)
+    distrust, why = look(scene, may_rise=False)
+    assert why
+    seat = seat_in(scene)
+    again = replace(seat.pod, start="17 4711")
+    assert distrust.find(seat.key.job, seat.booking, again) is None
+
+
+def test_a_ready_one_that_was_stamped_is_believed():
+    told = Commanded(stop(0), NOW, is_exact=False)
+    assert look(scene_of(ready()), told)[1] == ""

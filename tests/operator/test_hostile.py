@@ -1,0 +1,154 @@
+"""
+Hostile SideCars on a real control plane: their own jobs bear what they say, and no other job does.
+
+Each batch has its kinds beside an honest job on one node. All the while the operator goes on, honest
+jobs come and end, and in the end every GPU of the node can be given again.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dloperator.electing import RISEN
+from tests.hostile.lies import KINDS
+from tests.operator.kubelets import HOSTILE
+from tests.operator.stages import LEADS, Stage, staged
+from tests.operator.visitors import Visitor
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace, remove_namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes, pytest.mark.slow]
+
+GPUS = 8
+LONG = 10**6
+AT_ONCE = 6
+RULES = {"rules.lostSeconds": 8, "rules.obeySeconds": 5, "rules.retrySeconds": 1}
+NAMES = sorted(KINDS)
+BATCHES = [NAMES[at : at + AT_ONCE] for at in range(0, len(NAMES), AT_ONCE)]
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("hostile")
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(control_plane, namespace, folder, {"gpu-a": GPUS}) as stage:
+            stage.start_operator(settings=RULES)
+            yield stage
+        remove_namespace(api, namespace)
+
+
+def submit(
+    stage: Stage, name: str, *, gpus: int = 1, iterations: int = LONG, kind: str = ""
+) -> None:
+    document = stage.make_job(name, iterations=iterations)
+    document["spec"] |= {"gpus": {"options": [gpus]}, "backoffLimit": 0 if kind else 3}
+    document["spec"]["checkpoint"] |= {"timeoutSeconds": 3, "graceSeconds": 1}
+    document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [*container.get("env", ()), {"name": HOSTILE, "value": kind}]
+    stage.api.post(stage.path(), document)
+
+
+def troubled(stage: Stage, name: str) -> dict[str, Any]:
+    found = stage.status(name).get("conditions", ())
+    return next((each for each in found if each["type"] == "Troubled"), {})
+
+
+def is_unharmed(stage: Stage, name: str) -> None:
+    status = stage.status(name)
+    assert status.get("restarts", 0) == 0, status
+    assert status.get("failures", 0) == 0, status
+    assert troubled(stage, name).get("status") != "True", status
+
+
+def wait_until_it_lies(stage: Stage, kind: str) -> None:
+    """Wait until it is found out, or has at least a pod to say it from."""
+    if KINDS[kind].is_exposed:
+        stage.wait(lambda: "SideCarUntrusted" in dict(stage.events(kind)))
+        stage.wait_for_phase(kind, "Failed")
+    else:
+        stage.wait(lambda: stage.pods_of(kind) or stage.phase(kind) == "Failed")
+
+
+@pytest.mark.parametrize("kinds", BATCHES, ids=",".join)
+@pytest.mark.timeout(300)
+def test_what_a_hostile_sidecar_says_harms_no_other_job(stage: Stage, kinds: list[str]):
+    beside = f"beside-{kinds[0]}"
+    submit(stage, beside)
+    stage.wait_for_phase(beside, "Running")
+    for kind in kinds:
+        submit(stage, kind, kind=kind)
+    for kind in kinds:
+        wait_until_it_lies(stage, kind)
+    before = stage.status(beside)["progress"]["iteration"]
+    # Whoever comes meanwhile is decided about, trains and completes.
+    submit(stage, f"visits-{kinds[0]}", iterations=50)
+    stage.wait_for_phase(f"visits-{kinds[0]}", "Completed")
+    is_unharmed(stage, f"visits-{kinds[0]}")
+    stage.wait(lambda: stage.status(beside)["progress"]["iteration"] > before)
+    is_unharmed(stage, beside)
+    for name in (*kinds, beside):
+        stage.api.delete(stage.path(name))
+    for name in (*kinds, beside):
+        stage.wait(partial(stage.is_gone, name))
+    submit(stage, f"all-{kinds[0]}", gpus=GPUS, iterations=50)
+    stage.wait_for_phase(f"all-{kinds[0]}", "Completed")
+    is_unharmed(stage, f"all-{kinds[0]}")
+    for name in ("visits", "all"):
+        stage.api.delete(stage.path(f"{name}-{kinds[0]}"))
+    [operator] = stage.operators
+    words = operator.log.read_text()
+    assert operator.is_running, operator.last_words()
+    assert words.count(LEADS) == 1, operator.last_words()
+    assert "a look at everything failed" not in words, words
+
+
+@pytest.mark.timeout(300)
+def test_what_outlives_a_restored_control_plane_goes_on_as_it_is(
+    control_plane: ControlPlane, tmp_path: Path
+):
+    with control_plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(control_plane, namespace, tmp_path, {"gpu-b": 2}) as stage:
+            live_through_a_restore(stage)
+        remove_namespace(api, namespace)
+
+
+def live_through_a_restore(stage: Stage) -> None:
+    """Set the Lease and a job back to a backup from before the last operators, but not its pod."""
+    stage.start_operator()
+    submit(stage, "stays")
+    stage.wait_for_phase("stays", "Running")
+    [found] = stage.pods_of("stays")
+    pod = found["metadata"]["name"]
+    for epoch in (2, 3):
+        stage.operators[-1].stop()
+        stage.start_operator()
+        stage.wait(partial(is_stamped, stage, pod, epoch))
+    stage.operators[-1].stop()
+    trainings = stage.kubelets.trainings(pod)
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/dljob-operator"
+    stage.api.merge(lease, {"spec": {"leaseTransitions": 1}})
+    stage.api.merge(f"{stage.path('stays')}/status", {"status": {"epoch": 1}})
+    operator = stage.start_operator()
+    stage.wait(partial(is_stamped, stage, pod, 4))
+    assert "goes on in epoch 4" in operator.log.read_text()
+    risen = stage.api.get(lease)
+    assert risen["spec"]["leaseTransitions"] == 4
+    assert "restored from a backup" in risen["metadata"]["annotations"][RISEN]
+    stage.wait_for_phase("stays", "Running")
+    is_unharmed(stage, "stays")
+    assert stage.kubelets.trainings(pod) == trainings
+    assert operator.is_running
+    stage.api.delete(stage.path("stays"))
+    stage.wait(partial(stage.is_gone, "stays"))
+
+
+def is_stamped(stage: Stage, pod: str, epoch: int) -> bool:
+    """Whether the SideCar of a pod obeys the operator of this epoch, as it says itself."""
+    own = stage.kubelets.folder / pod / "tls"
+    return Visitor(stage, pod, own).state().epoch == epoch

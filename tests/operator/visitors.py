@@ -1,0 +1,45 @@
+"""Visitors of the SideCars of pods: whoever comes with a certificate, or with none."""
+
+import http.client
+import ssl
+from pathlib import Path
+
+from dloperator.podmaking import SIDECAR_PORT
+from dlwire import codec
+from dlwire.messages import State, Stop
+from tests.operator.stages import Stage
+
+
+class Visitor:
+    """Somebody who comes to the SideCar of a pod, perhaps with the certificate in a folder."""
+
+    def __init__(self, stage: Stage, pod: str, shows: Path | None) -> None:
+        found = stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+        self._host = found["status"]["podIP"]
+        own = stage.kubelets.folder / pod / "tls"
+        self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
+        # Whom they speak to is not in question here.
+        self._context.check_hostname = False
+        if shows is not None:
+            self._context.load_cert_chain(shows / "tls.crt", shows / "tls.key")
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPSConnection(
+            self._host, SIDECAR_PORT, context=self._context, timeout=30.0
+        )
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def state(self) -> State:
+        code, body = self.ask("GET", "/v1/state")
+        assert code == 200, body
+        return codec.decode(State, body)
+
+    def stop(self, state: State) -> tuple[int, bytes]:
+        """Tell it to end, as a later leader would."""
+        told = Stop(state.epoch + 1, state.generation + 1, state.incarnation, leave=True)
+        return self.ask("PUT", "/v1/target", codec.encode_target(told))
