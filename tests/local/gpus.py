@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dllocal.nvml import Device, NoGpus
 from dlwire.occupancy import Usage
+from tests.sidecar import standins
 from tests.sidecar.standins import build_nvml
 
 
@@ -37,13 +38,13 @@ class ToldDriver:
         return self.usages
 
 
-class StandIn:
-    """NVML of a machine of its own, for programs that are started under this environment."""
+class StandIn(standins.StandIn):
+    """NVML and CUDA of a machine of its own, for programs that are started under this environment."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder = build_nvml(folder)
+        super().__init__(build_nvml(folder))
         self.name = uuid.uuid4().hex
-        (folder / "count").write_text(str(count))
+        self.count(count)
         self.environment = {
             "LD_LIBRARY_PATH": str(folder),
             "STANDIN_NVML": str(folder),
@@ -52,7 +53,4 @@ class StandIn:
 
     def let_compute(self, *processes: tuple[int, int]) -> None:
         """Say that these processes, each after the number of its GPU, compute."""
-        text = "".join(f"{gpu} {pid}\n" for gpu, pid in processes)
-        written = self.folder / "processes.new"
-        written.write_text(text)
-        written.rename(self.folder / "processes")
+        self._write("processes", "".join(f"{gpu} {pid}\n" for gpu, pid in processes))

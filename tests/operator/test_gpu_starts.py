@@ -1,11 +1,12 @@
-"""On Kubernetes: a GPU that others use."""
+"""On Kubernetes: a GPU that others use, and GPUs that are counted anew after one has died."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.operator.stages import Stage, staged
-from tests.operator.test_gpus import place_of, said, why_out
+from tests.operator.test_gpus import known, place_of, said, why_out
+from tests.servers.api import Api
 from tests.sidecar.standins import StandIn, Witness, build_nvml, consume
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -41,6 +42,11 @@ def submit(stage: Stage, name: str, *options: int) -> None:
     stage.api.post(stage.path(), job)
 
 
+def relabel(api: Api, gpus: int) -> None:
+    labels = {"metadata": {"labels": {"dljob.io/gpu-count": str(gpus)}}}
+    api.merge(f"/api/v1/nodes/{A}", labels)
+
+
 def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, machine):
     (machine.folder / "memory-1").write_text("700")
     operator = stage.start_operator(settings=SETTINGS)
@@ -59,4 +65,37 @@ def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, 
         stage.wait(lambda: machine.users().keys() == {0, 1, 2})
         stage.wait(lambda: why_out(stage, A, "1") == "")
         assert f"GPU {A}/1 may be given again" in said(operator)
+    assert (witness.shared, witness.looks > 0) == ({}, True)
+
+
+def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(stage, machine):
+    """Before UUIDs were on the wire, the newcomer was told index 1 and had the GPU of a neighbour."""
+    stage.start_operator(settings=SETTINGS)
+    with Witness(machine) as witness:
+        for name in ("a", "b", "c"):
+            submit(stage, name, 1)
+            stage.wait_for_phase(name, "Running")
+        stage.wait(lambda: machine.users().keys() == {0, 1, 2})
+        places = {place_of(stage, name)[A][0]: name for name in ("a", "b", "c")}
+        stage.api.delete(stage.path(places[1]))
+        stage.wait(lambda: stage.is_gone(places[1]))
+        machine.set("gone-1")
+        submit(stage, "late", 1)
+        stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in stage.events("late")))
+        # The containers of the others have it open, and say nothing of what a new one gets.
+        stage.wait(lambda: "a new container on its node does not see" in why_out(stage, A, "1"))
+
+        # The node has fewer GPUs than before: those that are left keep their numbers and their jobs.
+        relabel(stage.api, 2)
+        names = {"0": "GPU-standin-0", "2": "GPU-standin-2"}
+        stage.wait(lambda: known(stage)[A]["uuids"] == names)
+        for number in (0, 2):
+            assert place_of(stage, places[number]) == {A: [number]}
+            assert stage.status(places[number])["restarts"] == 0
+
+        # The next operator knows the numbers, and a newcomer has what its number means.
+        stage.api.delete(stage.path(places[2]))
+        stage.wait(lambda: machine.users().keys() == {0, 2})
+        stage.wait_for_phase("late", "Running")
+        assert place_of(stage, "late") == {A: [2]}
     assert (witness.shared, witness.looks > 0) == ({}, True)

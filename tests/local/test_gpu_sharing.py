@@ -1,0 +1,117 @@
+"""
+One machine, where others compute and GPUs die: no GPU ever has two masters.
+
+The witness is the stand-in for CUDA: it knows which programs have taken memory of which GPU, by what the
+kernel says of their locks, and nothing of DLJob.
+"""
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.local.gpus import StandIn
+from tests.local.ups import going
+from tests.sidecar.standins import Witness, consume
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch) -> StandIn:
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    made = StandIn(tmp_path, count=3)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def job(name: str, root, *options: int) -> dict[str, Any]:
+    """Describe a job that takes memory of its GPUs by CUDA, and can be stopped at any time."""
+    container = {"name": "trainer", "command": list(consume(700, str(root / name)))}
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": list(options)},
+            "framework": "none",
+            "processes": "perNode",
+            "training": {"iterations": 10**6},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "checkpoint": {"trusted": True, "graceSeconds": 1},
+            "template": {"spec": {"containers": [container]}},
+        },
+    }
+
+
+def rows(up) -> dict[int, dict[str, Any]]:
+    return {gpu["index"]: gpu for gpu in up.backend.list_nodes()[0]["gpus"]}
+
+
+def place_of(up, name: str) -> list[int]:
+    (node,) = up.backend.get_job(name)["status"]["allocation"]["nodes"]
+    return list(node["gpuIds"])
+
+
+def test_a_program_of_others_keeps_its_gpu_and_the_job_trains_on_the_others(root, box):
+    """It begins between two looks of the server and right before the start, so that either may find it."""
+    with going(root / "state") as up, Witness(box) as witness:
+        up.until(lambda: len(rows(up)) == 3)
+        given = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
+        command = consume(300, str(root), "stranger")
+        stranger = subprocess.Popen(command, env=given, stdout=subprocess.DEVNULL)
+        try:
+            up.until(lambda: 1 in box.users())
+            up.submit(job("job", root, 2, 3))
+            up.until(lambda: box.users().keys() == {0, 1, 2})
+            assert box.users()[1] == [stranger.pid]
+            up.until_phase("job", "Running")
+            assert place_of(up, "job") == [0, 2]
+            up.until(lambda: f"process {stranger.pid} " in rows(up)[1].get("reason", ""))
+            assert "computes on it" in up("gpu", "list").stdout
+        finally:
+            stranger.kill()
+            stranger.wait()
+        up.until(lambda: box.users().keys() == {0, 1, 2})
+        up.until(lambda: place_of(up, "job") == [0, 1, 2])
+        assert up("cancel", "--wait", "job").status == 0
+        assert up.end() == 0
+    assert (witness.shared, witness.looks > 0) == ({}, True)
+
+
+def test_gpus_that_are_counted_anew_after_one_has_died_have_no_two_masters(root, box):
+    """With indices in commands, the newcomer got what the former start had called GPU 2."""
+    with going(root / "state") as up, Witness(box) as witness:
+        for name in ("a", "b", "c"):
+            up.submit(job(name, root, 1))
+            up.until_phase(name, "Running")
+        up.until(lambda: box.users().keys() == {0, 1, 2})
+        places = {place_of(up, name)[0]: name for name in ("a", "b", "c")}
+        assert up("cancel", "--wait", places[1]).status == 0
+        assert up.end() == 0
+        # The trainings go on, and NVML counts two GPUs from now on: the second is the former third.
+        box.set("gone-1")
+        with going(root / "state") as again:
+            again.until(lambda: rows(again).keys() == {0, 1})
+            again.submit(job("late", root, 1))
+            again.until(
+                lambda: (
+                    "late" in {gpu.get("job") for gpu in rows(again).values()}
+                    or moved(again, places[2])
+                )
+            )
+            assert again("cancel", "--wait", places[0]).status == 0
+            for name in ("late", places[2]):
+                again.until_phase(name, "Running")
+            again.until(lambda: box.users().keys() == {0, 2})
+            assert sorted((place_of(again, "late")[0], place_of(again, places[2])[0])) == [0, 1]
+            assert again.end() == 0
+    assert (witness.shared, witness.looks > 0) == ({}, True)
+
+
+def moved(up, name: str) -> bool:
+    """Whether a job that was on a number that is there no more has gone elsewhere."""
+    status = up.backend.get_job(name)["status"]
+    return "allocation" not in status or place_of(up, name) != [2]
