@@ -2,12 +2,13 @@
 Take memory of every GPU that CUDA shows, and hold it: a training as far as a GPU can see.
 
 Called as ``consumer.py MIB [WORDS]``, with nothing but the driver's library, so that it starts in
-milliseconds and on any machine with a driver. Says ``holds N GPUs`` when it has them, and counts steps.
+milliseconds and on any machine with a driver. With the word ``stubborn`` only SIGKILL ends it. Says ``holds N GPUs`` when it has them, and counts steps.
 """
 
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 import time
 
@@ -36,6 +37,8 @@ def take(device: int, mib: int) -> None:
 
 
 def main() -> None:
+    if "stubborn" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     count = ctypes.c_int()
     call("cuInit", 0)
     call("cuDeviceGetCount", ctypes.byref(count))

@@ -27,9 +27,13 @@ def box(tmp_path, monkeypatch) -> StandIn:
     return made
 
 
-def job(name: str, root, *options: int) -> dict[str, Any]:
+GRACE_SECONDS = 4
+"""For so long a stubborn training keeps its GPU after it was told to end."""
+
+
+def job(name: str, root, *options: int, words: tuple[str, ...] = ()) -> dict[str, Any]:
     """Describe a job that takes memory of its GPUs by CUDA, and can be stopped at any time."""
-    container = {"name": "trainer", "command": list(consume(700, str(root / name)))}
+    container = {"name": "trainer", "command": list(consume(700, str(root / name), *words))}
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
@@ -40,7 +44,7 @@ def job(name: str, root, *options: int) -> dict[str, Any]:
             "processes": "perNode",
             "training": {"iterations": 10**6},
             "progress": {"log": r"step (?P<iteration>\d+)"},
-            "checkpoint": {"trusted": True, "graceSeconds": 1},
+            "checkpoint": {"trusted": True, "graceSeconds": GRACE_SECONDS if words else 1},
             "template": {"spec": {"containers": [container]}},
         },
     }
@@ -85,7 +89,7 @@ def test_gpus_that_are_counted_anew_after_one_has_died_have_no_two_masters(root,
     """With indices in commands, the newcomer got what the former start had called GPU 2."""
     with going(root / "state") as up, Witness(box) as witness:
         for name in ("a", "b", "c"):
-            up.submit(job(name, root, 1))
+            up.submit(job(name, root, 1, words=("stubborn",)))
             up.until_phase(name, "Running")
         up.until(lambda: box.users().keys() == {0, 1, 2})
         places = {place_of(up, name)[0]: name for name in ("a", "b", "c")}
