@@ -126,6 +126,10 @@ test-long: setup  ## what takes very long, such as every trace to its end; not i
 test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.3 GB)
 	$(BIN)/pytest -v -m frameworks
 
+.PHONY: test-gpu
+test-gpu: setup  ## what only a real NVIDIA GPU can show, in under ten minutes; skipped without one
+	@scripts/test-gpu .gpu
+
 # One that cannot run here, such as that of real nodes without root, does not keep the others from it.
 .PHONY: bench
 bench: setup  ## every benchmark in its quick form, which is the one without options
@@ -144,6 +148,6 @@ lock:  ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean:  ## remove what was made here, .venv too
-	rm -rf $(VENV) .frameworks build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .frameworks .gpu build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,7 +53,9 @@ def iter_lines(question: str) -> Iterator[str]:
 
 def main() -> None:
     pynvml.nvmlInit()
-    pause = next((float(word[5:]) / 1000 for word in sys.argv if word.startswith("-lms=")), 0.0)
+    pause = next(
+        (float(word[10:]) / 1000 for word in sys.argv if word.startswith("--loop-ms=")), 0.0
+    )
     while True:
         for line in iter_lines(sys.argv[1]):
             sys.stdout.write(f"{line}\n")

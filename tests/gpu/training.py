@@ -40,9 +40,7 @@ def measure(place: Place, name: str, *options: str) -> Mapping[str, float]:
         r"--progress-log=step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)",
     )
     rounds = []
-    with place.sidecar(
-        *command, place.token, name=f"pytorch-{name}", options=(*how, *options)
-    ) as sidecar:
+    with place.sidecar(*command, name=f"pytorch-{name}", options=(*how, *options)) as sidecar:
         first = begin(place, sidecar, 1)
         rounds += [change(place, sidecar, 2 * n) for n in range(1, ROUNDS + 1)]
         if not place.is_rehearsal:

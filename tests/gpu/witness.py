@@ -62,7 +62,7 @@ class Sampler:
     def __enter__(self) -> Self:
         fields = "--query-gpu=uuid,memory.used"
         self._process = subprocess.Popen(
-            ["nvidia-smi", fields, "--format=csv,noheader,nounits", f"-lms={LOOK_MS}"],
+            ["nvidia-smi", fields, "--format=csv,noheader,nounits", f"--loop-ms={LOOK_MS}"],
             stdout=subprocess.PIPE,
             text=True,
         )
