@@ -156,20 +156,12 @@ class LocalBackend:
             nodes = ", ".join(each["node"] for each in there)
             raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
         place = chosen[0]
-        import subprocess  # noqa: PLC0415 - no other verb needs it
-
         try:
-            done = subprocess.run(  # noqa: S603 - it is what the user has asked for
-                list(command),
-                cwd=place["folder"],
-                env={**_of_this_terminal(), **place["environment"]},
-                check=False,
-                **_as_user(place),
-            )
+            status = _run(list(command), place)
         except OSError as error:
             return _tell_not_run(command[0], place["folder"], error)
         # As a shell tells of a command that a signal has ended.
-        return done.returncode if done.returncode >= 0 else 128 - done.returncode
+        return status if status >= 0 else 128 - status
 
     def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
         """Say where in the log of each node that begins which was written within so many seconds."""
@@ -198,6 +190,23 @@ class LocalBackend:
     def _items(self, *parts: str, query: Mapping[str, object] | None = None) -> list[Json]:
         items: list[Json] = self._get(*parts, query=query)["items"]
         return items
+
+
+def _run(command: Sequence[str], place: Json) -> int:
+    import subprocess  # noqa: PLC0415 - no other verb needs it
+
+    from dlctl import own_terminal  # noqa: PLC0415 - as above
+
+    surroundings = {
+        "cwd": place["folder"],
+        "env": {**_of_this_terminal(), **place["environment"]},
+    }
+    other = _as_user(place)
+    if other:
+        return own_terminal.run(command, **surroundings, **other)
+    return subprocess.run(  # noqa: S603 - it is what the user has asked for
+        command, check=False, **surroundings
+    ).returncode
 
 
 def _as_user(place: Json) -> dict[str, Any]:

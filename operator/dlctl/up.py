@@ -18,7 +18,6 @@ from pathlib import Path
 
 import click
 
-import dllocal
 from dlcontrol import settings as setting
 from dlcontrol.loop import Options
 from dlcontrol.opening import open_notebook
@@ -31,11 +30,12 @@ from dlcore.model import Mechanism
 from dlctl import arguments, detaching, units
 from dlctl.choosing import STATE_HELP
 from dlctl.completing import complete_policies
+from dlctl.installation import insist_on_root
 from dlctl.messages import say
 from dllocal import devices, gpu_choices
 from dllocal.devices import Supply
 from dllocal.events import Events
-from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root, find_closed
+from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root
 from dllocal.gpu_choices import WrongChoice, is_count
 from dllocal.nvml import NoGpus, Nvml
 from dllocal.running import Running, Setup, Sharing
@@ -152,7 +152,7 @@ def command(
         click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
         return 0
     if sharing is not None:
-        _insist_on_root()
+        insist_on_root()
         # Logs and lists of jobs are for root; what jobs write has the usual rights all the same.
         os.umask(0o077)
     child = None
@@ -189,19 +189,6 @@ def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
         raise click.UsageError(
             f"--group {group}: there is no such group; make it with groupadd"
         ) from error
-
-
-def _insist_on_root() -> None:
-    """Refuse to begin where jobs could not run as their users."""
-    if os.getuid() != 0:
-        raise click.ClickException("--system: only root can run jobs as other users; use sudo")
-    for path in (Path(sys.executable), Path(dllocal.__file__)):
-        closed = find_closed(path)
-        if closed is not None:
-            raise click.ClickException(
-                f"--system: {path} cannot be used by all users, because {closed} is closed to them;"
-                " install dljob where they can read it, such as in /opt/dljob"
-            )
 
 
 def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> list[str]:
@@ -327,6 +314,7 @@ def build_setup(
         sample_seconds=chosen.learning.sample_seconds,
         dialing=chosen.dialing,
         logs=chosen.logs,
+        user_limits=chosen.users,
         release_seconds=chosen.release_seconds,
         settings=tuple(loaded.described()),
         metrics=chosen.serving.metrics,

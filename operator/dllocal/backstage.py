@@ -18,6 +18,7 @@ from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.logtimes import LogTimes
 from dllocal.registry import Registry
+from dllocal.user_limits import UserLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class Backstage:
     metrics: Callable[[], bytes]
     shared: bool = False
     """Whether several users share this server."""
+    user_limits: UserLimits = UserLimits()
+    """How much of it each of them may take."""
     about: Callable[[], Mapping[str, Any]]
     """What else is to be told of this controller."""
     clock: Callable[[], float] = time.time

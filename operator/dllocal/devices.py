@@ -10,10 +10,11 @@ processes of others compute (:mod:`dllocal.occupancy`) is out of service until i
 
 import asyncio
 import logging
+import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -79,11 +80,21 @@ class RealGpus:
         types = {each.model for each in self._devices}
         return (Node(self._name, gpus, types.pop() if len(types) == 1 else self._devices[0].model),)
 
-    @property
-    def inherited(self) -> tuple[int, ...]:
-        """What every SideCar is to inherit, so that the GPUs stay locked as long as it lives."""
-        held = [lock.inherited for lock in self._locks.values()]
-        return tuple(descriptor for descriptor in held if descriptor is not None)
+    @contextmanager
+    def lent(self) -> Iterator[tuple[int, ...]]:
+        """
+        Open what a SideCar is to inherit, so that the GPUs stay locked as long as it lives.
+
+        It is told only later which GPUs it has, and others from time to time, so that it is all of them.
+        """
+        with ExitStack() as stack:
+            descriptors = []
+            for lock in self._locks.values():
+                descriptor = lock.lend()
+                if descriptor is not None:
+                    stack.callback(os.close, descriptor)
+                    descriptors.append(descriptor)
+            yield tuple(descriptors)
 
     def hold(self, state: Path, in_use: Collection[int] = ()) -> None:
         """

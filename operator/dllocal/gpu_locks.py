@@ -7,7 +7,7 @@ others from it by locking it. A GPU without a device file has a file of its own 
 
 There are two locks, of kinds that the kernel keeps apart. With ``flock`` a server is the one that
 gives the GPU to jobs, as long as it lives. Its jobs outlive it, so each of its SideCars inherits a
-second one: an open file description lock on one byte of the file, at a place that the state folder
+second one of its own: an open file description lock on one byte of the file, at a place that the state folder
 determines. So a server finds out whether jobs of *others* still have the GPU by asking the kernel
 for locks at all other places, and those of its own state folder, also from a former start, are
 never in its way. The kernel gives both kinds back at each death.
@@ -42,10 +42,22 @@ class GpuLock:
         self._owner: int | None = None
         self._users: int | None = None
 
-    @property
-    def inherited(self) -> int | None:
-        """What SideCars are to inherit; ``None`` while it is not held."""
-        return self._users
+    def lend(self) -> int | None:
+        """
+        Open what one SideCar is to inherit, which the caller closes; ``None`` while it is not held.
+
+        Each has a file description of its own: who has one may take its lock back, and with a shared
+        one that would take the lock from all SideCars, also from those of other users.
+        """
+        if self._users is None:
+            return None
+        lent = self._open()
+        try:
+            _lock_byte(lent, self._place)
+        except OSError:
+            os.close(lent)
+            raise
+        return lent
 
     def attempt(self) -> str:
         """Take the lock unless it is held; returns why that cannot be, or nothing."""

@@ -215,6 +215,7 @@ class JobsApi:
                 {**showing.list_document(self._version(), items), "notices": notices}
             )
         origin = Origin.of(self._access.caller(request), await read_environment(request))
+        self._insist_on_few(origin.submitter, len(taken_in))
         # Meanwhile others may have taken the names.
         taken = [
             Complaint(problem, number)
@@ -229,6 +230,22 @@ class JobsApi:
         items = [self._document(entry) for entry in entries]
         answer = {**showing.list_document(self._version(), items), "notices": notices}
         return web.json_response(answer, status=201)
+
+    def _insist_on_few(self, submitter: Submitter, more: int) -> None:
+        """Refuse a user of a shared server more jobs than one may have there."""
+        if not self._stage.shared or submitter.uid == 0:
+            return
+        most = self._stage.user_limits.most_jobs
+        there = sum(
+            not entry.status.is_final and self._registry.origin(job).submitter.uid == submitter.uid
+            for job, entry in self._registry.entries.items()
+        )
+        if there + more > most:
+            raise Refused(
+                429,
+                f"{submitter.user} has {there} jobs that have not ended, and {most} is the most for one"
+                " user here; cancel some, or submit these when others have ended",
+            )
 
     async def change(self, request: web.Request) -> web.Response:
         """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""

@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,18 @@ from dlcore.profiles import Costs
 from dllocal import environments
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
+from dllocal.last_words import last_words
 from dllocal.pod_folders import PodFolder, find_sidecars
 from dllocal.removing import Complain, Remover, to_the_log
 from dllocal.trainers import NOTHING, Trainer, trainer_of
 from dllocal.watching import Watch, wait_for_end
 
 log = logging.getLogger(__name__)
+
+CANNOT_BEGIN = "SideCarCannotBegin"
+
+Lend = Callable[[], AbstractContextManager[tuple[int, ...]]]
+"""Opens descriptors, and closes them when they are inherited."""
 
 RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """How long is waited before a SideCar that died is started again, the last one for all further."""
@@ -113,14 +120,14 @@ class Pods:
         """Why the folders of pods cannot be read, so that it is logged once."""
         self._living: set[int] = set()
         """The processes of the pods that are looked at."""
-        self._inherited: tuple[int, ...] = ()
-        """Descriptors that keep the GPUs locked for as long as any SideCar lives."""
+        self._lend: Lend = lambda: nullcontext(())
+        """Opens what keeps the GPUs locked for as long as a SideCar lives."""
         self._soonest: float | None = None
         """In how many seconds something will be different if nothing happens."""
 
-    def inherit(self, descriptors: tuple[int, ...]) -> None:
-        """Let SideCars that are started from now on have these, besides their own lock."""
-        self._inherited = descriptors
+    def inherit(self, lend: Lend) -> None:
+        """Let each SideCar that is started from now on have what this opens, besides its own lock."""
+        self._lend = lend
 
     def processes(self, entries: Iterable[Entry]) -> set[int]:
         """Name the SideCars that live. All processes of jobs descend from these."""
@@ -266,8 +273,11 @@ class Pods:
         if os.path.lexists(socket):
             return self._start_again(entry, key, booking)
         if self._folder(key, booking).was_removed or self._has_ever_been_up(key, booking):
-            has_ended = self._has_ended(key, booking)
-            return Pod(key, PodPhase.ENDED) if has_ended else Pod(key, PodPhase.UP, address)
+            if not self._has_ended(key, booking):
+                return Pod(key, PodPhase.UP, address)
+            words = last_words(self._folders.sidecar_log(key, booking.serial))
+            reason = CANNOT_BEGIN if words else ""
+            return Pod(key, PodPhase.ENDED, reason=reason, message=words, stuck=bool(words))
         return self._start_again(entry, key, booking)
 
     def _has_started(self, key: PodKey, booking: Booking) -> bool:
@@ -294,7 +304,9 @@ class Pods:
         left = last + pause - time.monotonic()
         if left > 0.0:
             self._look_again_in(left)
-            reason = "its SideCar died, and is started again soon"
+            words = last_words(self._folders.sidecar_log(key, booking.serial))
+            why = f" ({words})" if words else ""
+            reason = f"its SideCar died{why}, and is started again soon"
             return Pod(key, PodPhase.PENDING, reason="CrashLoopBackOff", message=reason)
         self._deaths[key, booking.serial] = (deaths + 1, time.monotonic())
         log.warning("the SideCar of %s is started again", key)
@@ -348,7 +360,11 @@ class Pods:
         held = folder.lock()
         if held is None:
             return
-        with os.fdopen(held), self._folders.sidecar_log(key, booking.serial).open("ab") as output:
+        with (
+            os.fdopen(held),
+            self._lend() as lent,
+            self._folders.sidecar_log(key, booking.serial).open("ab") as output,
+        ):
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [
                     *self._entered(trainer.folder),
@@ -363,7 +379,7 @@ class Pods:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                pass_fds=[held, *self._inherited],
+                pass_fds=[held, *lent],
             )
         self._children[key, booking.serial] = child
         folder.note_process(child.pid)

@@ -45,6 +45,7 @@ from dllocal.removing import Complain, to_the_log
 from dllocal.rotating import LogLimits, Rotation
 from dllocal.serving import Server
 from dllocal.unlisted import has_any
+from dllocal.user_limits import UserLimits
 from dllocal.watching import Watch
 from dlwire.messages import State
 
@@ -84,6 +85,8 @@ class Setup:
     dialing: DialSettings = DialSettings()
     logs: LogLimits = LogLimits()
     """How much is kept of what trainings write."""
+    user_limits: UserLimits = UserLimits()
+    """How much of a shared server each user may take."""
     settings: tuple[Setting, ...] = ()
     """Where all that came from, for those who ask."""
     metrics: str = ""
@@ -118,7 +121,7 @@ class Running:
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
-            self.pods.inherit(setup.real_gpus.inherited)
+            self.pods.inherit(setup.real_gpus.lent)
         self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
         self.memory = Remembrance(
             self._open_notebook(),
@@ -259,9 +262,7 @@ class Running:
             await self.setup.real_gpus.watch(self._ours, self._notice_gpus)
 
     def _notice_gpus(self) -> None:
-        """Something is different about the GPUs: also which locks SideCars can inherit."""
-        if self.setup.real_gpus is not None:
-            self.pods.inherit(self.setup.real_gpus.inherited)
+        """Something is different about the GPUs."""
         self.controller.wake()
 
     def _ours(self) -> Ours:
@@ -329,6 +330,7 @@ class Running:
             about=self._about,
             shared=self.setup.sharing is not None,
             clock=self.clock,
+            user_limits=self.setup.user_limits,
         )
 
     def _about(self) -> dict[str, Any]:

@@ -5,12 +5,13 @@ JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.
 :mod:`dllocal.machine_api`; ``docs/command.md`` tells it to those who want to speak to it by themselves.
 """
 
+import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -21,6 +22,7 @@ from dllocal.folders import StateError
 from dllocal.jobs_api import JobsApi
 from dllocal.machine_api import MachineApi
 from dllocal.refusals import speak_plainly
+from dllocal.user_limits import Doorman
 
 LARGEST_REQUEST = 16 << 20
 GOODBYE_S = 0.5
@@ -36,6 +38,8 @@ class Server:
         """A server that users share is open to ``group``, or to all."""
         self._path = backstage.folders.socket
         self._is_open = False
+        self._door: asyncio.Server | None = None
+        self._most_connections = backstage.user_limits.most_connections
         present = Present(backstage)
         machine = MachineApi(backstage, present)
         guard = Access(backstage.registry, shared=backstage.shared).guard
@@ -51,7 +55,12 @@ class Server:
         await self._api.setup()
         door = _listen(self._path, self._doorkeeping)
         self._is_open = True
-        await web.SockSite(self._api, door).start()
+        if not self._doorkeeping.shared:
+            await web.SockSite(self._api, door).start()
+            return
+        answering = cast("Callable[[], asyncio.Protocol]", self._api.server)
+        doorman = Doorman(answering, self._most_connections)
+        self._door = await asyncio.get_running_loop().create_unix_server(doorman, sock=door)
 
     async def _open_metrics(self, address: str) -> None:
         """Serve the metrics, and nothing else, where Prometheus reaches them."""
@@ -70,6 +79,8 @@ class Server:
 
     async def close(self) -> None:
         """Answer no longer, and leave no socket behind."""
+        if self._door is not None:
+            self._door.close()
         await self._metrics.cleanup()
         await self._api.cleanup()
         if self._is_open:

@@ -1,6 +1,8 @@
 """Which GPUs a dljob up takes, and with whom it shares the machine."""
 
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,11 +107,19 @@ def test_one_server_at_a_time_has_a_gpu(device, tmp_path):
 
 def test_sidecars_keep_a_gpu_from_others_and_never_from_their_own_next_server(device, tmp_path):
     first = lock_of(device, tmp_path, "ours")
+    assert first.lend() is None
     assert first.attempt() == ""
+    lent, taken_back = first.lend(), first.lend()
     sidecar = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[first.inherited]
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lent]
     )
     try:
+        os.close(lent)
+        # The SideCar of another user gives up its lock; that of this one stays.
+        fcntl.fcntl(
+            taken_back, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, 0, 0, 0)
+        )
+        os.close(taken_back)
         # The server dies, and its SideCar lives.
         first.close()
         other, again = lock_of(device, tmp_path, "theirs"), lock_of(device, tmp_path, "ours")

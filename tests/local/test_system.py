@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,6 +24,7 @@ from dlcontrol.dialing import DialSettings, Line, Unreachable
 from dlcontrol.platforms import Address
 from dlctl import units
 from dlctl.backends import Away, BackendError
+from dlctl.installation import find_writer
 from dlctl.local_backend import LocalBackend
 from dlctl.socket_client import SocketClient
 from dllocal.access import identify, namespace_of
@@ -31,7 +33,7 @@ from dllocal.folders import Folders, StateError
 from dllocal.rotating import LogLimits, turn_over
 from tests.ctl.running import LONGEST_S, Result, run_apart
 from tests.local.ups import ROOT, kill_all
-from tests.local.users import SCRIPT, find_python, made
+from tests.local.users import SCRIPT, find_python, made, make_python
 
 TOKEN = "hf_of_one_user"  # noqa: S105 - it is none
 TRAINING = (
@@ -70,9 +72,9 @@ def place():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serving(folder, python, ada, bob):
+def _serving(folder, python, ada, bob, *options):
     state, log = folder / "s", folder / "log"
-    words = ("up", "--system", "--virtual-gpus", "4", "--state", state)
+    words = ("up", "--system", "--virtual-gpus", "4", "--state", state, *options)
     with log.open("ab") as output:
         server = subprocess.Popen(
             [python, "-c", SCRIPT, *words], stdout=output, stderr=output, cwd="/"
@@ -463,6 +465,105 @@ def test_root_runs_no_command_beside_a_job_whose_user_is_not_told(monkeypatch, t
     monkeypatch.setattr(backend, "_items", lambda *_: [there])
     with pytest.raises(BackendError, match="does not say whose job it is"):
         backend.execute("a", ["true"])
+
+
+def _open_to_group(place):
+    os.chown(place, 0, 65534)
+    place.chmod(0o775)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize(
+    ("change", "writer"),
+    [
+        (lambda place: os.chown(place, 65534, 0), "the user nobody"),
+        (lambda place: place.chmod(0o777), "every user"),
+        (_open_to_group, "the group nogroup"),
+        (lambda place: place.chmod(0o1777), "every user"),
+        (lambda place: place.chmod(0o775), None),
+        (lambda place: place.chmod(0o755), None),
+    ],
+)
+def test_who_may_change_an_installation_besides_root_is_found(change, writer):
+    with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+        folder = Path(place) / "lib"
+        folder.mkdir()
+        # The folder around it is of all users, as /tmp is, where nobody may replace what is of root.
+        Path(place).chmod(0o1777)
+        change(folder)
+        assert find_writer(folder) == (None if writer is None else (folder, writer))
+        if writer is not None and stat.S_IMODE(folder.stat().st_mode) != 0o1777:
+            (folder / "package").mkdir()
+            assert find_writer(folder / "package") == (folder, writer)
+
+
+def test_an_installation_that_a_user_can_change_serves_no_other_user():
+    with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+        Path(place).chmod(0o755)
+        python = find_python(Path(place))
+        venv = make_python(Path(place) / "own") if python == Path(sys.executable) else python
+        packages = next((venv.parents[1] / "lib").glob("python*/site-packages"))
+        os.chown(packages, 65534, -1)
+        words = ["up", "--system", "--virtual-gpus", "1", "--state", f"{place}/s"]
+        done = subprocess.run(
+            [venv, "-c", SCRIPT, *words], capture_output=True, text=True, cwd="/", check=False
+        )
+        assert done.returncode == 1
+        assert f"because the user nobody may change {packages.resolve()}" in done.stderr
+        assert not (Path(place) / "s").exists()
+
+
+def test_a_user_has_so_many_jobs_and_connections_and_root_more():
+    with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        python = find_python(folder)
+        settings = folder / "settings.yaml"
+        settings.write_text("users: {mostJobs: 2, mostConnections: 5}\n")
+        options = ("--config", settings)
+        with made(folder / "s", python, "ada", "bob") as (ada, bob):
+            for there in _serving(folder, python, ada, bob, *options):
+                assert ada.submit(training("second")).status == 0
+                third = ada.submit(training("third"))
+                assert (
+                    third.status,
+                    "has 2 jobs that have not ended, and 2 is the most" in third.stderr,
+                ) == (1, True)
+                assert ada("cancel", "second").status == 0
+                _insist_on_few_connections(there)
+
+
+def _insist_on_few_connections(there):
+    """Open connections as one user until no more are let in; others still are."""
+    script = (
+        "import socket, sys\n"
+        "held = [socket.socket(socket.AF_UNIX) for _ in range(9)]\n"
+        "for each in held: each.connect(sys.argv[1])\n"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    path = Folders(there.state, shared=True).socket
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", script, path],
+        user=there.ada.uid,
+        group=there.ada.gid,
+        extra_groups=[],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"open\n"
+            refused = there.ada("get")
+            assert (refused.status, "has 5 connections to this server" in refused.stderr) == (
+                1,
+                True,
+            )
+            assert there.bob("get").status == 0
+            assert _answers(there.backend)
+        finally:
+            process.kill()
+    _until(there, lambda: there.ada("get").status == 0)
 
 
 def test_only_root_runs_jobs_of_others(tmp_path):

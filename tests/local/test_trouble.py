@@ -77,6 +77,23 @@ def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
         assert up.end() == 0
 
 
+def test_a_log_that_cannot_be_opened_is_the_reason_why_a_job_does_not_start(root):
+    state = root / "state"
+    (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
+    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
+        node = up.backend.list_nodes()[0]["name"]
+        # Its user could as well have taken the right to write from it, which root has all the same.
+        log = state / "jobs" / "closed" / f"{node}.log"
+        log.mkdir(parents=True)
+        up.submit(job("closed", root, "echo step 1"))
+        # It is told between two attempts, each of which has another sentence.
+        told = "ended before it could be used: LogCannotOpen: [Errno 21] Is a directory"
+        up.until(lambda: told in up("why", "closed").stdout)
+        log.rmdir()
+        up.until_phase("closed", "Completed")
+        assert up.end() == 0
+
+
 def test_a_checkpoint_folder_that_is_missing_is_told_to_the_training_and_to_its_user(root):
     state = root / "state"
     missing = root / "nowhere" / "checkpoints"

@@ -96,10 +96,10 @@ def find_python(folder: Path) -> Path:
         pytest.skip(f"{closed} is closed to other users, so that they cannot run dljob")
     if find_closed(Path(sys.executable)) is None:
         return Path(sys.executable)
-    return _make_python(folder)
+    return make_python(folder)
 
 
-def _make_python(folder: Path) -> Path:
+def make_python(folder: Path) -> Path:
     system = Path("/usr/bin/python3")
     told = "import sys; print('%d.%d' % sys.version_info[:2])"
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
