@@ -95,6 +95,8 @@ def _hook(text: str) -> str:
 
 def _progress(progress: Progress) -> Iterator[str]:
     yield f"--stall-seconds={progress.stall_seconds:g}"
+    if progress.samples_per_iteration is not None:
+        yield f"--samples-per-iteration={progress.samples_per_iteration}"
     if progress.log:
         yield f"--progress-log={progress.log}"
     elif progress.file:

@@ -228,8 +228,8 @@ PROGRESS: Final = Record(
         "log": Text(
             description=(
                 "A regular expression of Python, searched in each line that the training prints."
-                " Its named group iteration (or epoch) tells the progress; other named groups are"
-                " metrics."
+                " Its named group iteration (or epoch, or sample or token, see samplesPerIteration)"
+                " tells the progress; other named groups are metrics."
             ),
             max_length=expressions.LONGEST,
             check=jobforms.cannot_compile,
@@ -245,6 +245,15 @@ PROGRESS: Final = Record(
         "http": Flag(
             description="Whether the training posts its progress to the SideCar over local HTTP.",
             default=False,
+        ),
+        "samplesPerIteration": Number(
+            description=(
+                "How many samples, or tokens, count as one iteration: the training tells them as"
+                " sample or token in log, file or http, and its own steps do not count. For a batch"
+                " per process, with which steps are larger on more GPUs."
+            ),
+            minimum=1,
+            maximum=2**53,
         ),
         "stallSeconds": Number(
             description="After so many seconds without progress the job is said to stand still.",

@@ -241,6 +241,7 @@ def _progress(progress: Fields | None) -> Progress:
         log=progress.get("log", ""),
         file=progress.get("file", ""),
         http=progress["http"],
+        samples_per_iteration=progress.get("samplesPerIteration"),
         stall_seconds=float(progress["stallSeconds"]),
         restart_seconds=_optional_number(progress.get("restartSeconds")),
     )
@@ -377,6 +378,7 @@ def _rendered_progress(progress: Progress) -> Fields:
     sources = _given(log=progress.log, file=progress.file, http=progress.http or None)
     return sources and {
         **sources,
+        **_given(samplesPerIteration=progress.samples_per_iteration),
         "stallSeconds": _plainest(progress.stall_seconds),
         **_given(restartSeconds=_optional_plainest(progress.restart_seconds)),
     }

@@ -174,6 +174,9 @@ TRAINING_RULES: Final = (
     ),
 )
 
+AMOUNTS: Final = frozenset({"sample", "token"})
+"""Named groups that tell how much of the data was seen, however large the batch is."""
+
 PROGRESS_RULES: Final = (
     Rule(
         name="progress-has-one-source",
@@ -191,14 +194,33 @@ PROGRESS_RULES: Final = (
         reads=("log",),
         at="log",
         message="has no named group from which progress can be told",
-        remedy="name one (?P<iteration>...) or (?P<epoch>...)",
+        remedy="name one (?P<iteration>...), (?P<epoch>...), or (?P<sample>...) with samplesPerIteration",
         holds=lambda progress: (
             "log" not in progress
-            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch"})
+            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch", *AMOUNTS})
         ),
         cel=(
             "!has(self.log) || self.log.contains('(?P<iteration>')"
             " || self.log.contains('(?P<epoch>')"
+            " || self.log.contains('(?P<sample>') || self.log.contains('(?P<token>')"
+        ),
+    ),
+    Rule(
+        name="amounts-have-a-unit",
+        reads=("log", "samplesPerIteration"),
+        at="log",
+        message="tells samples or tokens alone, and no samplesPerIteration says how many make an iteration",
+        remedy="give samplesPerIteration, such as the batch size over all GPUs that iterations counts in",
+        holds=lambda progress: (
+            "log" not in progress
+            or "samplesPerIteration" in progress
+            or find_groups(progress["log"]).isdisjoint(AMOUNTS)
+            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch"})
+        ),
+        cel=(
+            "!has(self.log) || has(self.samplesPerIteration)"
+            " || self.log.contains('(?P<iteration>') || self.log.contains('(?P<epoch>')"
+            " || !(self.log.contains('(?P<sample>') || self.log.contains('(?P<token>'))"
         ),
     ),
     Rule(

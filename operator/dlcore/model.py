@@ -220,6 +220,8 @@ class Progress:
     log: str = ""
     file: str = ""
     http: bool = False
+    samples_per_iteration: int | None = None
+    """How many samples or tokens count as one iteration, where those are told."""
     stall_seconds: float = 600.0
     restart_seconds: float | None = None
 

@@ -84,11 +84,15 @@ class Observer:
         return tuple(self._problems.values())[:MOST_PROBLEMS]
 
     def post(self, post: Post) -> None:
+        post = self._counted(post)
         is_first = not self._meter.has_observed
         self._meter.observe(self._clock(), post)
         if is_first:
             # From this it is known how long the start took; all further ones can wait.
             self._changed()
+
+    def _counted(self, post: Post) -> Post:
+        return progress.in_iterations(post, self._settings.training.samples_per_iteration)
 
     # --- what comes in ----------------------------------------------------------------------
 
@@ -113,7 +117,7 @@ class Observer:
         """Take what the regular expression found in a line; a late one is of the start before."""
         post = progress.parse_groups(groups)
         if is_late:
-            self._meter.recall(post)
+            self._meter.recall(self._counted(post))
         else:
             self._unmatched = ""
             self.solve("ProgressNotMatched")

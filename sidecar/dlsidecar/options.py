@@ -270,6 +270,13 @@ def _add_progress(group: Any) -> None:
         help="the training posts its progress: see to it that there is an --inner-socket",
     )
     add(
+        "--samples-per-iteration",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many samples or tokens, where these are told, count as one iteration",
+    )
+    add(
         "--stall-seconds",
         type=_seconds,
         default=600.0,
@@ -362,6 +369,7 @@ def _training(options: argparse.Namespace) -> Training:
         spare_memory_bytes=options.spare_memory,
         progress_log=options.progress_log,
         progress_file=options.progress_file,
+        samples_per_iteration=max(0, options.samples_per_iteration),
         stall_seconds=options.stall_seconds,
         log_file=options.log_file,
     )

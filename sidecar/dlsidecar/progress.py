@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dlsidecar.pauses import Pauses
 from dlwire.kinds import LARGEST_WHOLE
@@ -26,6 +27,7 @@ METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
 # Other spellings under which people log the same thing.
 ITERATION_NAMES = ("iteration", "iterations", "step", "global_step", "iter")
 EPOCH_NAMES = ("epoch", "epochs")
+AMOUNT_NAMES = ("sample", "samples", "token", "tokens")
 BATCH_NAMES = ("batchSize", "batch_size", "batch")
 
 
@@ -52,6 +54,22 @@ def parse_groups(groups: Mapping[str, object]) -> Post:
         batch_size=None if batch_size is None else int(batch_size),
         metrics=dict(list(numbers.items())[:MOST_METRICS]),
     )
+
+
+def in_iterations(post: Post, amount: int) -> Post:
+    """
+    Read a number of samples or tokens as iterations of so many, instead of the training's own steps.
+
+    The steps of a training whose batch is that of one process are larger on more GPUs, so that
+    counted in them neither its length nor its speed would mean the same after a change.
+    """
+    if not amount:
+        return post
+    numbers = dict(post.metrics)
+    told = take(numbers, AMOUNT_NAMES, most=LARGEST_WHOLE)
+    if told is None:
+        return post
+    return replace(post, iteration=int(told // amount), metrics=numbers)
 
 
 def to_number(value: object) -> float | None:

@@ -136,6 +136,8 @@ class Training:
     """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
     progress_file: str = ""
     """A file to which the job appends JSON lines."""
+    samples_per_iteration: int = 0
+    """How many samples or tokens count as one iteration, where those are told; 0: that is not known."""
     stall_seconds: float = 600.0
     """For how long nothing may move before that is reported."""
     log_file: str = ""

@@ -74,6 +74,7 @@ def test_every_field_of_a_document_arrives_in_the_job():
         processes="perNode",
         progress=Progress(
             log=r"step (?P<iteration>\d+) .*top5=(?P<top5>[\d.]+)",
+            samples_per_iteration=256,
             stall_seconds=300.0,
             restart_seconds=900.0,
         ),

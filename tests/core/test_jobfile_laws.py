@@ -80,7 +80,7 @@ def training(draw: st.DrawFn) -> dict[str, Any]:
 
 PROGRESS = st.tuples(
     st.fixed_dictionaries({"file": FOLDERS}) | st.just({"http": True}),
-    record(stallSeconds=SECONDS),
+    record(stallSeconds=SECONDS, samplesPerIteration=st.integers(1, 10**6)),
     record(restartSeconds=st.integers(10_000, 20_000)),
 ).map(lambda parts: parts[0] | parts[1] | parts[2])
 

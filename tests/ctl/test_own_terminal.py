@@ -76,7 +76,9 @@ def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     assert f"{NOBODY}\r\n" in seen
     assert "got hello" in seen
     assert "status 3 clean" in seen
-    seen = run_at_a_terminal("own", "/bin/sh", "-c", "echo ready; sleep 600", keys="\x03")
+    # No shell: it may catch Ctrl-C and forget it while it starts the next command.
+    waits = "import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(600)"
+    seen = run_at_a_terminal("own", "/usr/bin/python3", "-c", waits, keys="\x03")
     assert "status -2 clean" in seen
     seen = run_at_a_terminal("own", "/bin/sh", "-c", "sleep 600 & exit 4")
     assert "status 4 clean" in seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlsidecar.progress import Meter, NotProgress, parse_groups, parse_line
+from dlsidecar.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
 from dlwire import codec
 from dlwire.messages import Post, Progress
 
@@ -133,3 +133,34 @@ def test_what_is_told_once_more_after_a_start_is_its_first_step():
     meter.observe(25.0, Post(iteration=9))
     assert meter.progress(26.0).begun
     assert meter.progress(26.0).idle_seconds == pytest.approx(1.0)
+
+
+# --- samples and tokens -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sample", "samples", "token", "tokens"])
+def test_samples_and_tokens_are_iterations_of_so_many(name):
+    told = parse_groups({name: "1,300", "loss": "0.5", "step": "9"})
+    assert in_iterations(told, 64) == Post(iteration=20, metrics={"loss": 0.5})
+    assert in_iterations(told, 0) == told
+    assert in_iterations(Post(iteration=3), 64) == Post(iteration=3)
+
+
+def test_a_batch_per_process_breaks_neither_progress_nor_speed_when_gpus_change():
+    """Steps of 32 samples on one GPU become steps of 128 on four, and are as fast as before."""
+    in_samples, in_steps = Meter(), Meter()
+    samples = 0
+    for begin, gpus, steps in ((0.0, 1, 200), (100.0, 4, 100)):
+        for meter in (in_samples, in_steps):
+            meter.begin(begin)
+        first = samples // (32 * gpus)
+        for step in range(steps):
+            samples += 32 * gpus
+            told = Post(iteration=first + step, metrics={"sample": float(samples)})
+            in_samples.observe(begin + step / 4.0, in_iterations(told, 32))
+            in_steps.observe(begin + step / 4.0, told)
+    assert (in_samples.iteration, in_samples.metrics) == (600, {})
+    assert in_samples.iterations_per_second == pytest.approx(16.0)
+    # In its own steps it seems to have lost half of what it did, and to be no faster on four GPUs.
+    assert in_steps.iteration == 149
+    assert in_steps.iterations_per_second == pytest.approx(4.0)
