@@ -213,7 +213,9 @@ async def _plan(options: Options, hall: Hall) -> Programme:
     gpus = len(hall.machine.node.gpus)
     profile = await performing.profile_training(hall, training, say)
     for shape, speed in sorted(profile.speeds.items()):
-        say(f"measured offline: {speed.iterations_per_s:,.3g} it/s on {shape.gpus} GPUs")
+        say(
+            f"measured offline: {speed.iterations_per_s:,.3g} it/s on {viewing.counted(shape.gpus)}"
+        )
     _tell_gain(performing.gain_of(profile, gpus), gpus)
     iterations = performing.choose_iterations(profile, gpus)
     return Programme(
@@ -288,7 +290,7 @@ def _close(options: Options, outcome: Outcome) -> None:
         console.print(table)
     for path in (*pictures, options.out / JOURNAL, options.out / LOG):
         console.print(f"written: {path}", soft_wrap=True)
-    console.print(closing.NEXT, highlight=False)
+    console.print(closing.tell_next(real=options.real), highlight=False)
     if options.record is not None:
         outcome.film.finish(options.record, tables[-3:])
 

@@ -110,11 +110,18 @@ def tell_gain(results: Sequence[Result]) -> str:
     return f"{ours.approach}: {', '.join(told)} (less is better)\n"
 
 
-NEXT = """
+def tell_next(*, real: bool) -> str:
+    """Say what to try after this."""
+    other = (
+        "dljob demo                          the case study of the paper, in a twelfth of its time"
+        if real
+        else "dljob demo --real                   the same with real training"
+    )
+    return f"""
 Try next:
-  dljob up --virtual-gpus 4 --detach run jobs of your own on this machine
-  dljob demo --real                  the same with real training
-  dljob reproduce sidecar --plot     the whole evaluation of the paper, simulated
+  dljob up --virtual-gpus 4 --detach  run jobs of your own on this machine
+  {other}
+  dljob reproduce sidecar --plot      the whole evaluation of the paper, simulated
 """
 
 

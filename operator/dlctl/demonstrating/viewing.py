@@ -199,7 +199,7 @@ class Lines:
         if line["phase"] == before:
             return ""
         if line["phase"] == "Running":
-            return f"runs on {len(line['gpus'])} GPUs"
+            return f"runs on {counted(len(line['gpus']))}"
         return "has done all its iterations" if line["phase"] == "Exited" else ""
 
 
@@ -214,3 +214,8 @@ def live(picture: Picture, console: Console) -> Live:
         redirect_stdout=False,
         redirect_stderr=False,
     )
+
+
+def counted(gpus: int) -> str:
+    """Write a number of GPUs with the word."""
+    return f"{gpus} GPU{'' if gpus == 1 else 's'}"
