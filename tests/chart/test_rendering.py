@@ -247,7 +247,7 @@ def test_monitors_choose_the_pods_that_there_are(helm):
     rendered = helm.render({"metrics": both, "scheduler": {"enabled": True}})
     assert rendered.names("ServiceMonitor") == {"dljob-operator"}
     assert rendered.names("PodMonitor") == {"dljob-scheduler"}
-    assert rendered.names("PrometheusRule") == {"dljob", "dljob-gangs"}
+    assert rendered.names("PrometheusRule") == {"dljob", "dljob-dcgm", "dljob-gangs"}
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         for each in rendered:
             if each["kind"] == kind:

@@ -238,7 +238,7 @@ def staged(
     taints: Sequence[Mapping[str, str]] = (TAINT,),
 ) -> Iterator[Stage]:
     """Set a stage with these nodes of so many GPUs."""
-    with plane.api() as api, Guard() as guard:
+    with plane.api() as api:
         install(api)
         made = [
             make_node(name, labels=POOL | {"dljob.io/gpu-count": str(gpus)}, taints=taints)
@@ -246,7 +246,24 @@ def staged(
         ]
         add_nodes(api, made)
         try:
-            with Kubelets(plane, namespace, set(nodes), folder / "kubelets") as kubelets:
+            with (
+                Guard() as guard,
+                Kubelets(plane, namespace, set(nodes), folder / "kubelets") as kubelets,
+            ):
                 yield Stage(plane, api, namespace, folder, kubelets, guard)
         finally:
             remove_nodes(api, nodes)
+            _remove_pods(api, namespace)
+
+
+def _remove_pods(api: Api, namespace: str) -> None:
+    """Leave none bound to a node, which others that have a node of that name would take for those of others."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    for pod in api.get(path)["items"]:
+        name = pod["metadata"]["name"]
+        try:
+            api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})
+            api.delete(f"{path}/{name}", gracePeriodSeconds=0)
+        except Refused as refused:
+            if refused.code != 404:
+                raise
