@@ -30,7 +30,7 @@ from dlctl.cluster.connecting import Connection
 from dlctl.cluster.operators import Operator
 from dlctl.cluster.refusals import FORBIDDEN
 from dlctl.cluster.watching import Watcher
-from dlctl.cluster.wording import assumptions, describe_waiting, sentence
+from dlctl.cluster.wording import assumptions, describe_waiting, outages, sentence
 from dlctl.jobviews import JobView, full_name
 from dlctl.messages import say
 from dloperator.apiserver import ApiServer, Rejected
@@ -145,7 +145,8 @@ class ClusterBackend:
     def explain(self, name: str) -> Json:
         job = self.get_job(name)
         called = full_name(job, self.home)
-        told = {"message": sentence(job, time.time()), "assumptions": assumptions(job)}
+        remarks = [*assumptions(job), *outages(job, self._operator.known_gpus)]
+        told = {"message": sentence(job, time.time()), "assumptions": remarks}
         return {"name": called, **told, "job": job}
 
     # --- what happened

@@ -7,7 +7,7 @@ as far as that can be seen from outside: how far the job is, what it waits for, 
 Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dlcontrol.figures import duration
@@ -18,6 +18,8 @@ Json = Mapping[str, Any]
 
 WAITING: Final = ("Submitted", "Queued")
 ENDED: Final = ("Completed", "Failed")
+OUT: Final = "out of service"
+MOST_OUTAGES: Final = 4
 
 PATIENCE_S: Final = 30.0
 """Within this time an operator that runs has looked at a new job."""
@@ -40,6 +42,24 @@ def assumptions(job: Json) -> list[str]:
         return []
     informed = _condition(status, "Informed")
     return [informed["message"]] if informed.get("status") == "False" else []
+
+
+def outages(job: Json, known: Callable[[], Json]) -> list[str]:
+    """
+    Say why GPUs are out of service now, where a job waits and was told that some are.
+
+    Its own sentence is as old as the decision, and what an administrator has put right meanwhile is no
+    reason for another one.
+    """
+    status = job.get("status") or {}
+    if status.get("phase") not in WAITING or OUT not in (status.get("message") or ""):
+        return []
+    told = {
+        f"{node}: {why}"
+        for node, each in known().items()
+        for why in (each.get("out") or {}).values()
+    }
+    return [f"{OUT} now: {'; '.join(sorted(told)[:MOST_OUTAGES])}"] if told else []
 
 
 def describe_waiting(jobs: Iterable[dict[str, Any]], now: float) -> str:

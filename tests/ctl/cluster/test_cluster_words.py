@@ -297,6 +297,21 @@ def test_what_was_assumed_at_the_latest_decision_is_told_until_it_is_known_or_th
     assert wording.assumptions(job(phase="Queued")) == []
 
 
+def test_a_job_that_waits_for_gpus_that_are_out_is_told_why_they_are_out_now():
+    told = "needs 4 GPUs; 4 are out of service (n1: it lacks the taint dljob.io/pool)"
+    known = {
+        "n1": {"out": {"0": "its plugin offers them", "1": "its plugin offers them"}},
+        "n2": {},
+    }
+    waits = job(phase="Queued", message=told)
+    assert wording.outages(waits, lambda: known) == [
+        "out of service now: n1: its plugin offers them"
+    ]
+    assert wording.outages(waits, dict) == []
+    for other in (job(phase="Running", message=told), job(phase="Queued", message="is next")):
+        assert wording.outages(other, lambda: known) == []
+
+
 # --- GPUs ---------------------------------------------------------------------------------
 
 
