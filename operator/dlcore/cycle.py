@@ -44,7 +44,9 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
 
     # 2. and 3. What each shall have; asked twice where the first answer costs a job its work.
     shown = tuple(map(keeping.show_rigid, running)) if kept else running
-    made = _decide(snapshot, shown, pending, policy, enough)
+    behind = _find_behind(snapshot, running, pending, kept) if kept and pending else {}
+    made = _decide(snapshot, shown, leave_out(pending, behind), policy, enough)
+    made = made._replace(set_aside={**behind, **made.set_aside}) if behind else made
     if kept and keeping.find_lost(made.placed, kept):
         made = _decide_beside(
             snapshot, running, pending, policy, enough=enough, kept=kept, wanted=made.placed
@@ -154,13 +156,10 @@ def _decide_beside(
     """
     others = tuple(state for state in running if not keeping.keeps(state))
     shown = keeping.show_beside(snapshot, kept)
-    # Who has room but for what others keep is set aside, because a policy would be lost.
-    rest, found = find_runnable(pending, shown.cluster)
-    entitled = allotting.allot(others, pending, shown.limits).pending
-    crowded = tuple(entitled.select(found.keys()).values())
-    behind = keeping.hold_back(rest, crowded, kept, snapshot.now)
+    beside = _look_beside(shown, others, pending, kept)
+    rest, crowded, behind = beside.rest, beside.crowded, beside.behind
     made = _decide(shown, others, leave_out(rest, behind), policy, enough)
-    roomless = pending.select(found.keys()).values()
+    roomless = pending.select(beside.found).values()
     aside = {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in roomless}
     made = made._replace(set_aside={**aside, **behind, **made.set_aside})
 
@@ -168,6 +167,46 @@ def _decide_beside(
     urgent = keeping.find_urgent((*made.waiting, *crowded), wanted, kept)
     decision, placed = keeping.outrank(settled, urgent, snapshot)
     return made._replace(decision=decision, placed=placed)
+
+
+class _Beside(NamedTuple):
+    """Who waits beside the jobs that keep their GPUs."""
+
+    rest: Queue[JobState]
+    found: Collection[JobId]
+    """Who has room but for what others keep. It is set aside, because a policy would be lost."""
+    crowded: tuple[JobState, ...]
+    """Those of them that are within what their namespaces may have."""
+    behind: Mapping[JobId, Cause]
+    """Who waits behind one of these."""
+
+
+def _look_beside(
+    shown: Snapshot,
+    others: tuple[JobState, ...],
+    pending: Queue[JobState],
+    kept: tuple[JobState, ...],
+) -> _Beside:
+    rest, found = find_runnable(pending, shown.cluster)
+    entitled = allotting.allot(others, pending, shown.limits).pending
+    crowded = tuple(entitled.select(found.keys()).values())
+    behind = keeping.hold_back(rest, crowded, kept, shown.now) if crowded else {}
+    return _Beside(rest, found.keys(), crowded, behind)
+
+
+def _find_behind(
+    snapshot: Snapshot,
+    running: tuple[JobState, ...],
+    pending: Queue[JobState],
+    kept: tuple[JobState, ...],
+) -> Mapping[JobId, Cause]:
+    """
+    Tell who waits behind a job that needs what others keep, also where the policy takes nothing away.
+
+    It would give idle GPUs to newer jobs, which keep them in their turn.
+    """
+    others = tuple(state for state in running if not keeping.keeps(state))
+    return _look_beside(keeping.show_beside(snapshot, kept), others, pending, kept).behind
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
