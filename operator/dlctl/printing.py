@@ -134,7 +134,7 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _tabulate(scores: Sequence[Score], bound: Bound | None, *, all_of_it: bool) -> str:
     """The more important columns come first; those for which the terminal is too narrow are named."""
     unit = choose_unit(score.avg_jct_s for score in scores)
-    first, *others = _choose_columns(unit)
+    first, *others = _choose_columns(unit, loses_work=any(score.lost_work_s for score in scores))
     beside = () if bound is None else _columns_of(bound, unit)
     columns: Sequence[Column] = (first, *beside, *others)
     wide = Console(width=ENDLESS)
@@ -191,7 +191,7 @@ def _columns_of(bound: Bound, unit: Unit) -> tuple[Column, ...]:
     )
 
 
-def _choose_columns(unit: Unit) -> tuple[Column, ...]:
+def _choose_columns(unit: Unit, *, loses_work: bool) -> tuple[Column, ...]:
     def time(title: str, of: Callable[[Score], float]) -> Column:
         return Column(title, lambda score: _show(of(score) / unit.seconds, 1))
 
@@ -204,6 +204,7 @@ def _choose_columns(unit: Unit) -> tuple[Column, ...]:
         Column("GPU use", lambda score: _show(100 * score.utilization, 1, "%")),
         Column("reshapes", lambda score: f"{score.reshapes:,}"),
         Column("lost to them", lambda score: _show(100 * score.reshape_share, 1, "%")),
+        *([time("lost work", lambda score: score.lost_work_s)] if loses_work else []),
         time("avg wait", lambda score: score.avg_wait_s),
         Column("queue", lambda score: _show(score.avg_queue, 1)),
         Column("blocking", lambda score: _show(score.blocking_index, 2)),
@@ -274,6 +275,7 @@ def _describe_job(policy: str, job: JobRecord, traced: TracedJob) -> dict[str, A
         "gpu_seconds": job.gpu_seconds,
         "iterations": job.iterations,
         "redone_iterations": job.redone,
+        "lost_work_s": job.lost_work_s,
         "lost_s": job.lost_s,
         "reshapes": job.reshapes,
         "stops": job.stops,

@@ -46,6 +46,11 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     world = given.pop("world")
     machines = fill_nodes(DEFAULT_GPUS) if world is None else WORLDS[world].machines
     counted = given.pop("placement") == "counted"
+    if given.get("no_checkpoint", 0.0) + given.get("broken_checkpoint", 0.0) > 1.0:
+        raise click.UsageError(
+            "--no-checkpoint and --broken-checkpoint are shares of the same jobs; let them add up to"
+            " 1 at most"
+        )
     failures = given.pop("failures", None)
     if counted and failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
@@ -59,6 +64,9 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         restart_cost_s=given.pop("restart_cost", None),
         period_s=math.inf if period is None else period,
         failures=failures,
+        no_checkpoint=given.pop("no_checkpoint", 0.0),
+        broken_checkpoint=given.pop("broken_checkpoint", 0.0),
+        trial_s=given.pop("trial", 0.0),
         limits=_take_limits(given),
         rigid=given.pop("rigid"),
         speeds=given.pop("speeds"),
@@ -230,6 +238,28 @@ TROUBLE: Options = (
         metavar="FILE",
         help="Nodes that fail: CSV with the columns time_s, node, event (lost or back). "
         "Nodes are called node-0, node-1 and so on; node-00, node-01 where there are more than ten.",
+    ),
+    click.option(
+        "--no-checkpoint",
+        type=click.FloatRange(0.0, 1.0),
+        default=0.0,
+        metavar="SHARE",
+        help="Let such a share of the jobs, drawn by --seed, have no checkpoint: each keeps the GPUs that it "
+        "starts with. A column checkpoint of TRACE (good, none or broken) says it of single jobs.",
+    ),
+    click.option(
+        "--broken-checkpoint",
+        type=click.FloatRange(0.0, 1.0),
+        default=0.0,
+        metavar="SHARE",
+        help="The same for jobs that declare a checkpoint which does not work, as its trial shows.",
+    ),
+    click.option(
+        "--trial",
+        type=arguments.read_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="How long the trial of a checkpoint takes; until it is over the job keeps its GPUs.",
     ),
     click.option(
         "--max-gpus",

@@ -20,12 +20,14 @@ from dlcore.model import Direction, Job
 from dlcore.profiles import JobType, Profile, Speed
 from dlcore.relating import Atlas
 from dlsim import yamlfiles
+from dlsim.checkpointing import KINDS, Kind
 from dlsim.curves import Curve, Ground, Pool, lay_out
 from dlsim.errors import BadInput
 from dlsim.learning import Learning
 from dlsim.tables import MOST_SECONDS
 
 LEARNING = "sim.dljob.io/learning"
+CHECKPOINT = "sim.dljob.io/checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,15 @@ def _parse(file: Path, placed: yamlfiles.Placed) -> Job:
 def _annotations(content: Any) -> Mapping[str, str]:
     # It was found to be a DLJob, so that these are mappings.
     return content["metadata"].get("annotations") or {}
+
+
+def find_checkpoint(document: Document) -> Kind:
+    """Read what the job has of a checkpoint in the simulation: ``good`` where nothing is said."""
+    kind = document.annotations.get(CHECKPOINT, Kind.GOOD.value)
+    if kind not in KINDS:
+        field, remedy = f"metadata.annotations[{CHECKPOINT}]", f"write one of {', '.join(KINDS)}"
+        raise document.error(f"{kind!r} is no kind of checkpoint", field=field, remedy=remedy)
+    return Kind(kind)
 
 
 # --- how much they have to do -------------------------------------------------------------

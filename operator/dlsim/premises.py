@@ -71,11 +71,16 @@ def _tell_changes(workload: Workload, setting: Setting) -> str:
     how = "in place" if in_place else "by recreating its pods"
     measured = any(profile.costs is not None for profile in workload.known.values())
     rest = " unless its profile holds measured costs" if measured else ""
-    saving = sum(traced.saves for traced in workload.jobs)
+    jobs = workload.jobs
+    none = sum(not traced.saves and not traced.declares for traced in jobs)
+    broken = sum(not traced.saves and traced.declares for traced in jobs)
     saves = "every job saves a checkpoint when it is asked, so a change of GPUs loses no iteration"
-    if saving < len(workload.jobs):
-        lossy = _of(len(workload.jobs) - saving, workload.jobs)
-        saves = f"{lossy} save no checkpoint, so a change of GPUs loses what they have done"
+    if none or broken:
+        told = [f"{_of(none, jobs)} save no checkpoint"] if none else []
+        told += [f"{_of(broken, jobs)} declare one that does not work"] if broken else []
+        saves = f"{' and '.join(told)}, so a change of GPUs loses what they have done"
+        if setting.tries:
+            saves += "; a checkpoint is tried at the first step, and not counted on if it is broken"
     return f"{saves}; a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
 
 

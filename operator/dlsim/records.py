@@ -58,7 +58,9 @@ class JobRecord:
     iterations: float = 0.0
     """Iterations done, those done twice after a failure included."""
     redone: float = 0.0
-    """Iterations that a failure took back."""
+    """Iterations that it does again, because no checkpoint held them when it was stopped or failed."""
+    lost_work_s: float = 0.0
+    """How long these had taken."""
     gpu_seconds: float = 0.0
     lost_s: float = 0.0
     """Time with GPUs decided for it, after its first step, in which it did not train."""

@@ -60,6 +60,12 @@ class Run:
     """The most GPUs on which it has trained so far."""
     safe_iterations: float = 0.0
     """What its last checkpoint holds."""
+    is_tried: bool = False
+    """Whether its checkpoint was tried, and a good one so confirmed."""
+    has_lost_work: bool = False
+    """Whether a change has shown that its checkpoint does not work."""
+    pace: float = 0.0
+    """How fast it trained when it was stopped last, in iterations a second."""
     training_since: float = 0.0
     efficiency: float = 0.0
     batch_size: int | None = None

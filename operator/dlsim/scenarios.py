@@ -14,7 +14,7 @@ from pathlib import Path
 from dlcore.limits import NamespaceLimits
 from dlcore.model import Cluster, Mechanism
 from dlcore.profiles import JobType, Profile
-from dlsim import failures, knowing, shipped, workloads, worlds
+from dlsim import failures, knowing, savings, shipped, workloads, worlds
 from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.costs import DEFAULT_COSTS, costs_of_change
@@ -42,6 +42,12 @@ class Scenario:
     """What each start and change costs; ``None``: as its world says, else the default costs."""
     period_s: float = math.inf
     failures: Path | None = None
+    no_checkpoint: float = 0.0
+    """Which share of the jobs has no checkpoint, drawn by the seed."""
+    broken_checkpoint: float = 0.0
+    """Which share of them declares one that does not work."""
+    trial_s: float = 0.0
+    """How long the trial of a checkpoint takes from the first step of a job on."""
     limits: NamespaceLimits = field(default=NamespaceLimits(), hash=False)
     rigid: bool = False
     speeds: Path | None = None
@@ -87,6 +93,7 @@ def build_setting(scenario: Scenario) -> Setting:
         period_s=scenario.period_s,
         outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
+        trial_s=scenario.trial_s,
     )
     return setting if rules is None else worlds.settle(rules, setting)
 
@@ -114,6 +121,8 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     )
     if rules is not None:
         workload = worlds.adapt(rules, workload, setting.nodes, rigid=rigid)
+    none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
+    workload = savings.draw(workload, none=none, broken=broken, seed=seed)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)
     beliefs = Beliefs(
         speed_error=scenario.speed_error,

@@ -83,6 +83,8 @@ class Score:
     unfair_local_share: float
     reshapes: int
     reshape_share: float
+    lost_work_s: float
+    """What jobs had trained that no checkpoint held, and did again; in seconds of jobs, summed."""
     decisions: int
     decision_ms: Latency
     wall_s: float
@@ -130,6 +132,7 @@ def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: floa
         unfair_local_share=local.unfair,
         reshapes=sum(job.reshapes for job in record.jobs),
         reshape_share=_measure_reshaping(done),
+        lost_work_s=sum(job.lost_work_s for job in record.jobs),
         decisions=record.decisions,
         decision_ms=summarise([1000.0 * seconds for seconds in record.decision_s]),
         wall_s=wall_s,

@@ -13,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dlsim.checkpointing import KINDS
+from dlsim.checkpointing import Kind as Saves
 from dlsim.errors import BadInput
 from dlsim.tables import Row, Table, read_lines
 
@@ -42,6 +44,8 @@ class Request:
     iterations: float = 0.0
     model: str = ""
     batch_size: int = 0
+    checkpoint: Saves = Saves.GOOD
+    """What it has of a checkpoint, if its file has that column."""
     guaranteed: bool = False
     """Whether it must never be slower than on the GPUs that it asks for."""
     adaptation: str = ""
@@ -79,6 +83,9 @@ FIELDS: Mapping[str, Callable[[Row, str], Any]] = {
     "guaranteed": Row.flag,
     "adaptation": Row.name,
 }
+
+CHECKPOINT = "checkpoint"
+"""A column that any trace may have."""
 
 _PLAIN = {
     "id": "job_id",
@@ -129,11 +136,11 @@ def read_trace(path: Path) -> Trace:
     """Read a CSV file, plain or gzipped."""
     lines = read_lines(path)
     format_ = recognise(path, lines[0]) if lines else FORMATS[0]
-    table = Table.of(path, lines, required=format_.names)
+    table = Table.of(path, lines, required=format_.names, optional=(CHECKPOINT,))
     requests: dict[str, Request] = {}
     for row in table:
         values = {field: FIELDS[field](row, name) for field, name in format_.columns.items()}
-        request = Request(row=row, **values)
+        request = Request(row=row, checkpoint=_read_checkpoint(row), **values)
         twin = requests.setdefault(request.id, request)
         if twin is not request:
             raise row.error(
@@ -144,6 +151,14 @@ def read_trace(path: Path) -> Trace:
     # Sorting is stable: jobs of one instant keep the order of the file.
     ordered = sorted(requests.values(), key=lambda request: request.submitted_at)
     return Trace(format_.kind, tuple(ordered))
+
+
+def _read_checkpoint(row: Row) -> Saves:
+    kind = row.text(CHECKPOINT) or Saves.GOOD.value
+    if kind not in KINDS:
+        remedy = f"write one of {', '.join(KINDS)}, or nothing for the first"
+        raise row.error(f"{kind!r} is no kind of checkpoint", field=CHECKPOINT, remedy=remedy)
+    return Saves(kind)
 
 
 def recognise(path: Path, header: tuple[int, Sequence[str]]) -> Format:

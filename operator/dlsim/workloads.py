@@ -20,11 +20,13 @@ from dlcore.model import (
     Training,
 )
 from dlcore.profiles import JobType, Profile
+from dlsim.checkpointing import Kind
 from dlsim.curves import Ground, Pool
 from dlsim.documents import (
     Described,
     Document,
     count_iterations,
+    find_checkpoint,
     find_learning,
     is_document,
     read_documents,
@@ -74,7 +76,9 @@ class TracedJob:
     noise: Noise | None = None
     """What larger batches cost it in convergence; without one, nothing."""
     saves: bool = True
-    """Whether it saves itself when it is stopped. Traces say nothing of that: there all jobs do."""
+    """Whether it saves itself when it is stopped; so does a job of which nothing else is said."""
+    declares: bool = True
+    """Whether it says that it saves itself. One that does not, all the same, has a broken checkpoint."""
     curve: str = ""
     """The type of job whose measured speeds it follows, where that is one."""
     is_drawn: bool = False
@@ -185,7 +189,14 @@ def _make_job(request: Request, scaling: Scaling) -> TracedJob:
         # Nothing keeps jobs of a trace on the nodes where they began.
         checkpoint=Checkpoint(shared=True),
     )
-    return TracedJob(job, scaling.iterations, curve=scaling.curve, is_drawn=scaling.is_drawn)
+    return TracedJob(
+        job,
+        scaling.iterations,
+        curve=scaling.curve,
+        is_drawn=scaling.is_drawn,
+        saves=request.checkpoint is Kind.GOOD,
+        declares=request.checkpoint is not Kind.NONE,
+    )
 
 
 def _read_documents(
@@ -208,4 +219,14 @@ def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) 
     iterations = count_iterations(document, learning)
     job = speeds.add(job)
     curve, is_drawn = speeds.curve_of(job.type)
-    return TracedJob(job, iterations, learning, noise=noise_of(job), curve=curve, is_drawn=is_drawn)
+    kind = find_checkpoint(document)
+    return TracedJob(
+        job,
+        iterations,
+        learning,
+        noise=noise_of(job),
+        curve=curve,
+        is_drawn=is_drawn,
+        saves=kind is Kind.GOOD,
+        declares=kind is not Kind.NONE,
+    )

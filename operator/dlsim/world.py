@@ -80,6 +80,10 @@ class Setting:
     """How far jobs may grow at once; ``None``: as far as they like."""
     trials: Mapping[JobType, float] = field(default_factory=dict)
     """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
+    tries: bool = True
+    """Whether a checkpoint that a job declares is tried before it is counted on, as controllers do it."""
+    trial_s: float = 0.0
+    """How long that takes from the first step on; the job keeps its GPUs meanwhile."""
     keeps_work: bool = True
     """Whether decisions know whose work nothing saves; without it one sees what the law is worth."""
 
@@ -388,6 +392,8 @@ class World:
         if not run.traced.saves:
             kept = run.safe_iterations
         run.record.redone += done - kept
+        speed = run.state.speed
+        run.record.lost_work_s += (done - kept) / speed if speed > 0.0 else 0.0
         run.wasted -= (done - kept) * (1.0 - run.worth)
         self._note(run, iterations_done=kept)
 
@@ -427,6 +433,7 @@ class World:
         run.profiled = max(run.profiled, shape.gpus)
         growth = self._setting.growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
+        self._begin_trial(run)
         unsaved = run.safe_iterations if self._is_kept(run) else None
         self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound, unsaved_from=unsaved)
         self._weigh(run)
@@ -438,8 +445,34 @@ class World:
         self._foresee(run)
 
     def _is_kept(self, run: Run) -> bool:
-        """Whether decisions know that a change would lose its work."""
-        return self._setting.keeps_work and not run.traced.saves
+        """Whether decisions know that a change would lose its work, or do not know that it would not."""
+        setting = self._setting
+        if not setting.keeps_work:
+            return False
+        if run.traced.saves:
+            return setting.tries and not run.is_tried
+        return setting.tries or not run.traced.declares or run.has_lost_work
+
+    def _begin_trial(self, run: Run) -> None:
+        """Try the checkpoint of its first start that lasts so long, if it declares one."""
+        if not run.traced.declares or run.is_tried or not self._setting.tries:
+            return
+        if not self._setting.trial_s:
+            run.is_tried = True
+            return
+        done_at = self._kernel.now + self._setting.trial_s
+        holds = run.state.iterations_done
+        self._kernel.at(done_at, Order.CHANGE, _bind(self._end_trial, run, run.stamp, holds))
+
+    def _end_trial(self, run: Run, stamp: int, holds: float) -> None:
+        """A checkpoint that works is confirmed; it holds what was done when it was asked for."""
+        if run.stamp != stamp or run.finished:
+            return
+        run.is_tried = True
+        if run.traced.saves:
+            run.safe_iterations = max(run.safe_iterations, holds)
+            self._note(run, unsaved_from=None)
+            self._due = True
 
     def _weigh(self, run: Run) -> None:
         """Say what its iterations are worth from now on, with the batch that it has."""
@@ -479,6 +512,7 @@ class World:
             return
         if run.state.placement is not None:
             run.idle_since = now
+        run.pace = run.state.speed
         self._note(run, speed=0.0, unsaved_from=None)
         if saves and run.traced.saves:
             run.safe_iterations = run.state.iterations_done
@@ -489,7 +523,9 @@ class World:
     def _lose_work(self, run: Run) -> None:
         """It was stopped, and nothing has saved what it did."""
         lost = run.state.iterations_done - run.safe_iterations
+        run.has_lost_work = True
         run.record.redone += lost
+        run.record.lost_work_s += lost / run.pace if run.pace > 0.0 else 0.0
         run.wasted -= lost * (1.0 - run.worth)
         self._note(run, iterations_done=run.safe_iterations)
 

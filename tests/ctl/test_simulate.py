@@ -38,6 +38,7 @@ FIELDS = {
     "blocking_index",
     "reshapes",
     "reshape_share",
+    "lost_work_s",
     "decisions",
     "decision_ms",
     "wall_s",

@@ -8,12 +8,15 @@ same histories lose many, so that the histories are hard enough.
 import random
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from dlcore import policies
 from dlcore.model import Node
+from dlsim.checkpointing import Kind
 from dlsim.records import Happening, Record
+from dlsim.savings import draw, with_checkpoint
 from dlsim.world import Setting, World
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
@@ -34,12 +37,13 @@ def make_history(seed: int, *, levels: int = 1):
             options=rng.choice([(1, 2, 4), (1,), (2, 4), (1, 2, 4, 8)]),
         )
         own = replace(job.job, priority=rng.randrange(levels))
-        jobs.append(replace(job, job=own, saves=rng.random() < 0.5))
+        kind = rng.choice((Kind.GOOD, Kind.GOOD, Kind.NONE, Kind.BROKEN))
+        jobs.append(with_checkpoint(replace(job, job=own), kind))
     return make_workload(*jobs)
 
 
-def play(seed: int, policy: str, *, levels: int = 1, keeps_work: bool = True) -> Record:
-    setting = Setting(nodes=NODES, costs=COSTS, seed=seed, keeps_work=keeps_work)
+def play(seed: int, policy: str, *, levels: int = 1, **said: Any) -> Record:
+    setting = Setting(nodes=NODES, costs=COSTS, seed=seed, **said)
     return World(make_history(seed, levels=levels), setting, policies.make(policy)).play()
 
 
@@ -50,7 +54,7 @@ def lost(record: Record) -> float:
 @pytest.mark.parametrize("policy", NAMES)
 def test_no_iteration_is_lost_that_nothing_demanded(policy):
     for seed in SEEDS:
-        record = play(seed, policy)
+        record = play(seed, policy, trial_s=seed * 15.0)
         assert all(job.completed_at is not None for job in record.jobs)
         assert lost(record) == 0.0, (policy, seed)
 
@@ -58,6 +62,40 @@ def test_no_iteration_is_lost_that_nothing_demanded(policy):
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "afs-l"])
 def test_without_the_law_the_same_histories_lose_work(policy):
     assert any(lost(play(seed, policy, keeps_work=False)) > 100.0 for seed in SEEDS)
+
+
+@pytest.mark.parametrize("policy", ["foresight", "adaptive", "afs-l"])
+def test_without_trials_the_first_change_of_a_broken_checkpoint_loses_work(policy):
+    records = [play(seed, policy, tries=False) for seed in SEEDS]
+    losses = [job for record in records for job in record.jobs if job.redone]
+    assert losses
+    assert all(job.lost_work_s > 0.0 for job in losses)
+
+
+def test_a_job_keeps_its_gpus_until_its_trial_is_over():
+    """It would grow when the other ends, and does so only once its checkpoint is confirmed."""
+
+    def grows_at(trial_s: float) -> float:
+        first = make_traced("first", at=0.0, iterations=100.0, options=(2,))
+        second = make_traced("second", at=0.0, iterations=5000.0, options=(2, 4))
+        setting = Setting(nodes=NODES[:1], costs=COSTS, trial_s=trial_s)
+        record = World(make_workload(first, second), setting, policies.make("max-min")).play()
+        assert lost(record) == 0.0
+        return times_of(record, Happening.ADDING, "second")[0]
+
+    assert grows_at(0.0) < 400.0
+    assert grows_at(900.0) > 900.0
+
+
+def test_shares_of_the_jobs_are_drawn_by_the_seed():
+    workload = make_workload(*(make_traced(f"job-{n}", iterations=1.0) for n in range(400)))
+    drawn = draw(workload, none=0.5, broken=0.25, seed=1)
+    assert draw(workload, none=0.5, broken=0.25, seed=1) == drawn
+    assert draw(workload, none=0.0, broken=0.0, seed=1) is workload
+    none = sum(not each.declares for each in drawn.jobs)
+    broken = sum(each.declares and not each.saves for each in drawn.jobs)
+    assert 160 < none < 240
+    assert 60 < broken < 140
 
 
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "fifo"])
