@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from dlsim.checkpointing import Kind
 from dlsim.clusters import fill_nodes
 from dlsim.premises import list_premises
+from dlsim.savings import with_checkpoint
 from dlsim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER, run_apart
 
@@ -111,7 +113,42 @@ def test_jobs_that_save_nothing_are_counted(folder):
     scenario = Scenario(trace=folder / "five.csv", machines=fill_nodes(8))
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
-    first, *others = workload.jobs
-    lossy = replace(workload, jobs=(replace(first, saves=False), *others))
+    first, second, *others = workload.jobs
+    none, broken = with_checkpoint(first, Kind.NONE), with_checkpoint(second, Kind.BROKEN)
+    lossy = replace(workload, jobs=(none, broken, *others))
     told = "\n".join(list_premises(lossy, setting))
-    assert "1 of 5 jobs save no checkpoint, so a change of GPUs loses what they have done" in told
+    assert (
+        "1 of 5 jobs save no checkpoint and 1 of 5 jobs declare one that does not work, so a change of"
+        " GPUs loses what they have done" in told
+    )
+
+
+@pytest.mark.parametrize("where", ["column", "annotation", "option"])
+def test_what_a_job_has_of_a_checkpoint_can_be_said(folder, where):
+    options = ["--no-checkpoint", "1"] if where == "option" else []
+    trace = folder / "said.csv"
+    if where == "column":
+        trace.write_text(
+            "job_id,submit_time_s,duration_s,num_gpus,checkpoint\na,0,90,1,none\nb,0,90,1,none\n"
+        )
+    elif where == "annotation":
+        trace = folder / "said.yaml"
+        trace.write_text(
+            "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata:\n  name: a\n  annotations:\n"
+            "    sim.dljob.io/checkpoint: none\nspec:\n  gpus: {options: [1]}\n  training:"
+            " {iterations: 90}\n"
+        )
+    else:
+        trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,90,1\nb,0,90,1\n")
+    result = run_apart("simulate", trace, "--gpus", 8, *options, cwd=folder)
+    assert result.status == 0, result.stderr
+    assert "save no checkpoint" in result.stdout
+
+
+def test_a_kind_of_checkpoint_that_there_is_not_is_refused_with_its_line(folder):
+    trace = folder / "wrong.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus,checkpoint\na,0,90,1,maybe\n")
+    result = run_apart("simulate", trace, cwd=folder)
+    assert result.status != 0
+    for part in ("wrong.csv:2", "checkpoint", "'maybe'", "good, none, broken"):
+        assert part in result.stderr
