@@ -3,7 +3,7 @@ Whose word is enough to take a GPU out of service.
 
 A SideCar sees all GPUs of its node and says what it likes. So what a job says counts for the GPUs that
 it holds, and only while it leaves others on their node. Of any other GPU, or of all of a node, a second
-witness has to say so as well: another job's SideCar, or the node itself. Until then the GPU is
+witness has to say so as well: the SideCar of the job that holds it, or the node itself. Until then the GPU is
 *suspected*: people are told, it stays in service, the suspicion expires, and the next controller never
 hears of it.
 """
@@ -44,14 +44,25 @@ class Suspicions:
             said = self._said.setdefault(ref, {})
             said.update(dict.fromkeys(jobs, scene.now + SUSPECTED_S))
         held = _held(scene)
-        sure = {ref for ref in accused if len(self._said[ref]) > 1 or scene.machine(ref.node).ails}
-        alone = {ref: next(iter(self._said[ref])) for ref in accused if ref not in sure}
+        sure = {ref for ref in accused if self._is_sure(scene, ref, held)}
+        alone = {
+            ref: next(iter(self._said[ref]))
+            for ref in accused
+            if ref not in sure and len(self._said[ref]) == 1
+        }
         own = {ref for ref, job in alone.items() if ref in held.get(job, ())}
         # Of each node something stays, whatever one job says.
         own -= {ref for ref in own if _is_all_of_its_node(scene, ref, own, alone)}
         for ref in own:
             self._alone[alone[ref]] = self._alone.get(alone[ref], frozenset()) | {ref}
         return frozenset(sure | own)
+
+    def _is_sure(self, scene: Scene, ref: GpuRef, held: Mapping[JobId, frozenset[GpuRef]]) -> bool:
+        """Whether there are two witnesses, one of which holds it: jobs that agree to lie harm themselves."""
+        if scene.machine(ref.node).ails:
+            return True
+        said = self._said[ref]
+        return len(said) > 1 and any(ref in held.get(job, ()) for job in said)
 
     def overtaken(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
         """

@@ -82,8 +82,16 @@ class DialSettings:
     we believe; needed where SideCars are on a network. On Kubernetes the operator makes it itself."""
     renewal_seconds: float = 5.0
     """Renewed certificates are in use so long after they were written."""
-    largest_answer: int = 4 * 1024 * 1024
+    largest_answer: int = 2 * 1024 * 1024
     """In bytes; nothing a SideCar says is nearly as long."""
+    changes_per_second: float = 1.0
+    """How often one SideCar may have news besides progress over a longer time, before it is asked again."""
+    changes_at_once: int = 100
+    """How much news may come faster than that."""
+    bytes_per_second: float = 256 * 1024
+    """How much one SideCar may say over a longer time. Reading it is what its answers cost."""
+    bytes_at_once: int = 8 * 1024 * 1024
+    """How much it may say faster than that."""
 
     def __post_init__(self) -> None:
         """Refuse what would ask no SideCar ever, or all the time."""
@@ -93,6 +101,8 @@ class DialSettings:
             "dial_seconds",
             "polls_per_second",
             "progress_per_second",
+            "changes_per_second",
+            "bytes_per_second",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}; it has to be above 0")
@@ -217,6 +227,8 @@ class Line:
     def __init__(
         self, address: Address, settings: DialSettings, credentials: Credentials | None
     ) -> None:
+        self.received = 0
+        """How many bytes it has said so far."""
         self._address = address
         self._settings = settings
         self._credentials = credentials
@@ -300,6 +312,7 @@ class Line:
         answer = bytearray()
         async for chunk in response.content.iter_any():
             answer += chunk
+            self.received += len(chunk)
             if len(answer) > self._settings.largest_answer:
                 raise Unreachable(
                     f"the answer is longer than {self._settings.largest_answer} bytes"

@@ -37,6 +37,10 @@ MOST_POINTS = 512
 """So many points of a job's own learning curve are kept."""
 
 
+MOST_CHANGES = 1000
+"""So many changes of a job are remembered, whatever its SideCars say."""
+
+
 class Resumption(NamedTuple):
     """A job has taken its first step after a start of its processes."""
 
@@ -228,6 +232,8 @@ def _costs(pupil: _Pupil, entry: Entry, state: State) -> Iterator[Observation]:
         return
     if state.phase not in (Phase.RUNNING, Phase.STOPPED):
         return  # It is under way yet.
+    if len(pupil.changes_seen) >= MOST_CHANGES:
+        pupil.changes_seen.clear()
     pupil.changes_seen.add((state.incarnation, change.generation))
     yield from _costs_of(change, entry)
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from dlcontrol.contacts import Acquaintance, Heard, Ticket, shown
 from dlcontrol.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.platforms import Address, PodKey
+from dlcontrol.plausible import plausible
 from dlcontrol.scene import NO_CONTACT, Contact, Doubt
 from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Refusal, Refused, State, Stop, Target
@@ -176,7 +177,13 @@ class _Follower:
         self._settings = settings
         self._around = around
         self._loop = asyncio.get_running_loop()
-        self._allowance = Allowance(settings.polls_per_second, settings.polls_at_once)
+        self._polls = Allowance(settings.polls_per_second, settings.polls_at_once)
+        self._changes = Allowance(settings.changes_per_second, settings.changes_at_once)
+        self._bytes = Allowance(settings.bytes_per_second, settings.bytes_at_once)
+        self._received = 0
+        """How many bytes were counted."""
+        self._owed = 0.0
+        """How long to wait before it is asked again, because of what it has said."""
         self._is_crowded = False
         self._stir = asyncio.Event()
         """Set for an instant, when it can be reached again."""
@@ -215,7 +222,8 @@ class _Follower:
 
     async def _listen(self) -> None:
         while True:
-            await asyncio.sleep(self._allowance.take(self._loop.time()))
+            owed, self._owed = self._owed, 0.0
+            await asyncio.sleep(max(self._polls.take(self._loop.time()), owed))
             try:
                 pause = await self._try_to_listen()
             except Exception:
@@ -319,10 +327,21 @@ class _Follower:
 
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact
-        heard = self.known.hear(state, asked=asked, now=self._around.clock())
+        heard = self.known.hear(plausible(state), asked=asked, now=self._around.clock())
+        self._pay(is_change=heard is Heard.MATERIAL)
         self._tell_others(before, heard)
 
+    def _pay(self, *, is_change: bool) -> None:
+        """Count what its answer costs, so that one that floods is asked more seldom."""
+        now, more = self._loop.time(), self._line.received - self._received
+        self._received += more
+        owed = self._bytes.take(now, more) if more else 0.0
+        if is_change:
+            owed = max(owed, self._changes.take(now))
+        self._owed = max(self._owed, owed)
+
     def _lose(self, error: "Unreachable | Doubted") -> None:
+        self._pay(is_change=False)
         before, now = self.known.contact, self._around.clock()
         if isinstance(error, Doubted):
             self.known.lose(str(error), now, doubt=error.doubt)
@@ -383,7 +402,7 @@ class Allowance:
         self._spent = float("-inf")
         """When all that was taken would have been given, one by one."""
 
-    def take(self, now: float) -> float:
-        """Take one; returns how long to wait for it."""
-        self._spent = max(self._spent, now - self._ahead) + self._each
+    def take(self, now: float, count: float = 1.0) -> float:
+        """Take one, or so many; returns how long to wait for it."""
+        self._spent = max(self._spent, now - self._ahead) + self._each * count
         return max(0.0, self._spent - now)

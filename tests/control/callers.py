@@ -27,6 +27,7 @@ HURRIED = DialSettings(
     refused_pause_seconds=0.1,
     progress_seconds=0.05,
     polls_per_second=1000.0,
+    changes_per_second=1000.0,
 )
 """Comes back soon after a failure, but gives up on nobody sooner than usual."""
 

@@ -651,6 +651,40 @@ def test_a_sidecar_that_always_has_news_is_asked_only_so_often():
     assert sum(wait == 0.0 for wait in waits) <= 3 + 0.05 * 100 * 10
 
 
+def test_one_that_floods_with_changes_is_heard_at_a_bounded_rate(tmp_path):
+    async def story():
+        bounded = replace(HURRIED, changes_per_second=20.0, changes_at_once=3)
+        async with contained(tmp_path / "a") as container, calling(bounded) as caller:
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            await caller.meet(tmp_path / "a")
+            while loop.time() < begin + 1.0:
+                # Another problem each time is more than progress.
+                container.agent.complain(Problem(f"P{loop.time():.9f}".replace(".", "_"), "x"))
+                container.agent.solve(next(iter(container.agent._own_problems)))
+                await asyncio.sleep(0.001)
+            material = sum(is_material for _, is_material in caller.heard)
+            assert material <= 5 + 20.0 * (loop.time() - begin)
+
+    live_through(story())
+
+
+def test_one_that_says_much_is_asked_more_seldom(tmp_path):
+    async def story():
+        bounded = replace(HURRIED, bytes_per_second=20_000.0, bytes_at_once=20_000)
+        async with contained(tmp_path / "a") as container, calling(bounded) as caller:
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            await caller.meet(tmp_path / "a")
+            while loop.time() < begin + 1.0:
+                container.agent.complain(Problem("Long", f"{loop.time()} {'x' * 1900}"))
+                await asyncio.sleep(0.001)
+            follower = caller.sidecars._followers[POD]
+            assert follower._line.received <= 50_000 + 20_000 * (loop.time() - begin)
+
+    live_through(story())
+
+
 def test_news_without_end_is_asked_for_at_a_bounded_rate(tmp_path):
     async def story():
         bounded = replace(HURRIED, polls_per_second=50.0, polls_at_once=2)

@@ -142,7 +142,7 @@ def _huge(state: Json, _: Memory) -> Json:
         "progress": progress,
         "change": change,
         "warmth": warmth,
-        "gpus": [{"index": n, "memoryUsed": HIGHEST, "eccErrors": HIGHEST} for n in range(64)],
+        "gpus": [{"index": n, "memoryUsed": HIGHEST} for n in range(64)],
     }
 
 

@@ -1,0 +1,44 @@
+"""
+What a SideCar may say of figures: within what a training can be, so that no figure of one job's spoils others'.
+
+The wire bounds each number so that it can be written and read. Here they are held to what a training
+can reach. A speed beyond that is not known; a time beyond that is the longest that counts.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from dlwire.messages import Change, Progress, State
+
+SLOWEST: Final = 1e-6
+FASTEST: Final = 1e6
+"""Iterations a second."""
+LONGEST_S: Final = 1e7
+"""A hundred days."""
+
+
+def plausible(state: State) -> State:
+    """Return the state with figures that can be; the same object where all of them can."""
+    progress, change = _progress(state.progress), _change(state.change)
+    if progress is state.progress and change is state.change:
+        return state
+    return replace(state, progress=progress, change=change)
+
+
+def _progress(progress: Progress) -> Progress:
+    speed, idle = progress.iterations_per_second, min(progress.idle_seconds, LONGEST_S)
+    if speed and not SLOWEST <= speed <= FASTEST:
+        speed = 0.0
+    if speed == progress.iterations_per_second and idle == progress.idle_seconds:
+        return progress
+    return replace(progress, iterations_per_second=speed, idle_seconds=idle)
+
+
+def _change(change: Change | None) -> Change | None:
+    if change is None:
+        return None
+    seconds = (change.checkpoint_seconds, change.stop_seconds, change.start_seconds)
+    if max(seconds) <= LONGEST_S:
+        return change
+    saving, stop, start = (min(each, LONGEST_S) for each in seconds)
+    return replace(change, checkpoint_seconds=saving, stop_seconds=stop, start_seconds=start)

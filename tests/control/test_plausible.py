@@ -1,0 +1,33 @@
+"""No figure of one job's SideCar spoils what is known of others."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcontrol.plausible import FASTEST, LONGEST_S, SLOWEST, plausible
+from dlwire.messages import Change, Phase, Progress, State
+
+NUMBERS = st.floats(0.0, 1e300)
+
+
+def state_of(progress: Progress, change: Change | None = None) -> State:
+    return State("x", 1, Phase.RUNNING, released=False, progress=progress, change=change)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_a_speed_is_one_that_can_be_or_unknown_and_times_are_bounded(speed, idle, seconds):
+    change = Change(1, checkpoint_seconds=seconds, stop_seconds=seconds, start_seconds=seconds)
+    told = plausible(state_of(Progress(iterations_per_second=speed, idle_seconds=idle), change))
+    heard = told.progress.iterations_per_second
+    assert heard == 0.0 or SLOWEST <= heard <= FASTEST
+    assert heard in (0.0, speed)
+    assert told.progress.idle_seconds == min(idle, LONGEST_S)
+    assert told.change is not None
+    assert told.change.start_seconds == min(seconds, LONGEST_S)
+    assert math.isfinite(1e16 / heard if heard else 0.0)
+
+
+def test_what_can_be_is_the_same_object():
+    state = state_of(Progress(iteration=7, iterations_per_second=2.0), Change(1))
+    assert plausible(state) is state
