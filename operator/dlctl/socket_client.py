@@ -99,8 +99,11 @@ def _exchange(path: Path, request: bytes, limit: float) -> bytes:
     """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit)
-        connection.connect(str(path))
+        # Where the path is too long for a socket, the folder is a link to a short one.
+        folder = path.parent.resolve()
+        connection.connect(str(folder / path.name))
         _insist_on_user(connection, path)
+        _insist_on_folder(folder)
         # Who refuses what is too large does so before all of it has arrived.
         with contextlib.suppress(BrokenPipeError):
             connection.sendall(request)
@@ -122,6 +125,16 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
         raise BackendError(
             f"user {uid} answers at {path}, and not you or root; nothing was sent. Remove that"
             " folder, or name another one with --state"
+        )
+
+
+def _insist_on_folder(folder: Path) -> None:
+    """Send nothing where other users can exchange the socket: another one would be there the next time."""
+    status = folder.stat()
+    if status.st_uid not in (ROOT, os.getuid()) or status.st_mode & 0o022:
+        raise BackendError(
+            f"{folder}: other users can write there, and it holds the socket of dljob up; nothing was sent."
+            " Take that away (chmod go-w), or name another folder with --state"
         )
 
 

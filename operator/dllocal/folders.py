@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,7 +49,19 @@ class Folders:
         self.registry = root / "jobs.db"
         self.store = root / "profiles.db"
         self.log = root / "dljob.log"
-        self.sockets = _socket_folder(root)
+        self._beside = SYSTEM_SOCKETS if root == SYSTEM_ROOT else root.absolute() / "run"
+        self._link = root.absolute() / "sockets"
+        """Where the path is too long for sockets, the way to a folder of our own below /tmp."""
+
+    @property
+    def sockets(self) -> Path:
+        """Where the sockets are."""
+        if not _is_long(self._beside):
+            return self._beside
+        try:
+            return self._link.readlink()
+        except OSError:
+            return self._link
 
     @property
     def socket(self) -> Path:
@@ -105,10 +118,7 @@ class Folders:
     def make(self) -> None:
         """Make what is missing; raises :class:`StateError`."""
         mode = 0o711 if self.shared else 0o700
-        is_elsewhere = self.sockets not in (self.root.absolute() / "run", SYSTEM_SOCKETS)
-        is_long = len(os.fsencode(self.sockets.absolute())) > LONGEST_SHARED
-        # Elsewhere is below /tmp, where any user may make the folder before us.
-        if self.shared and (is_elsewhere or is_long):
+        if self.shared and len(os.fsencode(self._beside)) > LONGEST_SHARED:
             raise StateError(
                 f"{self.root}: is too long for sockets below it; name a shorter --state"
             )
@@ -121,6 +131,29 @@ class Folders:
                 ) from error
             _insist_on_privacy(folder)
             self._open_up(folder)
+        self._make_sockets()
+
+    def _make_sockets(self) -> None:
+        """
+        Make the folder of the sockets, which a controller before has removed if it was empty.
+
+        One below /tmp gets a name that no other user can know before, and the way to it is in the state folder,
+        where no other user can write. One that is not our own any more is not used.
+        """
+        if not _is_long(self._beside):
+            self._beside.mkdir(mode=0o711 if self.shared else 0o700, exist_ok=True)
+            self._open_up(self._beside)
+            return
+        for known in (self.sockets, _former(self.root)):
+            if known != self._link and _is_private(known):
+                break
+        else:
+            known = Path(tempfile.mkdtemp(prefix=f"dljob-{os.getuid()}-", dir="/tmp"))
+        if self.sockets != known:
+            unnamed = self._link.with_name(".sockets.new")
+            unnamed.unlink(missing_ok=True)
+            unnamed.symlink_to(known)
+            unnamed.replace(self._link)
 
     def _open_up(self, folder: Path) -> None:
         """
@@ -137,7 +170,8 @@ class Folders:
             os.close(opened)
 
     def _bases(self) -> tuple[Path, ...]:
-        usual = (self.root, self.root / "jobs", self.sockets)
+        beside = () if _is_long(self._beside) else (self._beside,)
+        usual = (self.root, self.root / "jobs", *beside)
         return (*usual, self.root / "checkpoints", self.root / "pods") if self.shared else usual
 
     def machine_name(self) -> str:
@@ -178,6 +212,7 @@ class Folders:
         """Leave no empty folder, which may not be below our own; to be called by who holds the lock."""
         with contextlib.suppress(OSError):
             self.sockets.rmdir()
+            self._link.unlink(missing_ok=True)
 
     def lock(self) -> int:
         """Be the only controller of this folder; returns what to close in the end."""
@@ -192,9 +227,8 @@ class Folders:
                 f"{self.root}: dljob up runs there already (process {other});"
                 " use that one, end it (dljob down), or name another folder with --state"
             ) from error
-        # Who held it before has removed this if it was empty.
-        self.sockets.mkdir(mode=0o711 if self.shared else 0o700, exist_ok=True)
-        self._open_up(self.sockets)
+        # The controller that held it before has removed this if it was empty.
+        self._make_sockets()
         return held
 
     def read_epoch(self, held: int) -> int:
@@ -239,14 +273,25 @@ def default_root(environment: Mapping[str, str]) -> Path:
     return Path(base) / "dljob"
 
 
-def _socket_folder(root: Path) -> Path:
-    if root == SYSTEM_ROOT:
-        return SYSTEM_SOCKETS
-    beside = root.absolute() / "run"
-    if len(os.fsencode(beside)) + len("/0123456789abcdef.sock") <= LONGEST_SOCKET_PATH:
-        return beside
+def _is_long(folder: Path) -> bool:
+    """Whether a path is too long for sockets in that folder."""
+    return len(os.fsencode(folder)) + len("/0123456789abcdef.sock") > LONGEST_SOCKET_PATH
+
+
+def _former(root: Path) -> Path:
+    """Where versions of before had the sockets, and SideCars of theirs may have them yet."""
     name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
-    return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - checked by _insist_on_privacy
+    return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - only if it is our own
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether it is a folder of our own, and no link, that no other user can write."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_own and not status.st_mode & 0o022
 
 
 def _as_name(job: str) -> str:

@@ -48,7 +48,7 @@ class Machine:
         entries = self._registry.entries
         with self._keeping():
             nodes = self._usable_nodes()
-        return Observation(entries, nodes, self._pods.look(entries.values()))
+            return Observation(entries, nodes, self._pods.look(entries.values()))
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep these; they are on the disk when this returns."""
@@ -61,7 +61,8 @@ class Machine:
 
     async def launch(self, order: PodOrder) -> None:
         """Start the SideCar of this pod."""
-        self._pods.launch(order.entry, order.booking)
+        with self._keeping():
+            self._pods.launch(order.entry, order.booking)
 
     async def remove(self, key: PodKey, *, because: str) -> None:
         """Kill the SideCar; the next incarnation is the proof that nothing is left."""
@@ -70,11 +71,13 @@ class Machine:
             if booking.node == key.node:
                 message = f"the pod on {key.node} was removed: {because}"
                 self._events.add(key.job, "PodRemoved", message, warning=True)
-                self._pods.kill(entry, booking)
+                with self._keeping(), self._registry.leading():
+                    self._pods.kill(entry, booking)
 
     async def forget(self, job: JobId) -> None:
         """Remove the job, its logs and, unless its user keeps them, its checkpoints."""
-        self._pods.forget(job, keep_checkpoints=self._registry.keeps_checkpoints(job))
+        with self._keeping(), self._registry.leading():
+            self._pods.forget(job, keep_checkpoints=self._registry.keeps_checkpoints(job))
         with self._keeping():
             self._registry.forget(job)
 

@@ -105,6 +105,7 @@ class Pods:
         complain: Complain = to_the_log,
     ) -> None:
         """``origin`` says whose a job is, and its environment; ``complain`` takes what is not removed."""
+        self._leading: Callable[[], AbstractContextManager[None]] = nullcontext
         self._folders = folders
         self._poll_seconds = poll_seconds
         self._release_seconds = release_seconds
@@ -128,6 +129,14 @@ class Pods:
     def inherit(self, lend: Lend) -> None:
         """Let each SideCar that is started from now on have what this opens, besides its own lock."""
         self._lend = lend
+
+    def fence(self, leading: Callable[[], AbstractContextManager[None]]) -> None:
+        """
+        Start SideCars from now on only in this, in which no other controller can begin.
+
+        It raises :class:`~dlcontrol.platforms.Fenced` if one has.
+        """
+        self._leading = leading
 
     def processes(self, entries: Iterable[Entry]) -> set[int]:
         """Name the SideCars that live. All processes of jobs descend from these."""
@@ -348,6 +357,10 @@ class Pods:
     # --- what is done
 
     def _start(self, entry: Entry, key: PodKey, booking: Booking) -> None:
+        with self._leading():
+            self._start_as_leader(entry, key, booking)
+
+    def _start_as_leader(self, entry: Entry, key: PodKey, booking: Booking) -> None:
         folder = self._folder(key, booking)
         folder.make()
         owner = self._origin(entry.job.id).submitter

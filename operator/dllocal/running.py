@@ -116,6 +116,7 @@ class Running:
         self._watch = Watch(self._look)
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
+        self.pods.fence(self.registry.leading)
         self._insist_on_kind()
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())

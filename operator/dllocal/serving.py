@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -16,6 +17,7 @@ from typing import NamedTuple, cast
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from dlcontrol.platforms import Fenced
 from dllocal.access import Access
 from dllocal.backstage import Backstage, Present
 from dllocal.folders import StateError
@@ -37,6 +39,7 @@ class Server:
     ) -> None:
         """A server that users share is open to ``group``, or to all."""
         self._path = backstage.folders.socket
+        self._registry = backstage.registry
         self._is_open = False
         self._door: asyncio.Server | None = None
         self._most_connections = backstage.user_limits.most_connections
@@ -84,6 +87,12 @@ class Server:
         await self._metrics.cleanup()
         await self._api.cleanup()
         if self._is_open:
+            self._remove_door()
+
+    def _remove_door(self) -> None:
+        """Remove the socket, unless it is that of another controller that has begun meanwhile."""
+        # One that is left behind is no hindrance, neither to commands nor to the next controller.
+        with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
             self._path.unlink(missing_ok=True)
 
 

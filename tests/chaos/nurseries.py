@@ -16,10 +16,11 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """Where controllers come from; see :mod:`tests.chaos.controllers`."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.chaos.controllers") -> None:
+        """Start it; ``module`` says how its controllers die."""
         path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.controllers"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Not even a line is read ahead: nothing would tell that another one is there already.

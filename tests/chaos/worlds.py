@@ -76,6 +76,8 @@ class Trouble:
     removed, and dies about that."""
     limit_seconds: float = 240.0
     """No law of ours: after so long something hangs."""
+    controllers: str = "tests.chaos.controllers"
+    """The module that controllers come from, which says how they die."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class World:
         self.trouble = trouble
         self.story = Story()
         self._chance = random.Random(trouble.seed)
-        self._nursery = Nursery()
+        self._nursery = Nursery(trouble.controllers)
         self._ask = Asker(self.state / "run" / "dljob.sock")
         self._deaths = root / "death"
         self._unsent: list[dict[str, Any]] = []

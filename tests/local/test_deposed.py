@@ -1,0 +1,95 @@
+"""A controller that slept while another one began: it wakes, does nothing any more, and ends."""
+
+import os
+import signal
+import socket
+import stat
+
+import pytest
+
+from dlctl.backends import BackendError
+from dlctl.socket_client import SocketClient
+from dllocal.folders import Folders
+from tests.local.ups import Up, going, replay
+
+ONE = {"gpus": {"options": [1]}}
+
+
+@pytest.mark.processes
+def test_a_deposed_controller_leaves_the_socket_and_the_pods_of_its_successor_alone(root):
+    state = root / "state"
+    with going(state, "--virtual-gpus", 2) as deposed:
+        deposed.submit(replay("long", root, iterations=100_000, faster=20.0, **ONE))
+        deposed.until_phase("long", "Running")
+        deposed.process.send_signal(signal.SIGSTOP)
+        # As on a file system that forgets locks.
+        (state / "lock").unlink()
+        with going(state, "--virtual-gpus", 2) as successor:
+            assert successor.until_phase("long", "Running")["status"].get("restarts", 0) == 0
+            deposed.process.send_signal(signal.SIGCONT)
+            assert deposed.process.wait(60.0) == 1
+            assert "another controller has begun" in deposed.log.read_text(encoding="utf-8")
+            assert successor.backend.about()["pid"] == successor.process.pid
+            assert successor("cancel", "--wait", "long").status == 0
+            assert successor.end() == 0
+
+
+def test_where_the_path_is_long_sockets_are_in_a_folder_that_no_other_user_knew(tmp_path):
+    root = tmp_path / ("deep" * 30)
+    folders = Folders(root)
+    folders.make()
+    sockets = folders.sockets
+    try:
+        assert stat.S_IMODE(sockets.lstat().st_mode) == 0o700
+        assert Folders(root).sockets == sockets
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(folders.socket))
+        folders.socket.unlink()
+        # It is kept by all who come, and replaced where it is not our own any more.
+        folders.make()
+        assert folders.sockets == sockets
+        sockets.chmod(0o777)
+        folders.make()
+        assert folders.sockets != sockets
+    finally:
+        sockets.rmdir()
+        folders.tidy()
+    assert not folders.sockets.exists()
+
+
+def test_a_folder_of_before_is_used_on_as_long_as_sidecars_have_sockets_there(
+    tmp_path, monkeypatch
+):
+    root = tmp_path / ("deep" * 30)
+    former = tmp_path / "former"
+    former.mkdir(mode=0o700)
+    monkeypatch.setattr("dllocal.folders._former", lambda _: former)
+    folders = Folders(root)
+    folders.make()
+    assert folders.sockets == former
+    folders.tidy()
+    assert not former.exists()
+
+
+def test_nothing_is_sent_to_a_socket_that_others_can_exchange(tmp_path):
+    path = tmp_path / "dljob.sock"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        tmp_path.chmod(0o777)
+        with pytest.raises(BackendError, match="other users can write there"):
+            SocketClient(path).ask("GET", ("about",))
+
+
+def test_a_command_that_comes_before_the_server_finds_it_where_the_path_is_long(root):
+    state = root / ("deep" * 30)
+    early = SocketClient(Folders(state).socket)
+    up = Up(state, "--virtual-gpus", 1)
+    try:
+        up.ready()
+        assert early.ask("GET", ("about",))["pid"] == up.process.pid
+        assert up.end() == 0
+    finally:
+        up.process.kill()
+        up.process.wait()
+    assert not os.path.lexists(state / "sockets")
