@@ -26,6 +26,7 @@ from dlcontrol.platforms import Fenced
 from dllocal import journal
 from dllocal.folders import StateError
 from dllocal.journal import Change, Found, Journal, Kept, Row
+from dllocal.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class JobsFile:
     def __init__(self, path: Path, db: sqlite3.Connection, log_of_changes: Journal) -> None:
         self.path = path
         self.epoch = 0
+        self.reserve = Reserve(path)
         self._db = db
         self._journal = log_of_changes
         self._revision = 0
@@ -111,7 +113,15 @@ class JobsFile:
         Raises :class:`StateError` where that cannot be.
         """
         try:
-            return _open(path, reading, least_epoch)
+            try:
+                opened = _open(path, reading, least_epoch)
+            except (sqlite3.Error, OSError):
+                if not Reserve(path).release():
+                    raise
+                log.warning("%s: its disk is full; the room that is kept for it is used", path)
+                opened = _open(path, reading, least_epoch)
+            opened.file.reserve.make()
+            return opened
         except (sqlite3.Error, OSError) as error:
             raise StateError(
                 f"{path}: cannot be used as the list of jobs ({error}); make room or mend the file,"
@@ -139,6 +149,16 @@ class JobsFile:
             with suppress(sqlite3.Error):
                 # Where that cannot be, the journal just stays long.
                 self._journal.write_afresh(_load(self._db))
+
+    def insist(self, changes: Iterable[Change]) -> None:
+        """Commit what frees room, also on a full disk."""
+        changes = list(changes)
+        try:
+            self.commit(changes)
+        except sqlite3.Error:
+            if not self.reserve.release():
+                raise
+            self.commit(changes)
 
     def begin(self, kept: Kept) -> None:
         """Write all of this as the first transaction of an epoch, in both."""

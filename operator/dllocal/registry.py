@@ -177,7 +177,7 @@ class Registry:
         if self._entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
         how = _CANCELLED_KEEPING if keep_checkpoints else _CANCELLED
-        self._file.commit([change_of(job, cancelled=how)])
+        self._file.insist([change_of(job, cancelled=how)])
         self._cancelled[job] = how
         self._set(replace(self._entries[job], cancelled=True))
 
@@ -221,7 +221,8 @@ class Registry:
 
     def forget(self, job: JobId) -> None:
         """Remove a job of which nothing is left."""
-        self._file.commit([{"what": "gone", "name": job}])
+        self._file.insist([{"what": "gone", "name": job}])
+        self._file.reserve.make()
         self._origins.pop(job, None)
         self._cancelled.pop(job, None)
         self._entries = {name: entry for name, entry in self._entries.items() if name != job}

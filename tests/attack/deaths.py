@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from dlcore.model import Mechanism
-from tests.attack.counting import Count, Size, say
+from tests.attack.counts import Count, Size, say
 from tests.attack.tracing import is_possible
 from tests.chaos.worlds import Trouble, in_trouble
 
@@ -23,7 +23,7 @@ WORLDS = {
 
 def run(size: Size) -> Count:
     """Kill controllers in each world; all is broken of a world in which a law is."""
-    count = Count("deaths", skipped=is_possible())
+    count = Count(skipped=is_possible())
     if not count.skipped:
         for number, mechanism in enumerate(WORLDS[size]):
             _kill_in(count, size, mechanism, seed=11 + number)

@@ -22,6 +22,8 @@ from tests.chaos.points import Plan
 
 MOST_LIKELY = 0.3
 LEAST_LIKELY = 0.001
+CALLS_A_POINT = 6
+"""So many calls are passed where :mod:`tests.chaos` passes one point."""
 
 
 class Draw:
@@ -38,7 +40,7 @@ class Draw:
     def __call__(self, call: Call) -> bool:
         """Whether this one is the last."""
         self._passed += 1
-        if self._plan.is_calm or self._is_dead or self._passed <= self._plan.spares:
+        if self._plan.is_calm or self._is_dead or self._passed <= CALLS_A_POINT * self._plan.spares:
             return False
         likelihood = MOST_LIKELY / (1 + self._before[str(call)]) ** 2
         if self._chance.random() >= max(LEAST_LIKELY, likelihood):

@@ -1,0 +1,17 @@
+"""The short form of the attacks on one machine: its controllers, disks, clocks and users."""
+
+import pytest
+
+from tests.attack import clocks, damages, deaths, disks, users
+from tests.attack.counts import Size
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("part", [deaths, damages, clocks, disks, users], ids=lambda part: part.__name__)
+def test_no_attack_breaks_a_law(part):
+    count = part.run(Size.SHORT)
+    if count.skipped:
+        pytest.skip(count.skipped)
+    assert count.tried > 0
+    assert count.broken == []
