@@ -1,5 +1,6 @@
 """What an attack counts, and how large it is: words for all its parts."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,10 +21,18 @@ class Count:
     tried: int = 0
     broken: list[str] = field(default_factory=list)
     parts: dict[str, "Count"] = field(default_factory=dict)
+    skipped: str = ""
+    """Why nothing of it can be tried here; empty if it can."""
 
     @property
     def survived(self) -> int:
         return self.tried - len(self.broken)
+
+    def hold(self, *, true: bool, otherwise: str) -> None:
+        """Count an attempt, which is broken unless something is true."""
+        self.tried += 1
+        if not true:
+            self.broken.append(otherwise)
 
     def add(self, name: str, part: "Count") -> None:
         """Count a part in."""
@@ -35,4 +44,13 @@ class Count:
         """Tell the counts, those of the parts first."""
         for inner, part in self.parts.items():
             yield from part.lines(f"{name} {inner}")
+        if self.skipped:
+            yield f"{name:32} skipped: {self.skipped}"
+            return
         yield f"{name:32} {self.tried:9,} tried {self.survived:9,} survived {len(self.broken):5,} broken"
+
+
+def say(line: str) -> None:
+    """Print how far an attack is, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

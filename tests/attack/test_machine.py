@@ -8,7 +8,9 @@ from tests.attack.counts import Size
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("part", [deaths, damages, clocks, disks, users], ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    "part", [deaths, damages, clocks, disks, users], ids=lambda part: part.__name__
+)
 def test_no_attack_breaks_a_law(part):
     count = part.run(Size.SHORT)
     if count.skipped:
