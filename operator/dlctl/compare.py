@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from dlcore import policies
 from dlctl import arguments, comparisons, leaderboard, printing, writing
+from dlctl.assuming import tell_premises
 from dlctl.bars import Bar, progress_bar
 from dlctl.completing import complete_policies
 from dlctl.forms import to_json
@@ -352,6 +353,8 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
     """Print and draw what came out, and return the exit status."""
     rows = make_rows(work.results)
     show(rows, display)
+    if rows and display.page is None and display.output in ("table", printing.WIDE):
+        click.echo(f"\n{tell_premises(list(work.results))}", nl=False)
     if display.page is not None and display.write is not None and complete and rows:
         writing.write_text(display.write, display.page(rows))
         say(f"{display.write} is written")
