@@ -10,10 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from dlcontrol.peers import read_peer
 from dllocal.environments import name_user
+
+GOODBYE_S: Final = 1.0
+"""So long a connection that is refused stays open for its answer to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +87,9 @@ class _Guarded(asyncio.Protocol):
         if self._inner is not None:
             self._inner.connection_made(transport)
         else:
+            # Closed at once, what the other end has sent and nobody has read would take the answer with it.
             ours.write(self._doorman.refusal(self._uid))
-            ours.close()
+            asyncio.get_running_loop().call_later(GOODBYE_S, ours.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._inner is not None:
