@@ -129,7 +129,9 @@ def find_frozen(started: Iterable[Seat]) -> str:
 
 def _stands_still(state: State) -> bool:
     trial = state.trial
-    is_over = trial is not None and trial.number > 0 and trial.saving is not Saving.NONE
-    if trial is None or not is_over or trial.went_on or not state.progress.begun:
+    # One that failed may have asked nobody, so that it is not why a training stands still.
+    if trial is None or trial.saving not in (Saving.CONFIRMED, Saving.TIMED_OUT):
+        return False
+    if trial.went_on or not state.progress.begun:
         return False
     return any(problem.name == HANGS for problem in state.problems)

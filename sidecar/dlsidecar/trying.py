@@ -43,6 +43,8 @@ class Trials:
             return
         if before.number != machine.trial.number or before.saving is Saving.NONE:
             self._over_at, self._iteration_then = self._now(), iteration
+        if machine.trial.saving is Saving.FAILED:
+            return  # It may have asked nobody, so that it is not why a training ends after it.
         is_by_itself = machine.target == machine.run and not machine.is_leaving
         if machine.ended and is_by_itself and iteration <= self._iteration_then:
             is_soon = self._now() - self._over_at <= SOON_SECONDS

@@ -203,6 +203,14 @@ def test_a_training_that_went_on_and_ends_later_has_not_ended_by_its_trial():
     assert not tell(story).ended
 
 
+def test_a_training_that_ends_after_a_trial_that_asked_nobody_has_not_ended_by_it():
+    def story(agent, below):
+        agent.happen(CheckpointFailed(below.attempt, PROBLEM))
+        agent.happen(below.ended(0, code=3))
+
+    assert not tell(story).ended
+
+
 def test_a_training_that_is_stopped_after_its_trial_has_not_ended_by_it():
     def story(agent, below):
         agent.happen(below.saved())
