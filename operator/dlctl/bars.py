@@ -15,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from dlctl.streams import raw
+
 PATIENCE_S = 1.5
 """A replay that is done by then needs no bar."""
 
@@ -55,7 +57,7 @@ def progress_bar() -> Iterator[Bar | None]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
-        console=Console(stderr=True),
+        console=Console(file=raw(sys.stderr)),
         transient=True,
     )
     try:

@@ -35,6 +35,7 @@ from dlctl.demonstrating.stage import Failed, Stage
 from dlctl.ending import run_to_the_end
 from dlctl.forms import to_json
 from dlctl.messages import say
+from dlctl.streams import raw
 from dllocal.measuring import Stuck
 from dlsim.reproducing.sidecar_case import GPUS
 
@@ -263,7 +264,7 @@ def _view(
     hall: Hall, stages: Sequence[Stage], picture: viewing.Picture
 ) -> Iterator[Callable[[], None]]:
     """Show what happens; hands out what is to be called whenever something has."""
-    console = Console(stderr=True)
+    console = Console(file=raw(sys.stderr))
     if viewing.is_worth_drawing(console, picture.height, os.environ):
         with viewing.live(picture, console):
             yield lambda: None

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dlwire.harmless import harmless
+
 
 def to_json(value: Any) -> str:
     """Indented JSON. What is not a number, because it does not exist, becomes null."""
@@ -22,7 +24,11 @@ def to_yaml(value: Any) -> str:
     """YAML in the order in which people wrote it."""
     import yaml  # noqa: PLC0415 - most verbs need none
 
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    if harmless(text, keeps="\n\t") == text:
+        return text
+    # In a text without quotes, what a terminal obeys could not be written in another way.
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
 
 
 def _without_nan(value: Any) -> Any:

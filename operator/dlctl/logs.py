@@ -12,6 +12,7 @@ from dlctl.choosing import name_argument, with_backend
 from dlctl.jobviews import JobView
 from dlctl.messages import say
 from dlctl.spans import read_span_option
+from dlctl.streams import harmless_output
 
 
 @click.command("logs")
@@ -37,6 +38,11 @@ from dlctl.spans import read_span_option
     metavar="TIME",
     help="Only what was written in so long a time, such as 90s or 10m.",
 )
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Print the bytes as they were written also to a terminal, which obeys them.",
+)
 @with_backend
 def command(
     backend: Backend,
@@ -47,18 +53,21 @@ def command(
     lines: int | None,
     rank: int | None,
     since: float | None,
+    raw: bool,
 ) -> None:
     """
     Print the output of a job's training, over all its starts.
 
     Of a job that was on several nodes each line begins with the node, unless one is named. The
-    processes of one node write into one log.
+    processes of one node write into one log. On a terminal, characters that would move its cursor or
+    retitle its window are shown by their numbers; a file or a program gets the bytes as they are.
     """
     if rank is not None:
         if node:
             raise click.UsageError("--node and --rank exclude each other; give one of them")
         node = find_node(JobView.of(backend.get_job(name), backend.home), name, rank)
-    printer = Printer(several=not node and len(backend.list_log_nodes(name)) > 1)
+    several = not node and len(backend.list_log_nodes(name)) > 1
+    printer = Printer(several=several, is_shown=sys.stdout.isatty() and not raw)
     for line in backend.read_logs(name, LogQuery(node, lines, follow, since)):
         printer.print(line)
         if follow:
@@ -90,16 +99,26 @@ def find_node(job: JobView, name: str, rank: int) -> str:
 class Printer:
     """Prints lines as they were written, with their nodes as soon as there are several."""
 
-    def __init__(self, *, several: bool = False) -> None:
+    def __init__(self, *, several: bool = False, is_shown: bool = False) -> None:
+        """With ``is_shown`` a terminal gets what is printed, and none of it does anything there."""
         self.nodes: set[str] = set()
         self._several = several
+        self._is_shown = is_shown
         self._written = sys.stdout.buffer
 
     def print(self, line: LogLine) -> None:
         self.nodes.add(line.node)
         if self._several or len(self.nodes) > 1:
             self._written.write(f"[{line.node}] ".encode())
-        self._written.write(line.text)
+        self._written.write(_shown(line.text) if self._is_shown else line.text)
 
     def flush(self) -> None:
         self._written.flush()
+
+
+def _shown(line: bytes) -> bytes:
+    """Return what is left to be seen of a line, such as the last state of a progress bar, made harmless."""
+    text = line.decode("utf-8", "replace")
+    ending = "\n" if text.endswith("\n") else ""
+    states = [state for state in text.rstrip("\r\n").split("\r") if state]
+    return f"{harmless_output(states[-1]) if states else ''}{ending}".encode()

@@ -20,6 +20,7 @@ import click
 from dlcore.problems import WrongDocument
 from dlctl.backends import BackendError
 from dlctl.messages import INTERRUPTED, say, tell_lines
+from dlctl.streams import guard_output
 from dlctl.verbs import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
@@ -39,6 +40,8 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process, and exit."""
+    if sys.stdout is not None and sys.stderr is not None:
+        guard_output()
     sys.exit(run(sys.argv[1:], prog=name_program(sys.argv[0])))
 
 

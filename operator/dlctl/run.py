@@ -268,7 +268,7 @@ def _look(backend: Backend, name: str) -> JobView | None:
 
 
 def _print_logs(backend: Backend, name: str) -> None:
-    printer = Printer()
+    printer = Printer(is_shown=sys.stdout.isatty())
     try:
         for line in backend.read_logs(name, LogQuery(follow=True)):
             printer.print(line)

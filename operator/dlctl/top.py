@@ -20,6 +20,7 @@ from dlctl.backends import Away, Backend, BackendError
 from dlctl.choosing import output_option, with_wide_backend
 from dlctl.frames import Frame, Sight, Signs, Window
 from dlctl.jobviews import JobView
+from dlctl.streams import harmless_document, raw
 
 ENDLESS = 10_000
 """How wide a picture may be that no terminal limits; it takes as much as is needed."""
@@ -71,8 +72,10 @@ def command(backend: Backend, *, once: bool, output: str | None, interval: float
 
 def look(backend: Backend) -> Sight:
     """Ask for everything that is shown."""
-    jobs = [JobView.of(item, backend.home) for item in backend.list_jobs().items]
-    return Sight(backend.about(), jobs, backend.list_nodes(), time.time())
+    items = harmless_document(backend.list_jobs().items)
+    jobs = [JobView.of(item, backend.home) for item in items]
+    nodes = harmless_document(backend.list_nodes())
+    return Sight(harmless_document(backend.about()), jobs, nodes, time.time())
 
 
 def _print_once(backend: Backend, *, all_of_it: bool) -> None:
@@ -92,7 +95,7 @@ class _Screen:
         self._interval = interval
         self._signs = Signs()
         self._skipped = 0
-        self._console = Console(highlight=False)
+        self._console = Console(file=raw(sys.stdout), highlight=False)
         # Who cannot be asked at the very beginning is told in a line, not on a screen.
         self._sight = look(backend)
 

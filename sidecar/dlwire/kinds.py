@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from dlwire.harmless import harmless
+
 LARGEST_WHOLE = 2**53 - 1
 """Beyond this, JSON readers in other languages begin to round."""
 SHOWN_CHARACTERS = 80
@@ -221,7 +223,8 @@ class Text:
             return harmless(value)
         if re.fullmatch(self.pattern, value) is None:
             raise Wrong(path, value, "has the wrong form", f"write {self.like}")
-        return value
+        # Whatever a training says is shown to people sooner or later.
+        return value if self.pattern else harmless(value)[: self.longest]
 
     def write(self, value: Any) -> Any:
         return value

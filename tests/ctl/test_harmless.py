@@ -1,0 +1,154 @@
+"""What trainings and job files of others say does nothing to the terminal that shows it."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlctl.backends import LogLine
+from dlctl.forms import to_json, to_yaml
+from dlctl.logs import Printer
+from dlctl.streams import harmless_document, harmless_output
+from dlwire import codec
+from dlwire.harmless import harmless
+from dlwire.messages import Problem
+from tests.local.stages import job_document, staged
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x1b]52;c;aGk=\x07\x9b2J\x9d0;x\x9c\x1bPq\x1b\\\b\x7f\r\u202etxt\u2066\x1b[8mhidden"
+COMMANDS = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)"
+)
+SCRIPT = "from dlctl.main import main; main()"
+
+
+def on_a_terminal(*words: str, rows: int = 40) -> str:
+    """Return what the command sends to a terminal."""
+    ours, its = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+    environment |= {"LINES": str(rows), "COLUMNS": "150"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+    )
+    os.close(its)
+    told = b""
+    try:
+        while select.select([ours], [], [], 60.0)[0]:
+            try:
+                block = os.read(ours, 65536)
+            except OSError:
+                break
+            if not block:
+                break
+            told += block
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    # The terminal itself begins each line with a carriage return.
+    return told.decode("utf-8").replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server with a job whose training has said everything that a terminal obeys."""
+    root = tmp_path_factory.mktemp("evil")
+    with staged(root, n1=4) as up:
+        document = job_document("evil", profile={"model": "m"})
+        document["metadata"]["annotations"] = {"note": EVIL}
+        document["spec"]["template"]["spec"]["containers"][0]["args"] = [EVIL.replace("\0", "")]
+        up.do(lambda stage: stage.registry.submit_all([document], now=0.0))
+        up.do(lambda stage: stage.give("evil", {"n1": [0, 1]}, message=f"it says {EVIL}"))
+        yield root
+
+
+VERBS = (
+    ("describe", "evil"),
+    ("why", "evil"),
+    ("get", "-o", "wide"),
+    ("get", "evil", "-o", "yaml"),
+    ("get", "evil", "-o", "json"),
+    ("history", "evil"),
+    ("top", "--once"),
+    ("get", f"no{EVIL}"),
+)
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: " ".join(words)[:20])
+def test_no_verb_sends_what_others_wrote_as_commands_to_a_terminal(
+    evil: Path, words: tuple[str, ...]
+):
+    told = on_a_terminal(*words, "--state", str(evil))
+    assert len(told) > 20
+    found = COMMANDS.search(told)
+    assert found is None, ascii(told[max(0, found.start() - 80) : found.end() + 20])
+    assert "\x1b[8m" not in told
+
+
+def test_a_log_is_harmless_on_a_terminal_and_as_it_was_elsewhere(capfdbinary: Any):
+    line = LogLine("n1", f"step 1\rstep 2 {EVIL} \x1b[31mred\x1b[0m\n".encode())
+    for is_shown in (True, False):
+        printer = Printer(is_shown=is_shown)
+        printer.print(line)
+        printer.flush()
+        told = capfdbinary.readouterr().out
+        if is_shown:
+            assert COMMANDS.search(told.decode()) is None
+            assert b"\x1b[31mred\x1b[0m\n" in told
+        else:
+            assert told == line.text
+
+
+def test_programs_get_what_was_written(evil: Path):
+    from tests.ctl.running import run_apart
+
+    result = run_apart("get", "evil", "-o", "json", "--state", evil)
+    assert json.loads(result.stdout)["metadata"]["annotations"]["note"] == EVIL
+    result = run_apart("get", "evil", "-o", "yaml", "--state", evil)
+    assert yaml.safe_load(result.stdout)["metadata"]["annotations"]["note"] == EVIL
+
+
+def test_colours_of_ours_stay_and_those_that_hide_do_not():
+    ours = "\x1b[32mRunning\x1b[0m \x1b[1;36mx\x1b[0m\n\ta"
+    assert harmless_output(ours) == ours
+    for text in (
+        "\x1b[8m",
+        "\x1b[30m",
+        "\x1b[40m",
+        "\x1b[7m",
+        "\x1b[1;8m",
+        "\x1b[38;5;0m",
+        "\x1b[m",
+    ):
+        assert "\x1b" not in harmless_output(f"a{text}b")
+
+
+def test_what_is_written_for_programs_is_read_as_it_was():
+    value = {"a": EVIL, "b": ["\u202e", "é\n"]}
+    assert json.loads(harmless_output(to_json(value))) == value
+    text = to_yaml(value)
+    assert harmless_output(text) == text
+    assert yaml.safe_load(text) == value
+    assert COMMANDS.search(json.dumps(harmless_document(value), ensure_ascii=False)) is None
+
+
+def test_what_a_sidecar_says_of_its_training_is_harmless_from_the_first():
+    body = codec.encode(Problem("ExpressionInvalid", f"the log said {EVIL}", remedy="\n"))
+    read = codec.decode(Problem, body)
+    assert read.message == harmless(read.message)
+    assert read.message.isprintable()
+    assert codec.decode(Problem, codec.encode(read)) == read
+    longest = codec.decode(Problem, codec.encode(Problem("A", "\x1b" * 2048)))
+    assert len(longest.message) == 2048
