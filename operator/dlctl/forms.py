@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dlwire.harmless import harmless
+from dlctl.streams import harmless
 
 
 def to_json(value: Any) -> str:

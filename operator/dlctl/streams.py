@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from dlwire.harmless import harmless
+from dlwire.kinds import HARMFUL
 
 _COLOUR = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[1-79]|49|9[0-7])(?:;(?=\d)|(?=m)))*m)")
 """Bold, dim, underlined, a colour of text, and an end of these; not black, hidden, or a background."""
@@ -35,6 +35,15 @@ def divert_libraries() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def harmless(text: str, *, keeps: str = "") -> str:
+    """Show what a terminal would obey by its number, in the form that JSON has for it; ``keeps`` stays."""
+    if text.isprintable():
+        return text
+    return HARMFUL.sub(
+        lambda found: found[0] if found[0] in keeps else f"\\u{ord(found[0]):04x}", text
+    )
 
 
 class HarmlessStream(io.TextIOWrapper):

@@ -17,7 +17,7 @@ from dlcore.jobschema import WORKING_DIRECTORY
 from dlcore.launchers import notice_of
 from dlcore.model import Job, Node
 from dlcore.podrules import TRAINER
-from dlcore.problems import Problem
+from dlcore.problems import Problem, join
 
 LONGEST_WORD = (128 << 10) - 512
 """In bytes: of a word of a command, and of a variable, as Linux takes them; less the variable's name."""
@@ -151,7 +151,7 @@ def _iter_problems(job: Job) -> Iterator[Problem]:
     here, remedy = _index(job), "remove it, or run the job on a cluster"
     for name in pod:
         if name not in POD_WITHOUT_EFFECT:
-            yield Problem(f"{_TEMPLATE}.{name}", pod[name], "needs a cluster", remedy)
+            yield Problem(join(_TEMPLATE, name), pod[name], "needs a cluster", remedy)
     for place, other in enumerate(pod.get("containers", ())):
         if place != here:
             path = f"{_TEMPLATE}.containers[{place}]"
@@ -159,7 +159,7 @@ def _iter_problems(job: Job) -> Iterator[Problem]:
     for name, value in container.items():
         if name not in HONOURED | WITHOUT_EFFECT:
             yield Problem(
-                f"{_TEMPLATE}.containers[{here}].{name}", value, "needs a cluster", remedy
+                join(f"{_TEMPLATE}.containers[{here}]", name), value, "needs a cluster", remedy
             )
     for place, variable in enumerate(container.get("env", ())):
         if "valueFrom" in variable:

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from dlwire.harmless import harmless
-
 LARGEST_WHOLE = 2**53 - 1
 """Beyond this, JSON readers in other languages begin to round."""
 SHOWN_CHARACTERS = 80
@@ -117,7 +115,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
-_HARMFUL = re.compile(
+HARMFUL = re.compile(
     # Controls but the tab, marks that turn the direction of writing, separators of lines, and halves
     # of characters, which cannot be written as UTF-8.
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -133,7 +131,7 @@ def harmless(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _HARMFUL.sub(lambda found: " " if found[0] in "\n\r" else _REPLACEMENT, text)
+    return HARMFUL.sub(lambda found: " " if found[0] in "\n\r" else _REPLACEMENT, text)
 
 
 @dataclass(frozen=True)
@@ -223,8 +221,7 @@ class Text:
             return harmless(value)
         if re.fullmatch(self.pattern, value) is None:
             raise Wrong(path, value, "has the wrong form", f"write {self.like}")
-        # Whatever a training says is shown to people sooner or later.
-        return value if self.pattern else harmless(value)[: self.longest]
+        return value
 
     def write(self, value: Any) -> Any:
         return value
