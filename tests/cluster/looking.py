@@ -142,7 +142,10 @@ class View:
             os.kill(training.pid, signal.SIGUSR1)
         file = folder / name / "iteration"
         self.wait(file.exists, what=f"a checkpoint of {name}")
-        return int(file.read_text())
+        return self.saved_iteration(name, folder)
+
+    def saved_iteration(self, name: str, folder: Path) -> int:
+        return int((folder / name / "iteration").read_text())
 
     def first_step(self, pod: str) -> int:
         """With which step the training began in a container, as it told itself."""

@@ -63,7 +63,8 @@ def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itse
     assert (after.uid, after.name) == (before.uid, before.name), "the pod is the same"
     assert "ended with exit code 137" in view.wait_event("job", "Restarted")
     view.wait_gpus("job", node1=1)
-    assert view.first_step(after.name) == reached + 1
+    # The trial of its checkpoint may have saved it once more, before the kill or after the restart.
+    assert reached < view.first_step(after.name) <= view.saved_iteration("job", saved) + 1
     assert counts(view, "job") == (0, 1)
 
 
