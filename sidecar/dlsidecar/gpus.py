@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from dlwire.messages import MOST_GPU_PROCESSES, Gpu, GpuProcess
@@ -25,8 +26,16 @@ NOT_IDS = frozenset({"all", "none", "void"})
 """What NVIDIA_VISIBLE_DEVICES may say instead of a list."""
 DEVICE = "/dev/nvidia{}"
 """Where a GPU is opened, by its minor number."""
-GPU_IS_LOST = 15
-"""What NVML answers of a GPU that fell off its bus."""
+LOST: Mapping[int, str] = MappingProxyType(
+    {
+        6: "NVML finds it no more",
+        15: "NVML says that it is lost",
+        29: "NVML says that it has to be reset",
+        999: "NVML answers with an unknown error",
+    }
+)
+"""What NVML answers of a GPU that fell off its bus, by the numbers of its errors. That a GPU does not tell
+its memory (3, not supported) is none of them."""
 XID_EVENT = 0x8
 MOST_XIDS = 64
 LONGEST_REASON = 200
@@ -128,8 +137,7 @@ class Nvml:
         try:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle), ""
         except self._nvml.NVMLError as error:
-            is_lost = getattr(error, "value", None) == GPU_IS_LOST
-            return None, "NVML says that it is lost" if is_lost else ""
+            return None, LOST.get(getattr(error, "value", 0), "")
 
     def _read_one(self, device: Device) -> Gpu:
         handle = device.handle

@@ -46,7 +46,8 @@ static void find_present(void)
         fclose(file);
     }
     for (int slot = 0; slot < count && presents < MOST; slot++)
-        if (!is_there("gone", slot) && !is_there("lost", slot) && !is_there("unhandled", slot))
+        if (!is_there("gone", slot) && !is_there("lost", slot) &&
+            !is_there("unknown", slot) && !is_there("unhandled", slot))
             present[presents++] = slot;
 }
 

@@ -6,6 +6,7 @@
  * busy-1             GPU 1 computes all the time
  * hang               as long as the file exists, no question is answered
  * lost, lost-1       as long as the file exists, no GPU, or not GPU 1, tells its memory
+ * unknown-1          the same of GPU 1, with an error that names no cause, as most GPUs that have died
  * unhandled-1        as long as the file exists, GPU 1 is counted and has no handle
  * gone-1             programs that begin while the file exists do not count GPU 1: later GPUs move up
  * xid                "1 79" is reported once, as the error 79 of GPU 1
@@ -31,6 +32,7 @@
 #define INSUFFICIENT_SIZE 7
 #define TIMEOUT 10
 #define GPU_IS_LOST 15
+#define UNKNOWN 999
 #define XID_EVENT 0x8
 #define MIB (1ULL << 20)
 #define RESERVED (600 * MIB)
@@ -238,6 +240,8 @@ int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory)
     hang();
     if (access(path(name, "lost"), F_OK) == 0 || is_there("lost", (size_t)handle - 1))
         return GPU_IS_LOST;
+    if (is_there("unknown", (size_t)handle - 1))
+        return UNKNOWN;
     memory->total = 16384 * MIB;
     /* What the driver reserves for itself counts as used here, and not in the later version below. */
     memory->used = RESERVED + used((size_t)handle - 1);

@@ -13,12 +13,14 @@ import pytest
 
 from dlwire.messages import Phase, State
 from tests.sidecar.drivers import read_proc, wait_until
-from tests.sidecar.standins import consume
+from tests.sidecar.standins import Witness, consume
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 POLL = ("--poll-seconds", "0.1")
 BY_INDEX = (*POLL, "--gpu-ids", "index")
+ENDS = (Phase.RUNNING, Phase.FAILED)
+"""What a start comes to."""
 
 
 def is_running(generation: int):
@@ -87,6 +89,41 @@ def test_a_uuid_finds_its_gpu_after_the_gpus_have_moved_up(start, driver, token)
     first.wait_for(is_running(6))
     wait_users(driver, {0})
     assert shown(driver, 0) == "0"
+
+
+@pytest.mark.parametrize("told", ["1", "GPU-standin-1"])
+def test_a_job_whose_gpu_has_died_starts_on_no_neighbours_gpu(start, driver, token, told):
+    """CUDA counts what is left, so that index 1 of the next start was GPU 2, where the neighbour trains."""
+    driver.count(3)
+    sidecars = {}
+    options = (
+        *BY_INDEX,
+        "--grace-seconds",
+        "0.2",
+        "--kill-seconds",
+        "0.3",
+        "--release-seconds",
+        "0.5",
+    )
+    for name, gpu in (("neighbour", "2"), ("job", told)):
+        command = consume(700, token, name)
+        sidecars[name] = start(name=name, options=options, command=command)
+        sidecars[name].wait_ready()
+        sidecars[name].run(1, gpu)
+        sidecars[name].wait_for(is_running(1))
+    users = wait_users(driver, {1, 2})
+    driver.set("unknown-1")
+    driver.set("gone-1")
+    with Witness(driver) as witness:
+        os.kill(users[1][0], signal.SIGKILL)
+        # The machine is shared, so that the release does not wait for the dead GPU for ever.
+        sidecars["job"].wait_for(lambda s: s.released)
+        sidecars["job"].run(2, told)
+        state = sidecars["job"].wait_for(lambda s: s.held_generation == 2 and s.phase in ENDS)
+        assert state.phase is Phase.FAILED
+        assert "GPUsVanished" in names(state)
+    assert witness.shared == {}
+    assert wait_users(driver, {2}) == {2: users[2]}
 
 
 def test_an_index_is_a_neighbours_gpu_after_the_gpus_have_moved_up(start, driver, token):
