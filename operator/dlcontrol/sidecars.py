@@ -30,6 +30,9 @@ from dlwire.messages import Refusal, Refused, State, Stop, Target
 
 log = logging.getLogger(__name__)
 
+AT_ONCE = 64
+"""So many are asked or told at the same time what is answered at once."""
+
 
 class Doubted(Exception):
     """It answered, and says what only another controller could have made so."""
@@ -102,6 +105,7 @@ class SideCars:
             else None
         )
         self._followers: dict[PodKey, _Follower] = {}
+        self._crowd = _Crowd(lambda: settings.pace(len(self._followers)))
         self._endings: set[asyncio.Task[None]] = set()
 
     def follow(self, key: PodKey, address: Address) -> None:
@@ -117,11 +121,8 @@ class SideCars:
         self.forget(key)
         line = Line(address, self._settings, self._credentials)
         self._followers[key] = _Follower(
-            key, address, line, self._settings, self._around, pace=self._pace
+            key, address, line, self._settings, self._around, crowd=self._crowd
         )
-
-    def _pace(self) -> float:
-        return self._settings.pace(len(self._followers))
 
     def forget(self, key: PodKey) -> None:
         """Do not speak to it any more; nothing is told of it from now on."""
@@ -155,6 +156,26 @@ class SideCars:
             await asyncio.wait(self._endings)
 
 
+class _Crowd:
+    """
+    What all SideCars of a controller share: its time.
+
+    Thousands that are dialled at once would all be too late: each handshake would wait for all the others
+    until its limit was over, and be begun again. Those that do not answer have turns of their own, so that
+    they keep no others waiting.
+    """
+
+    def __init__(self, pace: Callable[[], float]) -> None:
+        self.pace = pace
+        """How long each may keep mere progress to itself."""
+        self._answering = asyncio.Semaphore(AT_ONCE)
+        self._silent = asyncio.Semaphore(AT_ONCE)
+
+    def turn(self, contact: Contact) -> asyncio.Semaphore:
+        """Return what to hold while a question is asked that is answered at once."""
+        return self._answering if contact.reachable else self._silent
+
+
 class _Follower:
     """One SideCar: what is known of it, and the two activities."""
 
@@ -166,10 +187,10 @@ class _Follower:
         settings: DialSettings,
         around: Surroundings,
         *,
-        pace: Callable[[], float],
+        crowd: _Crowd,
     ) -> None:
-        """Speak to one; ``pace`` says how long it may keep mere progress to itself."""
-        self._pace = pace
+        """Speak to one of a crowd."""
+        self._crowd = crowd
         self.address = address
         self.known = Acquaintance(around.clock())
         self._key = key
@@ -253,12 +274,11 @@ class _Follower:
         waits = contact.reachable and not self._is_crowded
         self._is_crowded = False
         self._around.meter.polled()
-        progress = self._pace()
+        progress = self._crowd.pace()
         # One that has no news at all is not asked more often than one that has.
-        wait = max(self._settings.wait_seconds, progress)
-        state = await self._line.read_state(
-            contact.state, wait=wait if waits else 0.0, progress=progress
-        )
+        wait = max(self._settings.wait_seconds, progress) if waits else 0.0
+        async with contextlib.nullcontext() if waits else self._crowd.turn(contact):
+            state = await self._line.read_state(contact.state, wait=wait, progress=progress)
         self._insist_on_truth(state)
         self._hear(state, asked)
 
@@ -296,6 +316,12 @@ class _Follower:
         return self._pause_after(failures)
 
     async def _put(self, target: Target) -> None:
+        async with self._crowd.turn(self.known.contact):
+            state, sent = await self._send(target)
+        self._insist_on_truth(state)
+        self._hear(state, sent)
+
+    async def _send(self, target: Target) -> tuple[State, Ticket]:
         sent, began = self.known.send(), self._loop.time()
         try:
             state = await self._line.declare(target)
@@ -304,8 +330,7 @@ class _Follower:
             self._insist_on_truth(error.refusal)
             raise
         self._around.meter.told(self._loop.time() - began)
-        self._insist_on_truth(state)
-        self._hear(state, sent)
+        return state, sent
 
     def _object(self, target: Target, refusal: Refusal) -> None:
         log.info("%s refuses %s: %s", self._key, target.term, shown(refusal))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dlcontrol.dialing import Credentials, Unreachable
+from dlcontrol.dialing import Credentials, DialSettings, Unreachable
 from dlcontrol.platforms import Address
 from dlsidecar.settings import Serving
 from dlsidecar.trust import job_name
@@ -237,3 +237,11 @@ def test_tls_1_2_is_not_even_offered(people):
     server = older.wrap_bio(greeting, answer, server_side=True)
     with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol"):
         server.do_handshake()
+
+
+def test_progress_is_asked_for_at_a_pace_that_follows_how_many_there_are():
+    settings = DialSettings(
+        progress_seconds=1.0, progress_per_second=250.0, longest_progress_seconds=45.0
+    )
+    paces = [settings.pace(sidecars) for sidecars in (0, 1, 250, 1000, 10_000, 100_000)]
+    assert paces == [1.0, 1.0, 1.0, 4.0, 40.0, 45.0]
