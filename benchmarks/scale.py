@@ -190,7 +190,8 @@ def _kept(metadata: Json) -> Json:
 def _node(number: int) -> tuple[str, Json]:
     gpus = str(GPUS_A_JOB * JOBS_A_NODE)
     labels = {"dljob.io/pool": "", "dljob.io/gpu-count": gpus, "dljob.io/gpu-type": "A100"}
-    node = make_node(f"node-{number}", labels=labels)
+    taint = {"key": "dljob.io/pool", "effect": "NoSchedule"}
+    node = make_node(f"node-{number}", labels=labels, taints=[taint])
     return f"/registry/minions/node-{number}", {**node, "metadata": _kept(node["metadata"])}
 
 

@@ -73,6 +73,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         identity=new_identity(),
         watched=settings.watched,
         health=settings.health,
+        metrics=settings.metrics,
     )
     try:
         work = replace(

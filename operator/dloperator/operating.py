@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlcontrol.metrics import Metrics
 from dlcontrol.platforms import Behind, Fenced
-from dloperator import certificates, installed
+from dloperator import certificates, installed, serving
 from dloperator.access import Access
 from dloperator.apiserver import ApiServer, Rejected, Unreachable
 from dloperator.certificates import Certificates
@@ -24,7 +24,7 @@ from dloperator.jobs import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.mirror import Mirrors, epoch_of
 from dloperator.neighbours import Neighbours
-from dloperator.serving import Door
+from dloperator.serving import Door, MetricsDoor, MetricsSettings
 from dloperator.tasks import together
 from dloperator.watching import NotInstalled, Watches, followed_by_operator
 
@@ -47,6 +47,8 @@ class Place:
     """The namespaces whose jobs it runs; all if none is named."""
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    metrics: MetricsSettings = MetricsSettings()
+    """Who may read metrics."""
 
     @property
     def pod_namespaces(self) -> tuple[str, ...]:
@@ -85,7 +87,8 @@ class Operator:
         self._metrics = Metrics()
         self._complaint = "has not seen yet what there is"
         """Why it is not ready; a replica that waits to lead is."""
-        self.door = Door(place.health, is_ready=lambda: self._complaint, metrics=self._metrics.text)
+        plainly = None if place.metrics.protected else self._metrics.text
+        self.door = Door(place.health, is_ready=lambda: self._complaint, metrics=plainly)
         """Where it is asked how it is."""
 
     async def run(self) -> None:
@@ -93,12 +96,28 @@ class Operator:
         await self.door.open()
         try:
             await self._prepare()
-            await together(self._watches.run(), self._neighbours.run(), self._lead())
+            await together(
+                self._watches.run(), self._neighbours.run(), self._lead(), self._show_metrics()
+            )
         finally:
             self._watches.ended.set()
             await self._election.leave()
             await self.door.close()
             await self._api.close()
+
+    async def _show_metrics(self) -> None:
+        """Show metrics to those who may read them, for ever."""
+        metrics, home = self._place.metrics, self._place.namespace
+        if not metrics.protected:
+            await asyncio.Event().wait()
+        door = MetricsDoor(metrics.address, self._api, metrics=self._metrics.text)
+        with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
+            await serving.write_certificate(self._api, home, Path(folder))
+            await door.open(Path(folder))
+            try:
+                await serving.renew_certificate(self._api, home, Path(folder))
+            finally:
+                await door.close()
 
     async def _prepare(self) -> None:
         """See everything that there is, and have an authority; until then it is tried again."""

@@ -24,3 +24,7 @@ DEVICE_CLAIMS: Final = tuple(
     Resource(DEVICES, version, "resourceclaims", "ResourceClaim") for version in DEVICE_VERSIONS
 )
 """Each from the newest version to the oldest one."""
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
+)

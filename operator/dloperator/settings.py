@@ -14,6 +14,7 @@ from dloperator.electing import LeaseSettings
 from dloperator.podsettings import PodSettings
 from dloperator.publishing import Publishing
 from dloperator.reading import Pool
+from dloperator.serving import MetricsSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class OperatorSettings(Settings):
     """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    """Who may read metrics."""
     pace: Pace = field(default_factory=lambda: Pace(most_steps=256, trailing_launches=32))
     """How often the loop looks and decides."""
     pods: PodSettings = field(default_factory=PodSettings)

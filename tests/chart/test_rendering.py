@@ -255,3 +255,24 @@ def test_monitors_choose_the_pods_that_there_are(helm):
     labels = rendered.find("Service")["metadata"]["labels"]
     chosen = rendered.find("ServiceMonitor")["spec"]["selector"]["matchLabels"]
     assert chosen.items() <= labels.items()
+
+
+def test_metrics_are_read_over_tls_by_those_who_may_where_they_are_protected(helm):
+    values = {"metrics": {"protected": True, "monitor": "service"}}
+    rendered = helm.render(values, "--api-versions=monitoring.coreos.com/v1")
+    assert rendered.settings()["metrics"] == {"protected": True}
+    [endpoint] = rendered.find("ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
+    assert endpoint["tlsConfig"]["serverName"] == "dljob-operator.dljob-system.svc"
+    ports = [each["name"] for each in rendered.find("Service")["spec"]["ports"]]
+    assert "metrics" in ports
+    rights = [each["resources"] for each in rendered.find("ClusterRole")["rules"]]
+    assert ["tokenreviews"] in rights
+    assert "dljob-metrics-view" in rendered.names("ClusterRole")
+    template = rendered.find("Deployment")["spec"]["template"]
+    assert "prometheus.io/scrape" not in template["metadata"].get("annotations", {})
+    plain = helm.render()
+    assert ["tokenreviews"] not in [
+        each["resources"] for each in plain.find("ClusterRole")["rules"]
+    ]
+    assert "dljob-metrics-view" not in plain.names("ClusterRole")

@@ -9,6 +9,7 @@
 {{- if include "dljob.holdsGpus" . }}
 {{- $_ := set $own "pool" (dict "placeholder" (dict "priorityClass" "dljob-placeholder")) }}
 {{- end -}}
+{{- if .Values.metrics.protected }}{{ $_ := set $own "metrics" (dict "protected" true) }}{{ end -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.settings) $own) -}}
 {{- end -}}
 

@@ -1,0 +1,89 @@
+"""Metrics, where not everybody may read them: a real API server says who may."""
+
+import asyncio
+import ssl
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dloperator import access, serving
+from dloperator.apiserver import ApiServer
+from dloperator.serving import Door, MetricsDoor
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+TEXT = b"dljob_jobs 1\n"
+
+
+@pytest.fixture(scope="module")
+def tokens(control_plane):
+    """Tokens of one who may read metrics, and of one who may not."""
+    kubectl = control_plane.kubectl
+    kubectl("create", "clusterrole", "reads-metrics", "--verb=get", "--non-resource-url=/metrics")
+    found = {}
+    for name in ("reader", "stranger"):
+        kubectl("create", "serviceaccount", name, "-n", "default")
+        found[name] = kubectl("create", "token", name, "-n", "default").strip()
+    kubectl(
+        "create", "clusterrolebinding", "reads-metrics", "--clusterrole=reads-metrics",
+        "--serviceaccount=default:reader",
+    )  # fmt: skip
+    return found
+
+
+def test_they_are_shown_to_whom_the_api_server_lets_read_them(
+    control_plane, namespace, tokens, tmp_path
+):
+    async def story() -> None:
+        api = ApiServer(access.find(str(control_plane.admin)))
+        door = MetricsDoor("127.0.0.1:0", api, metrics=lambda: TEXT)
+        await serving.write_certificate(api, namespace, tmp_path)
+        await door.open(tmp_path)
+        try:
+            told = {
+                name: await ask(door.port, tmp_path, namespace, tokens.get(name, name))
+                for name in ("reader", "stranger", "nonsense", "")
+            }
+        finally:
+            await door.close()
+            await api.close()
+        assert told["reader"] == (HTTPStatus.OK, TEXT.decode())
+        assert told["stranger"][0] == HTTPStatus.FORBIDDEN
+        assert "dljob-metrics-view" in told["stranger"][1]
+        assert told["nonsense"][0] == HTTPStatus.UNAUTHORIZED
+        assert told[""][0] == HTTPStatus.UNAUTHORIZED
+
+    asyncio.run(story())
+
+
+async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int, str]:
+    """As Prometheus does, which believes the authority and looks at the name."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    name = f"dljob-operator.{namespace}.svc"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(
+            f"https://127.0.0.1:{port}/metrics", ssl=context, server_hostname=name, headers=headers
+        ) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+def test_where_they_are_protected_the_port_of_health_shows_none():
+    async def story() -> None:
+        door = Door("127.0.0.1:0", is_ready=str, metrics=None)
+        await door.open()
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{door.port}/metrics") as answer,
+            ):
+                assert answer.status == HTTPStatus.FORBIDDEN
+                assert "metrics.address" in await answer.text()
+        finally:
+            await door.close()
+
+    asyncio.run(story())
