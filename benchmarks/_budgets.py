@@ -16,10 +16,10 @@ from _measuring import save, summarize
 from matplotlib.figure import Figure
 
 from dlcore.contract import Decision, Policy, View
-from dlsim.scoring import Score
+from dlsim.engine.world import Setting
+from dlsim.jobs.workloads import Workload
+from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, simulate
-from dlsim.workloads import Workload
-from dlsim.world import Setting
 
 
 class _Timed:

@@ -13,8 +13,8 @@ import click
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlsim import plots
-from dlsim.looks import FORMATS
+from dlsim.results import plots
+from dlsim.results.looks import FORMATS
 
 
 def describe_machine() -> dict[str, Any]:

@@ -16,11 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlsidecar.agent import Agent
-from dlsidecar.events import CheckpointDone, Event, Gone, Started
-from dlsidecar.listening import Servers
-from dlsidecar.machine import Limits
+from dlsidecar.behaviour.events import (
+    CheckpointDone,
+    Event,
+    Gone,
+    Started,
+)
+from dlsidecar.behaviour.machine import Limits
+from dlsidecar.diagnosing.tracebacks import LastWords
+from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Serving
-from dlsidecar.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Refused, Run, Target, Warmth
 
 GPUS = tuple(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from dlcore import marginal_utility
-from dlcore.interpolating import Point, points_by_type
-from dlcore.marginal_utility import Sample
+from dlcore.predicting import marginal_utility
+from dlcore.predicting.interpolating import Point, points_by_type
+from dlcore.predicting.marginal_utility import Sample
+from dlcore.predicting.relating import Atlas
 from dlcore.profiles import JobType, Profile, Speed
-from dlcore.relating import Atlas
-from dlsim.shipped import load_shipped
+from dlsim.inputs.shipped import load_shipped
 from dlwire.messages import Shape
 
 FEWEST = 4

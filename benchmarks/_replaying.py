@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from dlcore.profiles import JobType
-from dlctl.demonstrating.script import write_replay, write_speeds
+from dlpapers.demonstrating.script import write_replay, write_speeds
 
 Document = dict[str, Any]
 

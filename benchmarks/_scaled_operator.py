@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from dlcontrol.loop import Controller
-from dlcontrol.metrics import Metrics
+from dlcontrol.reporting.metrics import Metrics
 from dloperator.__main__ import main
 
 

@@ -23,14 +23,15 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result
 
-from dlcontrol.records import Booking
-from dlcore import jobfile
+from dlcontrol.situation.status import Booking
+from dlcore.documents import jobfile
 from dlcore.model import NodeName
-from dloperator import access, podmaking
-from dloperator.apiserver import ApiServer, Rejected
-from dloperator.names import FINALIZER
-from dloperator.podsettings import PodSettings
-from dloperator.resources import DLJOBS, NODES, PODS
+from dlkube import access
+from dlkube.client import ApiServer, Rejected
+from dlkube.names import FINALIZER
+from dlkube.resources import DLJOBS, NODES, PODS
+from dloperator.podspecs import building
+from dloperator.podspecs.podsettings import PodSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 # The servers are those of the tests, which are no package that is installed.
@@ -235,7 +236,7 @@ def _pod(number: int) -> Json:
     document["metadata"] |= {"namespace": NAMESPACE, "uid": "none"}
     job = jobfile.parse(document, require_template=True)
     booking = Booking(NodeName("any"), 1)
-    pod = podmaking.make_trainer(document, job, booking, PodSettings())
+    pod = building.make_trainer(document, job, booking, PodSettings())
     for kept in ("ownerReferences", "finalizers"):
         del pod["metadata"][kept]
     here = {

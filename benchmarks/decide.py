@@ -50,7 +50,7 @@ from dlcore.model import (
 )
 from dlcore.planning import Plan
 from dlcore.profiles import Costs, JobType, Profile
-from dlsim.shipped import load_shipped
+from dlsim.inputs.shipped import load_shipped
 
 NODE_SIZE = 8
 OPTIONS = (1, 2, 4, 8)

@@ -14,8 +14,8 @@ import click
 from _measuring import print_result
 
 from dlcore.profiles import Costs
-from dlsim.reproducing.dragon import play_testbed, reduce_elapsed
-from dlsim.reproducing.dragon_jobs import COSTS, USUAL, Assumptions
+from dlpapers.reproducing.dragon import play_testbed, reduce_elapsed
+from dlpapers.reproducing.dragon_jobs import COSTS, USUAL, Assumptions
 
 
 class Variant(NamedTuple):

@@ -47,25 +47,25 @@ from _replaying import (
     write_table,
 )
 
-from dlcontrol.dialing import DialSettings
 from dlcontrol.loop import Options
-from dlcontrol.opening import open_store
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Entry
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.situation.ports import Entry
 from dlcore import policies
 from dlcore.model import Mechanism, Phase
 from dlcore.profiles import Costs, JobType, Profile
-from dlctl import measure as measuring
-from dlctl.ending import run_to_the_end
-from dlctl.messages import say
+from dlctl.inputs.ending import run_to_the_end
+from dlctl.output.messages import say
+from dlctl.verbs.server import measure as measuring
 from dllocal.measuring import Bench, Told
-from dllocal.pods import PodTimes
+from dllocal.pods.processes import PodTimes
 from dllocal.profiling import Course, profile_job
 from dllocal.running import Running, Setup
-from dlsim import workloads
 from dlsim.clusters import Machines, build_packed
+from dlsim.engine.world import Setting
+from dlsim.jobs import workloads
 from dlsim.simulating import Contestant, simulate
-from dlsim.world import Setting
+from dlstore.opening import open_store
 
 POLICIES = ("foresight", "adaptive", "optimus", "kube-default")
 NODES, GPUS_A_NODE = 2, 4

@@ -2,7 +2,7 @@
 How well it is foreseen when a training will have reached its target, from its own log so far.
 
 Plays real learning curves (tests/data/learning) up to a share of the iterations that each target
-took in fact, asks :func:`dlcore.fitting.predict_iterations`, and compares. The targets are 80, 90 and
+took in fact, asks :func:`dlcore.predicting.fitting.predict_iterations`, and compares. The targets are 80, 90 and
 95 % of all that the training learnt. A row an application and share: the median error, the median of
 the stated confidence, and how often the truth was within the stated range.
 """
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import click
 from _measuring import draw_rows, print_result
 
-from dlcore.fitting import Forecast, predict_iterations
 from dlcore.model import Direction, Target
+from dlcore.predicting.fitting import Forecast, predict_iterations
 from dlcore.profiles import AccuracyPoint
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "learning" / "curves.csv.gz"

@@ -25,11 +25,11 @@ from _measuring import describe_machine, print_result, summarize
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
 from dlcontrol.loop import Options
-from dlcontrol.platforms import PodKey
+from dlcontrol.situation.ports import PodKey
 from dlcore import policies
 from dlcore.model import JobId, Node, Phase
-from dlctl.ending import run_to_the_end
-from dlctl.socket_client import SocketClient
+from dlctl.backends.local.socket_client import SocketClient
+from dlctl.inputs.ending import run_to_the_end
 from dllocal.running import Running, Setup
 from dlwire.messages import Run, State
 

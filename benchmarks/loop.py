@@ -17,15 +17,22 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result, summarize
 
-from dlcontrol.learning import Resumption
+from dlcontrol.learning.speeds import Resumption
 from dlcontrol.loop import Controller, Options
-from dlcontrol.metrics import Metrics
-from dlcontrol.platforms import Address, Entry, Observation, Pod, PodKey, PodOrder, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Contact, Scene
-from dlcontrol.verdicts import News
+from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.situation.ports import (
+    Address,
+    Entry,
+    Observation,
+    Pod,
+    PodKey,
+    PodOrder,
+    PodPhase,
+)
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Contact, Scene
+from dlcontrol.situation.status import Booking, Status
 from dlcore import policies
-from dlcore.fitting import Forecast
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -41,6 +48,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Plan
+from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Peer, Process, Progress, Run, Shape, State, Target
 from dlwire.messages import Phase as SideCarPhase

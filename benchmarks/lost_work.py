@@ -20,14 +20,14 @@ from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, View
 from dlcore.model import JobId
-from dlsim import savings
 from dlsim.clusters import fill_nodes
-from dlsim.records import Entry, Happening, Record
+from dlsim.engine.world import Setting, World
+from dlsim.inputs.shipped import find_folder
+from dlsim.jobs import savings
+from dlsim.jobs.workloads import Workload
+from dlsim.results.records import Entry, Happening, Record
+from dlsim.results.scoring import score
 from dlsim.scenarios import Scenario, build_setting, read_workload
-from dlsim.scoring import score
-from dlsim.shipped import find_folder
-from dlsim.workloads import Workload
-from dlsim.world import Setting, World
 
 CHANGES = (Happening.ADDING, Happening.REMOVING)
 ENDS = (Happening.STOPPED, Happening.LOST)

@@ -3,7 +3,7 @@ How good the schedules of ``ones`` are for how much they may search, and how lon
 
 ``ones`` evolves schedules, and its options say how many genomes an update may evaluate: a budget
 that no slow machine can change. A row a budget: the average completion time on the workload of the
-paper (dlsim.reproducing.ones_workload) on 16 GPUs, where jobs queue, its mean over seeds and spread, and the
+paper (dlpapers.reproducing.ones_workload) on 16 GPUs, where jobs queue, its mean over seeds and spread, and the
 processor time of decisions. Where GPUs are idle the search has nothing to choose, and every budget is as good.
 """
 
@@ -16,11 +16,11 @@ from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result
 
 from dlcore import policies
+from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
+from dlpapers.reproducing.ones_workload import make_workload
 from dlsim.clusters import Machines, build_packed
-from dlsim.reproducing.ones import INTERVAL_S, OURS_COSTS
-from dlsim.reproducing.ones_workload import make_workload
-from dlsim.scoring import Score
-from dlsim.world import Setting
+from dlsim.engine.world import Setting
+from dlsim.results.scoring import Score
 
 MANY = 1000
 

@@ -34,10 +34,10 @@ from dlcontrol.loop import Options
 from dlcore import policies
 from dlcore.model import JobId, Node
 from dlcore.profiles import JobType, Profile, Speed
-from dlctl.demonstrating.script import write_speeds
-from dlctl.ending import run_to_the_end
-from dlctl.socket_client import SocketClient
+from dlctl.backends.local.socket_client import SocketClient
+from dlctl.inputs.ending import run_to_the_end
 from dllocal.running import Running, Setup
+from dlpapers.demonstrating.script import write_speeds
 from dlwire.messages import Shape
 
 SHARE, LIMIT = 0.05, 0.10

@@ -19,9 +19,9 @@ from _measuring import describe_machine, draw_rows, print_result
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim import workloads
+from dlsim.engine.world import Setting
+from dlsim.jobs import workloads
 from dlsim.simulating import Contestant, simulate
-from dlsim.world import Setting
 
 TRACES = Path(__file__).resolve().parents[1] / "tests" / "data" / "traces"
 SMALL = TRACES / "philly_7f04ca.csv.gz"

@@ -28,17 +28,18 @@ import click
 from _measuring import describe_machine, fit_exponent, print_result, summarize
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
-from dlcontrol.records import Booking, Status
-from dlcore import jobfile
+from dlcontrol.situation.status import Booking, Status
+from dlcore.documents import jobfile
 from dlcore.model import NodeName, Phase, Placement
-from dloperator import access, podmaking
-from dloperator.apiserver import ApiServer
-from dloperator.certificates import Authority, authority_document
-from dloperator.jobs import Circumstances, status_document
-from dloperator.names import FINALIZER
-from dloperator.podmaking import SIDECAR_PORT
-from dloperator.podsettings import PodSettings
-from dloperator.resources import DLJOBS, SECRETS
+from dlkube import access
+from dlkube.certificates import Authority, authority_document
+from dlkube.client import ApiServer
+from dlkube.names import FINALIZER
+from dlkube.resources import DLJOBS, SECRETS
+from dloperator.jobs.entries import Circumstances, status_document
+from dloperator.podspecs import building
+from dloperator.podspecs.building import SIDECAR_PORT
+from dloperator.podspecs.podsettings import PodSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 # The servers are those of the tests, which are no package that is installed.
@@ -224,7 +225,7 @@ def _job_and_pod(number: int) -> Iterator[tuple[str, Json]]:
     )
     document["status"] = status_document(status, Circumstances(epoch=1, generation=1))
     yield f"/registry/dljob.io/dljobs/{HOME}/{name}", document
-    pod = podmaking.make_trainer(document, job, booking, PodSettings())
+    pod = building.make_trainer(document, job, booking, PodSettings())
     pod["metadata"] = _kept(pod["metadata"])
     pod["spec"]["nodeName"] = str(node)
     pod["status"] = _pod_status(address_of(number))

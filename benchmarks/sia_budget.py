@@ -24,12 +24,12 @@ from _measuring import describe_machine, print_result, summarize
 from dlcore import cycle, policies
 from dlcore.contract import Policy
 from dlcore.model import Cluster, JobId, JobState, Snapshot
-from dlsim.bounds import bound_mean_jct
+from dlsim.bounding.bounds import bound_mean_jct
 from dlsim.clusters import Machines, build_packed
+from dlsim.engine.world import Setting
+from dlsim.inputs.shipped import find_folder
+from dlsim.jobs.workloads import Workload
 from dlsim.scenarios import Scenario, build_setting, read_workload
-from dlsim.shipped import find_folder
-from dlsim.workloads import Workload
-from dlsim.world import Setting
 
 CLUSTER = (Machines(6, 4, "V100"), Machines(6, 4, "P100"), Machines(4, 4, "K80"))
 RESTART_S = 30.0

@@ -17,10 +17,21 @@ import click
 from _measuring import describe_machine
 
 from dlcore.profiles import Costs
-from dlsim.reproducing.sidecar_constants import FROZEN
-from dlsim.reproducing.sidecar_runs import BASELINES, OURS, Outcomes, play_seeds, reduce_by
-from dlsim.reproducing.sidecar_types import Rule
-from dlsim.reproducing.sidecar_workloads import PLANS, USUAL, WINDOW_S, Assumptions
+from dlpapers.reproducing.sidecar_constants import FROZEN
+from dlpapers.reproducing.sidecar_runs import (
+    BASELINES,
+    OURS,
+    Outcomes,
+    play_seeds,
+    reduce_by,
+)
+from dlpapers.reproducing.sidecar_types import Rule
+from dlpapers.reproducing.sidecar_workloads import (
+    PLANS,
+    USUAL,
+    WINDOW_S,
+    Assumptions,
+)
 
 
 class Variant(NamedTuple):

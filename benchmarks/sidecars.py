@@ -28,9 +28,9 @@ import click
 from _measuring import describe_machine, print_result, summarize
 from _sidecars import SideCar
 
-from dlcontrol.dialing import DialSettings
-from dlcontrol.platforms import Address, PodKey
-from dlcontrol.sidecars import SideCars, Surroundings
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.situation.ports import Address, PodKey
 from dlcore.model import JobId, NodeName
 from dlwire.messages import Peer, Run
 

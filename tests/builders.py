@@ -16,7 +16,6 @@ from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from dlcore import cycle
-from dlcore.allotting import Allotted
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
@@ -36,6 +35,7 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
+from dlcore.placement.allotting import Allotted
 from dlcore.planning import Plan
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape

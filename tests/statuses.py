@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from dlcontrol.records import Booking, Condition, ConditionType, Status, Trust
+from dlcontrol.situation.status import (
+    Booking,
+    Condition,
+    ConditionType,
+    Status,
+    Trust,
+)
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
 from tests.builders import make_placement
 

@@ -17,19 +17,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dlcontrol import coordinating, judging, observing, telling
-from dlcontrol.applying import Dialer, Hands
-from dlcontrol.asides import Asides
-from dlcontrol.audience import Gauge, Memory
-from dlcontrol.coming import Coming
-from dlcontrol.coordinating import Command, Unbook
-from dlcontrol.distrusting import Distrust
-from dlcontrol.health import Health
-from dlcontrol.identities import Identities
-from dlcontrol.occupancy import Occupancy
-from dlcontrol.outcomes import Decision, Outcome, Outcomes, find_pauses, remember
+from dlcontrol.acting import coordinating
+from dlcontrol.acting.applying import Dialer, Hands
+from dlcontrol.acting.coordinating import Command, Unbook
+from dlcontrol.acting.job_pods import Seating
+from dlcontrol.acting.recording import Records
+from dlcontrol.acting.task_pool import Turns
+from dlcontrol.deciding import snapshots
+from dlcontrol.gpus.faults import Health
+from dlcontrol.gpus.occupancy import Occupancy
+from dlcontrol.gpus.uuids import Identities
+from dlcontrol.gpus.visibility import Vanishing
+from dlcontrol.judging import judging
+from dlcontrol.judging.checkpoints import counts
+from dlcontrol.judging.distrusting import Distrust
+from dlcontrol.judging.quiescence import Coming
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
-from dlcontrol.platforms import (
+from dlcontrol.reporting import events
+from dlcontrol.reporting.audience import Gauge, Memory
+from dlcontrol.reporting.reports import (
+    Decision,
+    Outcome,
+    Outcomes,
+    find_pauses,
+    remember,
+)
+from dlcontrol.situation.ports import (
     Behind,
     Entry,
     Fenced,
@@ -40,19 +53,15 @@ from dlcontrol.platforms import (
     Pod,
     PodKey,
 )
-from dlcontrol.recording import Records
-from dlcontrol.records import Condition, ConditionType
-from dlcontrol.saving import counts
-from dlcontrol.scene import SILENT_S, Scene
-from dlcontrol.seating import Seating
-from dlcontrol.trailing import Turns
-from dlcontrol.vanishing import Vanishing
-from dlcontrol.verdicts import News, Rules, Verdict
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.rules import News, Rules, Verdict
+from dlcontrol.situation.scene import SILENT_S, Scene
+from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import cycle
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.limits import NamespaceLimits
 from dlcore.model import CauseCode, GpuRef, JobId, Mechanism, Snapshot
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
 
@@ -270,7 +279,7 @@ class Controller:
         decision = self._decide(scene) if self._is_due(scene) else None
         news: list[tuple[JobId, News]] = []
         if decision is not None:
-            news += telling.news_of_decision(scene, decision.statuses, decision.plan)
+            news += events.news_of_decision(scene, decision.statuses, decision.plan)
             scene = scene.with_statuses(decision.statuses)
             # What is unfinished is decided about anew whatever is the same then.
             self._last.basis = None if self._last.is_unfinished else self._basis(scene)
@@ -280,7 +289,7 @@ class Controller:
         scene = scene.with_statuses(self._hands.bookings(commands, scene))
         if self._has_met_all:
             statuses = self._asides.statuses(scene, was_decided=decision is not None)
-            news += telling.news_of_asides(scene, statuses)
+            news += events.news_of_asides(scene, statuses)
             scene = scene.with_statuses(statuses)
         self._outcomes.note(
             Outcome(
@@ -412,15 +421,15 @@ class Controller:
                 entry.spec_generation,
                 entry.status.phase,
                 entry.status.generation,
-                observing.is_changing(scene, entry),
-                observing.count_speeds(entry, profiles.get(entry.job.type)),
+                snapshots.is_changing(scene, entry),
+                snapshots.count_speeds(entry, profiles.get(entry.job.type)),
                 counts(entry.job, entry.status, scene.now),
                 scene.needs.get(job),
             )
             for job, entry in scene.entries.items()
-            if observing.is_schedulable(scene, entry)
+            if snapshots.is_schedulable(scene, entry)
         )
-        return jobs, tuple(scene.nodes.values()), observing.find_unproven(scene).keys()
+        return jobs, tuple(scene.nodes.values()), snapshots.find_unproven(scene).keys()
 
     def _decide(self, scene: Scene) -> Decision:
         """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
@@ -449,14 +458,14 @@ class Controller:
                 self._last.worths = plan.worths
                 self._memory.keep_policy_state(name, plan.policy_state)
                 plan = self._bite_off(plan)
-                statuses = observing.statuses_of(plan, snapshot, scene, self._options.policy)
+                statuses = snapshots.statuses_of(plan, snapshot, scene, self._options.policy)
                 return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
     def _bite_off(self, plan: Plan) -> Plan:
         """Take as much of a plan as is taken at a time; the rest is decided anew right after it."""
         most = self._bites.most
-        bite = plan.first(most, urgent=telling.HOPELESS_CODES) if most else plan
+        bite = plan.first(most, urgent=events.HOPELESS_CODES) if most else plan
         is_whole = bite is plan and not plan.is_partial
         self._last.is_unfinished = not is_whole or any(map(_displaces, bite.steps))
         if self._last.is_unfinished:
@@ -482,7 +491,7 @@ class Controller:
 
     def snapshot(self, scene: Scene) -> Snapshot:
         """What a decision about this scene is made from."""
-        return observing.take_snapshot(
+        return snapshots.take_snapshot(
             scene,
             profiles=self._memory.profiles(),
             costs=self._options.costs,
@@ -551,14 +560,14 @@ class Controller:
             self._woken.set()
             return False
         back = News("Readmitted", "its status can be written again")
-        await telling.tell_all(self._platform, ((job, back) for job in unkept.accept()))
+        await events.tell_all(self._platform, ((job, back) for job in unkept.accept()))
         return True
 
     async def leave_alone(self, error: NotKeptAlone) -> None:
         """Do nothing about these jobs as long as nothing can be recorded of them."""
         self._asides.doubt()
         news = self._asides.unkept.refuse(error.jobs, self._clock())
-        await telling.tell_all(
+        await events.tell_all(
             self._platform,
             (
                 (job, News("SetAside", f"is set aside: {why}", warning=True))

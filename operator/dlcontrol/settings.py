@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
-from dlcontrol.addresses import redact
-from dlcontrol.dialing import DialSettings
 from dlcontrol.pacing import Pace
-from dlcontrol.verdicts import Rules
-from dlcore.limits import NamespaceLimits
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.situation.rules import Rules
 from dlcore.model import Mechanism
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.problems import Problem, WrongDocument, nearest
 from dlcore.profiles import Costs
+from dlstore.addresses import redact
 
 PREFIX = "DLJOB_"
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)

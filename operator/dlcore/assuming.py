@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
 from dlcore.model import GpuDemand, JobState, Snapshot
-from dlcore.needs import Needs
-from dlcore.predicting import Predictor
+from dlcore.placement.needs import Needs
+from dlcore.placement.rooms import acceptable_types, largest_possible
+from dlcore.predicting.predictor import Predictor
 from dlcore.problems import listed
 from dlcore.profiles import JobType
-from dlcore.rooms import acceptable_types, largest_possible
 
 MOST_NAMED = 4
 """Up to so many numbers of GPUs are named; more are counted."""
@@ -48,28 +48,28 @@ BY_CLAIMS: Assumes = {
     Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that share GPUs by claims (:mod:`dlcore.policies.sharing`)."""
+"""The fallbacks of the policies that share GPUs by claims (:mod:`dlcore.policies.common.sharing`)."""
 
 BY_TIMES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,
     Knowledge.SPEED: FEWEST_FIRST,
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that compare predicted times (:mod:`dlcore.predicting`)."""
+"""The fallbacks of the policies that compare predicted times (:mod:`dlcore.predicting.predictor`)."""
 
 BY_RANK: Assumes = {
     Knowledge.LENGTH: "puts it behind all jobs of known length",
     Knowledge.SPEED: "puts it behind all jobs of known speed",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that order rigid jobs by the time left (:mod:`dlcore.policies.ranking`)."""
+"""The fallbacks of the policies that order rigid jobs by the time left (:mod:`dlcore.policies.common.ranking`)."""
 
 BY_CURVES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,
     Knowledge.SPEED: "supposes that each GPU adds as much as the first",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of elastic policies after AFS (:mod:`dlcore.policies.elastic_curves`)."""
+"""The fallbacks of elastic policies after AFS (:mod:`dlcore.policies.elastic.curves`)."""
 
 
 @runtime_checkable

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from dlcore.amounts import lacking, total
-from dlcore.limits import namespace_of
 from dlcore.model import (
     DEMANDS,
     OWN_REASONS,
@@ -25,7 +23,9 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
-from dlcore.needs import Needs
+from dlcore.placement.amounts import lacking, total
+from dlcore.placement.limits import namespace_of
+from dlcore.placement.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 
 

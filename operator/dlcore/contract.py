@@ -1,7 +1,7 @@
 """
 What a policy is: one method from a view of the cluster to shares of its GPUs.
 
-A policy says how many GPUs each job shall have. Which ones is :mod:`dlcore.placing`'s business,
+A policy says how many GPUs each job shall have. Which ones is :mod:`dlcore.placement.placing`'s business,
 what has to be done for it :mod:`dlcore.planning`'s, and how GPUs change hands nobody's in the
 core. A policy of your own is one file with a class like this, and one line in
 :mod:`dlcore.policies`.
@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from dlcore.checking import Law
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
-from dlcore.predicting import Predictor
+from dlcore.predicting.predictor import Predictor
 from dlcore.queues import Queue
 
 

@@ -10,15 +10,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dlcore import allotting, checking, keeping, placing, planning, rooms
-from dlcore.allotting import Allotted
+from dlcore import checking, keeping, planning
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
-from dlcore.needs import Needs
-from dlcore.placing import Placed
+from dlcore.placement import allotting, placing, rooms
+from dlcore.placement.allotting import Allotted
+from dlcore.placement.needs import Needs
+from dlcore.placement.placing import Placed
 from dlcore.planning import Plan
-from dlcore.predicting import Predictor
+from dlcore.predicting.predictor import Predictor
 from dlcore.queues import FEW, Queue
 
 ATTEMPTS = 4

@@ -18,12 +18,12 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dlcore import placing
 from dlcore.contract import Decision, Share
-from dlcore.limits import NamespaceLimits, namespace_of
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Node, NodeName, Snapshot
-from dlcore.placing import Placed
-from dlcore.rooms import Room, count_usable
+from dlcore.placement import placing
+from dlcore.placement.limits import NamespaceLimits, namespace_of
+from dlcore.placement.placing import Placed
+from dlcore.placement.rooms import Room, count_usable
 
 _TURN = Cause(CauseCode.ITS_TURN)
 

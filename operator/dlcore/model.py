@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, NewType
 
-from dlcore.amounts import Amounts
-from dlcore.limits import NamespaceLimits
-from dlcore.needs import Needs
+from dlcore.placement.amounts import Amounts
+from dlcore.placement.limits import NamespaceLimits
+from dlcore.placement.needs import Needs
 from dlcore.profiles import Costs, JobType, Profile
 from dlcore.queues import Queue
 from dlwire.messages import Shape
@@ -375,7 +375,7 @@ DEMANDS = frozenset(
 
 class Cause(NamedTuple):
     """
-    A reason that a program can read. :mod:`dlcore.explaining` makes the sentence for people.
+    A reason that a program can read. :mod:`dlcore.explaining.sentences` makes the sentence for people.
 
     It holds only what stays true while the reason does, so that a job that waits for the same
     reason as before is not written again; numbers of the moment are looked up when somebody asks.

@@ -1,7 +1,7 @@
 """
 What is wrong with a document, in one line a problem, and the words to say it.
 
-:mod:`dlcore.schemas` finds the problems and :mod:`dlcore.jobfile` raises them, all of them at once;
+:mod:`dlcore.documents.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises them, all of them at once;
 the platforms print their lines or put them into a condition. Every line stays one line, whatever a
 document holds.
 """

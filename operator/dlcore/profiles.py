@@ -2,7 +2,7 @@
 What is known of a type of job: how fast it trains, how it learns, what a change costs it.
 
 The paper's offline profile (Tables IV and V), which online observations go on refining through
-:func:`fold`. :mod:`dlcore.predicting` reads it, and :mod:`dlcore.fitting` its learning curve.
+:func:`fold`. :mod:`dlcore.predicting.predictor` reads it, and :mod:`dlcore.predicting.fitting` its learning curve.
 
 What is kept of observations is the median of the latest few. So a straggler or a hiccup changes
 nothing, a machine that becomes slower for good is believed after half as many, and nothing grows.
@@ -131,7 +131,7 @@ class Profile:
     cost_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The latest observations of each term of ``costs``."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What :mod:`dlcore.relating` already concluded from this very object; nobody else's."""
+    """What :mod:`dlcore.predicting.relating` already concluded from this very object; nobody else's."""
 
     def says_the_same_as(self, other: "Profile") -> bool:
         """Tell whether the same is known by both, although they are two objects."""

@@ -2,7 +2,7 @@
 The command ``dljob``: where every verb begins and every error ends.
 
 Installed as ``dljob`` and as ``kubectl-dljob``, which kubectl runs for ``kubectl dljob``. Each
-verb is in a file that :mod:`dlctl.verbs` names, and turns options into calls and results into
+verb is in a file that :mod:`dlctl.verb_list` names, and turns options into calls and results into
 text.
 
 Data goes to standard output and everything else to standard error. The exit status is 0 when it
@@ -18,10 +18,10 @@ from typing import NoReturn
 import click
 
 from dlcore.problems import WrongDocument
-from dlctl.backends import BackendError
-from dlctl.messages import INTERRUPTED, say, tell_lines
-from dlctl.streams import guard_output
-from dlctl.verbs import VERBS, LazyGroup
+from dlctl.backends.backend import BackendError
+from dlctl.output.messages import INTERRUPTED, say, tell_lines
+from dlctl.output.streams import guard_output
+from dlctl.verb_list import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
 Told = click.ClickException | BadInput | WrongDocument | BackendError

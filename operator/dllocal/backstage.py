@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcontrol.platforms import Entry
-from dlcontrol.reasons import Outlook
-from dlcontrol.scene import Scene
+from dlcontrol.reporting.reasons import Outlook
 from dlcontrol.settings import Setting
-from dlcontrol.tables import HistoryEntry
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.scene import Scene
 from dlcore.contract import Policy
 from dlcore.model import GpuRef, JobId, Snapshot
+from dllocal.api.logtimes import LogTimes
+from dllocal.api.user_limits import UserLimits
 from dllocal.events import Events
 from dllocal.folders import Folders
-from dllocal.logtimes import LogTimes
-from dllocal.registry import Registry
-from dllocal.user_limits import UserLimits
+from dllocal.jobs.registry import Registry
+from dlstore.tables import HistoryEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Backstage:
     forgive: Callable[[GpuRef], bool]
     """A user says that a GPU is well again; tells whether it was known as broken."""
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
-    """The latest entries about a job, newest first; raises :class:`~dlcontrol.store.StoreError`."""
+    """The latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
     shared: bool = False

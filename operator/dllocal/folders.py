@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # The command asks where the socket is, and has no time to load all of the controller for it.
-    from dlcontrol.platforms import PodKey
+    from dlcontrol.situation.ports import PodKey
 
 LONGEST_SOCKET_PATH = 96
 
@@ -256,7 +256,7 @@ def find_closed(path: Path) -> Path | None:
 
 
 def older_parts(path: Path) -> list[Path]:
-    """Find the parts of a log that :mod:`dllocal.rotating` has made, oldest first."""
+    """Find the parts of a log that :mod:`dllocal.pods.rotating` has made, oldest first."""
     numbered: list[tuple[int, Path]] = []
     for part in path.parent.glob(f"{path.name}.*"):
         number = part.name.removeprefix(f"{path.name}.")

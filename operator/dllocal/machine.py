@@ -1,8 +1,8 @@
 """
 The platform of one machine: jobs in a file, pods as processes, GPUs real or virtual.
 
-Implements :class:`dlcontrol.platforms.Platform` out of :mod:`dllocal.registry` and
-:mod:`dllocal.pods`.
+Implements :class:`dlcontrol.situation.ports.Platform` out of :mod:`dllocal.jobs.registry` and
+:mod:`dllocal.pods.processes`.
 """
 
 import socket
@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dlcontrol.platforms import NotKept, Observation, PodKey, PodOrder
-from dlcontrol.records import Status
+from dlcontrol.situation.ports import (
+    NotKept,
+    Observation,
+    PodKey,
+    PodOrder,
+)
+from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Node
 from dllocal.events import Events
 from dllocal.folders import Folders
-from dllocal.pods import Pods
-from dllocal.registry import Registry, why_not_written
+from dllocal.jobs.registry import Registry, why_not_written
+from dllocal.pods.processes import Pods
 
 FIRST_PORT, LAST_PORT = 20000, 29999
 """Where processes of a job meet; outside of what the kernel hands out by itself."""

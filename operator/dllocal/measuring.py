@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from dlcontrol.platforms import Entry, PodKey
+from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, Phase

@@ -1,15 +1,16 @@
 """
 The paper's offline profiling: a job runs for a while on each number of GPUs, and what is learnt of
 it there is its profile (``dljob profiles measure``). With ``--mini-epochs`` it runs Coach's plan
-(:mod:`dlcore.mini_epochs`) instead.
+(:mod:`dlcore.predicting.mini_epochs`) instead.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcore import jobfile, mini_epochs
+from dlcore.documents import jobfile
 from dlcore.model import JobId
+from dlcore.predicting import mini_epochs
 from dlcore.profiles import JobType, Profile, Speed
 from dllocal.measuring import Bench
 

@@ -18,35 +18,41 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dlcontrol.clocks import SteadyClock, report_steps
-from dlcontrol.dialing import DialSettings
-from dlcontrol.exchanging import import_profiles
-from dlcontrol.learning import Lessons
+from dlcontrol.learning.memory import Remembrance
+from dlcontrol.learning.speeds import Lessons
 from dlcontrol.loop import Controller, Options
-from dlcontrol.metrics import Metrics
-from dlcontrol.notebook import Notebook
-from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import PodKey
-from dlcontrol.remembering import Remembrance
+from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.settings import Setting
-from dlcontrol.sidecars import SideCars, Surroundings
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.situation.clocks import SteadyClock, report_steps
+from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
+from dllocal.api.logtimes import LogTimes
+from dllocal.api.serving import Server
+from dllocal.api.user_limits import UserLimits
 from dllocal.backstage import Backstage
-from dllocal.devices import PATIENCE_S, RealGpus
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
-from dllocal.logtimes import LogTimes
+from dllocal.gpus.devices import PATIENCE_S, RealGpus
+from dllocal.gpus.occupancy import Ours
+from dllocal.jobs.relisting import Relisting
+from dllocal.jobs.unlisted import has_any
 from dllocal.machine import Machine
-from dllocal.occupancy import Ours
-from dllocal.pods import AT_ONCE, POLL_SECONDS, RELEASE_SECONDS, Pods, PodTimes
-from dllocal.relisting import Relisting
-from dllocal.removing import Complain, to_the_log
-from dllocal.rotating import LogLimits, Rotation
-from dllocal.serving import Server
-from dllocal.unlisted import has_any
-from dllocal.user_limits import UserLimits
-from dllocal.watching import Watch
+from dllocal.pods.processes import (
+    AT_ONCE,
+    POLL_SECONDS,
+    RELEASE_SECONDS,
+    Pods,
+    PodTimes,
+)
+from dllocal.pods.removing import Complain, to_the_log
+from dllocal.pods.rotating import LogLimits, Rotation
+from dllocal.pods.watching import Watch
+from dlstore.importing import import_profiles
+from dlstore.notebook.notebook import Notebook
+from dlstore.opening import open_notebook, open_store
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from dlcontrol.settings import Settings
-from dllocal.pods import RELEASE_SECONDS
-from dllocal.rotating import LogLimits
-from dllocal.user_limits import UserLimits
+from dllocal.api.user_limits import UserLimits
+from dllocal.pods.processes import RELEASE_SECONDS
+from dllocal.pods.rotating import LogLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,17 +16,17 @@ import click
 import yaml
 
 from dlcontrol.loop import Options
-from dlcontrol.platforms import Fenced
 from dlcontrol.settings import SettingsError
+from dlcontrol.situation.ports import Fenced
 from dlcore import policies
-from dloperator import access
+from dlkube import access
+from dlkube.leases import LeaseSettings
+from dlkube.program import log_to_stderr, new_identity, run_until_told
 from dloperator.cluster import ClusterSettings
-from dloperator.electing import LeaseSettings
-from dloperator.foreground import log_to_stderr, new_identity, run_until_told
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
+from dloperator.reporting.settings_configmap import Notice
 from dloperator.settings import OperatorSettings, load_settings
-from dloperator.showing import Notice
 
 log = logging.getLogger("dloperator")
 

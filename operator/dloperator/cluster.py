@@ -1,7 +1,7 @@
 """
 The platform of Kubernetes: jobs are custom resources, and what was decided stands in their status.
 
-Implements :class:`dlcontrol.platforms.Platform`. Everything is read from mirrors of what the watches
+Implements :class:`dlcontrol.situation.ports.Platform`. Everything is read from mirrors of what the watches
 show; nothing is asked for again and again. Every write of a status has a precondition on the version
 it was made from, says under which epoch it was decided, and comes before what follows from it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from dlcontrol.platforms import (
+from dlcontrol.situation.ports import (
     Entry,
     Fenced,
     Machine,
@@ -22,15 +22,24 @@ from dlcontrol.platforms import (
     PodKey,
     PodOrder,
 )
-from dlcontrol.records import Status
+from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Node, NodeName, Phase
-from dlcore.predicting import Span
-from dloperator import keeping, names
-from dloperator.apiserver import ApiServer, Conflict, NotFound, Rejected, Unreachable
-from dloperator.booked import BookedPods
-from dloperator.certificates import Certificates
-from dloperator.installed import REMEDY
-from dloperator.jobs import (
+from dlcore.predicting.predictor import Span
+from dlkube import names
+from dlkube.certificates import Certificates
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.events import Teller
+from dlkube.mirror import Mirrors, Name, epoch_of
+from dlkube.resources import DLJOBS
+from dloperator.jobs import write_errors
+from dloperator.jobs.definition_check import REMEDY
+from dloperator.jobs.entries import (
     Circumstances,
     Jobs,
     job_id,
@@ -38,11 +47,7 @@ from dloperator.jobs import (
     status_document,
     template_condition,
 )
-from dloperator.lodging import Lodging
-from dloperator.mirror import Mirrors, Name, epoch_of
-from dloperator.notices import Notices
-from dloperator.podsettings import PodSettings
-from dloperator.reading import (
+from dloperator.nodes.nodes import (
     Pool,
     awaits_proof,
     finalizers_of,
@@ -51,12 +56,14 @@ from dloperator.reading import (
     read_machine,
     read_node,
 )
-from dloperator.reserving import Reservations
-from dloperator.resources import DLJOBS
-from dloperator.strays import Strays
-from dloperator.telling import Teller
-from dloperator.trainers import Trainers
-from dloperator.trying import Templates
+from dloperator.nodes.notices import Notices
+from dloperator.nodes.reserving import Reservations
+from dloperator.nodes.room import Lodging
+from dloperator.pods.booked_pods import BookedPods
+from dloperator.pods.dry_runs import Templates
+from dloperator.pods.launching import Trainers
+from dloperator.pods.orphans import Strays
+from dloperator.podspecs.podsettings import PodSettings
 
 log = logging.getLogger(__name__)
 
@@ -336,7 +343,7 @@ class Cluster:
         except (Conflict, NotFound):
             return  # What it is now will be seen.
         except (Rejected, Unreachable) as error:
-            raise keeping.not_kept(job, error) from error
+            raise write_errors.not_kept(job, error) from error
 
     def _gains(self, job: JobId, status: Status) -> bool:
         before = self._entries[job].status if job in self._entries else None
@@ -347,7 +354,7 @@ class Cluster:
     async def _write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
         writes = [self._write(job, status) for job, status in statuses.items()]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        keeping.raise_worst(outcomes)
+        write_errors.raise_worst(outcomes)
 
     async def _write(self, job: JobId, wanted: Status | None) -> None:
         """
@@ -383,7 +390,7 @@ class Cluster:
             await self._see_who_wrote(name, document)
             return False
         except (Rejected, Unreachable) as error:
-            raise keeping.not_kept(job, error) from error
+            raise write_errors.not_kept(job, error) from error
         return True
 
     async def _hold(self, document: Json) -> None:
@@ -447,7 +454,7 @@ class Cluster:
             self._mirrors.jobs.show_end(known)
             return
         except (Rejected, Unreachable) as error:
-            raise keeping.not_kept(job_id(name), error) from error
+            raise write_errors.not_kept(job_id(name), error) from error
         self._insist_on_ours(name, newer)
         self._mirrors.jobs.show(newer)
 

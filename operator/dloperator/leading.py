@@ -6,36 +6,36 @@ import logging
 import os
 from dataclasses import dataclass, replace
 
-from dlcontrol.clocks import SteadyClock, report_steps
-from dlcontrol.dialing import DialSettings
-from dlcontrol.learning import Lessons
+from dlcontrol.judging.conditions import NOT_STARTED
+from dlcontrol.learning.memory import Remembrance
+from dlcontrol.learning.speeds import Lessons
 from dlcontrol.loop import Controller, Options
-from dlcontrol.metrics import Metrics
-from dlcontrol.notebook import Notebook
-from dlcontrol.opening import open_notebook, open_store
-from dlcontrol.platforms import Fenced, NotKeptAlone, PodKey
-from dlcontrol.records import ConditionType
-from dlcontrol.remembering import Remembrance
-from dlcontrol.sidecars import SideCars, Surroundings
-from dlcontrol.troubles import NOT_STARTED
+from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.situation.clocks import SteadyClock, report_steps
+from dlcontrol.situation.ports import Fenced, NotKeptAlone, PodKey
+from dlcontrol.situation.status import ConditionType
 from dlcore.model import JobId
-from dloperator.apiserver import ApiServer, Rejected, Unreachable
-from dloperator.bulletin import Bulletin
-from dloperator.certificates import Certificates
+from dlkube.certificates import Certificates
+from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.events import Teller
+from dlkube.leases import Election
+from dlkube.mirror import Mirrors, Name
+from dlkube.tasks import together
 from dloperator.cluster import Cluster, ClusterSettings, Term
-from dloperator.electing import Election
-from dloperator.expecting import Expectations
-from dloperator.jobs import Specs, name_of
-from dloperator.mirror import Mirrors, Name
-from dloperator.ownership import Customs
-from dloperator.ownpod import tell_of_store
-from dloperator.publishing import Publisher, Publishing
-from dloperator.reserving import Reservations
-from dloperator.showing import Notice, show_settings
-from dloperator.tasks import together
-from dloperator.telling import Teller
-from dloperator.tidying import Tidier
-from dloperator.trying import Templates
+from dloperator.jobs.entries import Specs, name_of
+from dloperator.nodes.ownership import Customs
+from dloperator.nodes.reserving import Reservations
+from dloperator.pods.cleanup import Tidier
+from dloperator.pods.dry_runs import Templates
+from dloperator.reporting.expecting import Expectations
+from dloperator.reporting.gpu_configmap import Bulletin
+from dloperator.reporting.operator_events import tell_of_store
+from dloperator.reporting.publishing import Publisher, Publishing
+from dloperator.reporting.settings_configmap import Notice, show_settings
+from dlstore.notebook.notebook import Notebook
+from dlstore.opening import open_notebook, open_store
 
 log = logging.getLogger(__name__)
 

@@ -12,21 +12,22 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcontrol.metrics import Metrics
-from dlcontrol.platforms import Behind, Fenced
-from dloperator import certificates, installed, serving
-from dloperator.access import Access
-from dloperator.apiserver import ApiServer, Rejected, Unreachable
-from dloperator.certificates import Certificates
-from dloperator.electing import Election, LeaseSettings
-from dloperator.guarding import Guard
-from dloperator.jobs import Specs
+from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.situation.ports import Behind, Fenced
+from dlkube import certificates, health_server
+from dlkube.access import Access
+from dlkube.certificates import Certificates
+from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.health_server import Door, MetricsDoor, MetricsSettings
+from dlkube.leases import Election, LeaseSettings
+from dlkube.mirror import Mirrors, epoch_of
+from dlkube.tasks import together
+from dlkube.watching import NotInstalled, Watches, followed_by_operator
+from dloperator.authority_guard import Guard
+from dloperator.jobs import definition_check
+from dloperator.jobs.entries import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
-from dloperator.mirror import Mirrors, epoch_of
-from dloperator.neighbours import Neighbours
-from dloperator.serving import Door, MetricsDoor, MetricsSettings
-from dloperator.tasks import together
-from dloperator.watching import NotInstalled, Watches, followed_by_operator
+from dloperator.nodes.other_pods import Neighbours
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Operator:
         """Where it is asked how it is."""
 
     async def run(self) -> None:
-        """Operate until cancelled; raises :class:`~dlcontrol.platforms.Fenced` if it leads no more."""
+        """Operate until cancelled; raises :class:`~dlcontrol.situation.ports.Fenced` if it leads no more."""
         await self.door.open()
         try:
             await self._prepare()
@@ -112,10 +113,10 @@ class Operator:
             await asyncio.Event().wait()
         door = MetricsDoor(metrics.address, self._api, metrics=self._metrics.text)
         with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
-            await serving.write_certificate(self._api, home, Path(folder))
+            await health_server.write_certificate(self._api, home, Path(folder))
             await door.open(Path(folder))
             try:
-                await serving.renew_certificate(self._api, home, Path(folder))
+                await health_server.renew_certificate(self._api, home, Path(folder))
             finally:
                 await door.close()
 
@@ -123,7 +124,7 @@ class Operator:
         """See everything that there is, and have an authority; until then it is tried again."""
         while True:
             try:
-                found = await installed.check(self._api)
+                found = await definition_check.check(self._api)
                 await self._see()
                 await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:

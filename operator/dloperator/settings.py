@@ -10,11 +10,11 @@ import yaml
 from dlcontrol.pacing import Pace
 from dlcontrol.settings import Loaded, Settings, SettingsError, load_tree
 from dlcore.problems import Problem
-from dloperator.electing import LeaseSettings
-from dloperator.podsettings import PodSettings
-from dloperator.publishing import Publishing
-from dloperator.reading import Pool
-from dloperator.serving import MetricsSettings
+from dlkube.health_server import MetricsSettings
+from dlkube.leases import LeaseSettings
+from dloperator.nodes.nodes import Pool
+from dloperator.podspecs.podsettings import PodSettings
+from dloperator.reporting.publishing import Publishing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dlcore.profiles import JobType, Profile, Speed
-from dlsim.workloads import TracedJob, Workload
+from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 
 MORE_OVERDUE = 0.1

@@ -2,16 +2,16 @@
 What policies are let know of the true speeds of a workload: all, or what mini-epochs show.
 
 :mod:`dlsim.scenarios` calls it for ``dljob simulate`` with ``--known`` and ``--predictor``, after the
-workload was read. The truth stays what it is; only :attr:`~dlsim.workloads.Workload.known` changes.
+workload was read. The truth stays what it is; only :attr:`~dlsim.jobs.workloads.Workload.known` changes.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dlcore import marginal_utility, mini_epochs
 from dlcore.model import Mechanism
+from dlcore.predicting import marginal_utility, mini_epochs
 from dlcore.profiles import Costs, JobType, Profile
-from dlsim.workloads import Workload
+from dlsim.jobs.workloads import Workload
 from dlwire.messages import Shape
 
 

@@ -11,16 +11,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from dlcore.limits import NamespaceLimits
 from dlcore.model import Cluster, Mechanism
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.profiles import JobType, Profile
-from dlsim import failures, knowing, savings, shipped, workloads, worlds
+from dlsim import knowing, worlds
 from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed
-from dlsim.costs import DEFAULT_COSTS, costs_of_change
-from dlsim.sampling import Sample, sample
-from dlsim.workloads import Workload
-from dlsim.world import Setting
+from dlsim.engine import failures
+from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
+from dlsim.engine.world import Setting
+from dlsim.inputs import shipped
+from dlsim.inputs.sampling import Sample, sample
+from dlsim.jobs import savings, workloads
+from dlsim.jobs.workloads import Workload
 from dlsim.worlds import WORLDS, Rules
 
 MINI_EPOCHS = "mini-epochs"

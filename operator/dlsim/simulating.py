@@ -1,7 +1,7 @@
 """
 One workload under several policies: worlds are built and played, and their records scored.
 
-The command calls :func:`simulate` for ``dljob simulate``, and :mod:`dlsim.reproducing` for the
+The command calls :func:`simulate` for ``dljob simulate``, and :mod:`dlpapers.reproducing` for the
 evaluations of papers. All that can be wrong with the input was found before; here everything is a
 value.
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlcore.contract import Policy
-from dlsim.records import Record
-from dlsim.scoring import Score, score
-from dlsim.workloads import Workload
-from dlsim.world import Setting, World
+from dlsim.engine.world import Setting, World
+from dlsim.jobs.workloads import Workload
+from dlsim.results.records import Record
+from dlsim.results.scoring import Score, score
 
 Watch = Callable[[str, int, int], None]
 """Told (policy, jobs done, jobs in all) while a replay goes on, for a progress bar."""

@@ -10,7 +10,7 @@ become values that the simulator and every policy know already:
 rule                  function                   where it ends up
 ====================  =========================  ==================================================
 cluster               :attr:`Rules.machines`     nodes, unless the user names others
-rounds, growth        :func:`settle`             :class:`~dlsim.world.Setting`
+rounds, growth        :func:`settle`             :class:`~dlsim.engine.world.Setting`
 trace to model        :func:`assign`             the requests of a trace that knows no models
 speeds                :func:`divide`             profiles, the true and the known ones
 charges               :func:`charge`             costs in these profiles
@@ -38,15 +38,15 @@ from typing import NamedTuple
 from dlcore.model import BatchRange, GpuDemand, Job, Node
 from dlcore.profiles import Costs, JobType, Profile
 from dlsim.clusters import Machines
-from dlsim.costs import costs_of_change
-from dlsim.curves import Curve
-from dlsim.noise import noise_of
-from dlsim.rounds import Growth
-from dlsim.scaling import PolluxApplications, Profiles
-from dlsim.shipped import load_shipped
-from dlsim.traces import Kind, Request, Trace
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Setting
+from dlsim.engine.costs import costs_of_change
+from dlsim.engine.rounds import Growth
+from dlsim.engine.world import Setting
+from dlsim.inputs.shipped import load_shipped
+from dlsim.inputs.traces import Kind, Request, Trace
+from dlsim.jobs.curves import Curve
+from dlsim.jobs.noise import noise_of
+from dlsim.jobs.scaling import PolluxApplications, Profiles
+from dlsim.jobs.workloads import TracedJob, Workload
 
 
 def keep_batch(job: Job) -> BatchRange:

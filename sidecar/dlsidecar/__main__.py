@@ -24,10 +24,10 @@ def main() -> int:
 
 
 def keep() -> int:
-    from dlsidecar import keeping  # noqa: PLC0415 - it may be missing what it needs
+    from dlsidecar.processes import keeper  # noqa: PLC0415 - it may be missing what it needs
 
     is_to_run = sys.argv[1:2] == ["run"]
-    return keeping.keep(lambda: tell_what_is_missing(live)) if is_to_run else live()
+    return keeper.keep(lambda: tell_what_is_missing(live)) if is_to_run else live()
 
 
 def live() -> int:

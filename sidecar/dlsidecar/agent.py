@@ -2,8 +2,8 @@
 The one who hears, decides by the table, and has it done.
 
 Everything meets here, on one event loop: what the controller declares comes from
-:mod:`dlsidecar.serving`, what the processes do from a :class:`~dlsidecar.contract.Supervisor`, and
-time from the loop. Each is an event for :func:`dlsidecar.machine.react`; its actions are carried
+:mod:`dlsidecar.serving.serving`, what the processes do from a :class:`~dlsidecar.contract.Supervisor`, and
+time from the loop. Each is an event for :func:`dlsidecar.behaviour.machine.react`; its actions are carried
 out in their order before the next event is looked at. The agent itself decides nothing.
 """
 
@@ -16,9 +16,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Callable
 
-from dlsidecar import metrics
-from dlsidecar.contract import Facts, Supervisor
-from dlsidecar.events import (
+from dlsidecar.behaviour.events import (
     Action,
     ArmTimer,
     Checkpoint,
@@ -32,11 +30,18 @@ from dlsidecar.events import (
     Terminate,
     Told,
 )
-from dlsidecar.machine import Limits, Machine, Reaction, react
+from dlsidecar.behaviour.machine import (
+    Limits,
+    Machine,
+    Reaction,
+    react,
+)
+from dlsidecar.behaviour.timing import Stopwatch
+from dlsidecar.checkpoints.trying import Trials
+from dlsidecar.contract import Facts, Supervisor
 from dlsidecar.remedies import make_problem
+from dlsidecar.serving import metrics
 from dlsidecar.settings import Training
-from dlsidecar.timing import Stopwatch
-from dlsidecar.trying import Trials
 from dlwire.messages import (
     MOST_PROBLEMS,
     Failure,

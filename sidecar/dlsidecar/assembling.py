@@ -13,21 +13,24 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from dlsidecar import gpus, kernel, offering, processes, stacks
-from dlsidecar.admitting import Admission
-from dlsidecar.budgets import Budget
 from dlsidecar.contract import Changed, Report
-from dlsidecar.descendants import MARK, Household
-from dlsidecar.expressions import Matcher
-from dlsidecar.gauging import Gauges, Reading
-from dlsidecar.matching import CONFIRMED, UNMATCHED
-from dlsidecar.observing import Observer
-from dlsidecar.outputs import Pump
+from dlsidecar.diagnosing import stacks
+from dlsidecar.diagnosing.tracebacks import LastWords, Tracebacks
+from dlsidecar.observing import gpus
+from dlsidecar.observing.expressions import Matcher
+from dlsidecar.observing.facts import Observer
+from dlsidecar.observing.gpu_thread import Gauges, Reading
+from dlsidecar.observing.matching import CONFIRMED, UNMATCHED
+from dlsidecar.observing.outputs import Pump
+from dlsidecar.observing.tailing import Tail
+from dlsidecar.processes import kernel, spawning
+from dlsidecar.processes.family import MARK, Household
+from dlsidecar.processes.supervising import Processes
+from dlsidecar.serving.admitting import Admission
 from dlsidecar.settings import Confirmation, Settings, Split, Training
-from dlsidecar.supervising import Processes
-from dlsidecar.tailing import Tail
-from dlsidecar.tracebacks import LastWords, Tracebacks
-from dlsidecar.warming import Nursery
+from dlsidecar.warm import offering
+from dlsidecar.warm.budgets import Budget
+from dlsidecar.warm.warming import Nursery
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
 LAST_WORDS_SECONDS = 5.0
@@ -68,7 +71,7 @@ class Crew:
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._gauges = gauges or Gauges()
-        self._reaper = processes.Reaper()
+        self._reaper = spawning.Reaper()
         self._observer = Observer(settings, changed=changed, gauges=self._gauges)
         complain = self._observer.complain
         self._matcher = Matcher(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Callable, Protocol
 
-from dlsidecar.events import Event
-from dlsidecar.tracebacks import LastWords
+from dlsidecar.behaviour.events import Event
+from dlsidecar.diagnosing.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 
 Report = Callable[[Event], None]
@@ -30,7 +30,7 @@ class Supervisor(Protocol):
     No call waits and none raises for anything that happens to the job: what goes wrong is
     reported. The supervisor keeps no opinion about what shall be; it never starts or stops
     anything by itself, with one exception: after :meth:`kill` it goes on killing what appears
-    until it can report :class:`~dlsidecar.events.Gone`.
+    until it can report :class:`~dlsidecar.behaviour.events.Gone`.
     """
 
     def start(self, run: Run, attempt: int) -> None:

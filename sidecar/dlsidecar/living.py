@@ -14,12 +14,13 @@ import signal
 import sys
 import uuid
 
-from dlsidecar import EXIT_UNAVAILABLE, keeping, kernel, options, predecessors
+from dlsidecar import EXIT_UNAVAILABLE, options
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew, LogCannotOpen
-from dlsidecar.events import Interrupted
-from dlsidecar.listening import Servers
-from dlsidecar.moments import STUCK
+from dlsidecar.behaviour.events import Interrupted
+from dlsidecar.behaviour.state import STUCK
+from dlsidecar.processes import keeper, kernel, leftovers
+from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Settings
 from dlwire.messages import Problem
 
@@ -30,7 +31,7 @@ EXIT_USAGE = 2
 RENEWAL_SECONDS = 5.0
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-PASSED_ON = tuple(set(keeping.FORWARDED) - set(ENDING))
+PASSED_ON = tuple(set(keeper.FORWARDED) - set(ENDING))
 
 CERTIFICATES = Problem(
     "CertificatesUnreadable",
@@ -94,7 +95,7 @@ def _gather(settings: Settings, agent: Agent, servers: Servers) -> Crew:
             report=agent.happen,
             changed=agent.changed,
             environment=options.environment_of_training(os.environ, settings.serving.inner_socket),
-            mark=predecessors.make_mark(name, agent.incarnation),
+            mark=leftovers.make_mark(name, agent.incarnation),
             passed=passed,
         )
     except LogCannotOpen as error:
@@ -107,12 +108,12 @@ def _be_alone(name: str, socket: str, servers: Servers) -> tuple[int, ...]:
     """Become the only one of this name, and return what the training processes shall inherit."""
     try:
         servers.open()
-        swept = predecessors.sweep(name)
-        passed = (predecessors.hold(f"{socket}.held"),) if socket else ()
+        swept = leftovers.sweep(name)
+        passed = (leftovers.hold(f"{socket}.held"),) if socket else ()
     except OSError as error:
         doors = "see --socket, --listen, --tls and --health"
         raise CannotBegin(f"DoorsCannotOpen: {error}; {doors}") from error
-    except predecessors.Lingering as error:
+    except leftovers.Lingering as error:
         raise CannotBegin(f"{STUCK.name}: {error}; {STUCK.remedy}") from error
     if swept:
         log.warning("ended %d processes that an earlier start had left behind", swept)
@@ -125,7 +126,7 @@ def _hear_signals(agent: Agent, crew: Crew) -> None:
         loop.add_signal_handler(signum, agent.happen, Interrupted())
     for signum in PASSED_ON:
         loop.add_signal_handler(signum, crew.supervisor.forward, signum)
-    keeping.unblock_signals()
+    keeper.unblock_signals()
 
 
 async def _renew(agent: Agent, servers: Servers) -> None:

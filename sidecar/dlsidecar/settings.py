@@ -50,7 +50,7 @@ class Confirmation(str, Enum):
 
 
 class Complete(str, Enum):
-    """By which sign a checkpoint of files is seen to be complete; :mod:`dlsidecar.signs` has them."""
+    """By which sign a checkpoint of files is seen to be complete; :mod:`dlsidecar.checkpoints.signs` has them."""
 
     AUTO = "auto"
     """By the marks of the framework whose files are there; without such files, as ``settled``."""

@@ -5,7 +5,7 @@ A GPU is in use while a process computes on it, while more of its memory is take
 takes, or while it is busy. NVML names no process of others inside a container, and there the second and
 the third are the only signs. A display draws and does not compute, so that it keeps no GPU.
 
-Pure, like all of dlwire: NVML is asked elsewhere (:mod:`dlsidecar.gpus`, ``dllocal.nvml``).
+Pure, like all of dlwire: NVML is asked elsewhere (:mod:`dlsidecar.observing.gpus`, ``dllocal.gpus.nvml``).
 """
 
 from __future__ import annotations

@@ -22,14 +22,20 @@ from typing import Any, Final
 
 import yaml
 
-from dlcontrol.documents import read_status, write_status
-from dlcore import expressions, jobfile, profilefile
-from dlcore.amounts import LARGEST, NoAmount, read_amount, requests_of
+from dlcontrol.situation.status_documents import read_status, write_status
+from dlcore.documents import expressions, jobfile, profilefile
+from dlcore.placement.amounts import (
+    LARGEST,
+    NoAmount,
+    read_amount,
+    requests_of,
+)
 from dlcore.problems import WrongDocument
-from dllocal import labels, trainers
-from dloperator.parsing import parse as parse_foreign
-from dlsim import traces, yamlfiles
+from dlkube.parsing import parse as parse_foreign
+from dllocal.api import labels
+from dllocal.pods import trainers
 from dlsim.errors import BadInput
+from dlsim.inputs import traces, yamlfiles
 from dlwire import codec
 from dlwire.kinds import Wrong
 from dlwire.messages import Post, Refusal, State

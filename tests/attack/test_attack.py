@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from dlcontrol.documents import read_status
-from dlcore import jobfile, profilefile
+from dlcontrol.situation.status_documents import read_status
+from dlcore.documents import jobfile, profilefile
 from tests.attack import inputs
 from tests.attack.counts import Count, Size
 from tests.attack.inputs import Broken, Target, try_target

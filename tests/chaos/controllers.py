@@ -23,22 +23,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dlcontrol import dialing
-from dlcontrol.dialing import DialSettings
 from dlcontrol.loop import Options
 from dlcontrol.pacing import Pace
-from dlcontrol.verdicts import Rules
+from dlcontrol.sidecars import dialing
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.situation.rules import Rules
 from dlcore import policies
 from dlcore.model import Mechanism
-from dllocal import pods
+from dllocal.pods import processes
 from dllocal.running import Running, Setup
-from dlsidecar.kernel import die_with_parent
+from dlsidecar.processes.kernel import die_with_parent
 from dlsim.clusters import build_packed, parse_cluster
 from dlwire.messages import Run, Target
 from tests.chaos.points import Fuse, Plan
 
 WITHOUT_NAMESPACE = (
-    "import dlsidecar.keeping as keeping; keeping.is_isolation_possible = lambda: False;"
+    "import dlsidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
     " from dlsidecar.__main__ import main; raise SystemExit(main())"
 )
 """A SideCar as it is where nobody may make namespaces: its keeper is a subreaper only."""
@@ -197,7 +197,7 @@ def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
             command, env={**env, "CHAOS_NODE": Path(log).stem}, **named
         )
 
-    changed: Any = pods
+    changed: Any = processes
     changed.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
 
 

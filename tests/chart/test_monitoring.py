@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.metrics import Metrics
-from dlcontrol.notebook import NotebookState
-from dlcontrol.pending import Dropped
-from dlcontrol.tables import GpuState
+from dlcontrol.reporting.metrics import Metrics
 from dlcore.model import Phase
-from dloperator.gangs.book import Book
-from dloperator.gangs.decider import Decider
-from dloperator.gangs.deciding import Rules, Standing
-from dloperator.gangs.metrics import GangMetrics
+from dlgangs.book import Book
+from dlgangs.decider import Decider
+from dlgangs.deciding import Rules, Standing
+from dlgangs.metrics import GangMetrics
+from dlstore.notebook.notebook import NotebookState
+from dlstore.notebook.pending import Dropped
+from dlstore.tables import GpuState
 from tests.chart.helms import CHART
 from tests.servers.binaries import BUILD_SECONDS, PROMQL, demand
 from tests.sidecar.drivers import ROOT

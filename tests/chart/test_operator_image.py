@@ -40,8 +40,8 @@ def test_it_is_nobody_and_says_what_it_is(engine):
     ("command", "says"),
     [
         (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until told to end"),
-        (["python", "-m", "dloperator.gangs", "--help"], "--make-tls"),
-        (["python", "-m", "dloperator.ending", "--help"], "Delete all jobs"),
+        (["python", "-m", "dlgangs", "--help"], "--make-tls"),
+        (["python", "-m", "dloperator.uninstalling", "--help"], "Delete all jobs"),
         (["dljob", "policies"], "adaptive"),
         (["kubectl-dljob", "--help"], "submit"),
     ],

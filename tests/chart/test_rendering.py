@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from dloperator import crd
+from dloperator.jobs import crd
 from dloperator.settings import load_settings
 from tests.chart.helms import CHART
 from tests.servers.binaries import BUILD_SECONDS

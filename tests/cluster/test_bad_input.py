@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from dloperator.certificates import CA_SECRET, Authority
-from dloperator.names import secret_name, sidecar_name
+from dlkube.certificates import CA_SECRET, Authority
+from dlkube.names import secret_name, sidecar_name
 from tests.chart.helms import HOME
 from tests.cluster.clusters import install
 from tests.cluster.jobs import as_text, replay, trainer_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dloperator.bringing import has_image_volumes
+from dloperator.podspecs.bringing import has_image_volumes
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import View
 

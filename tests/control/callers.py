@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dlcontrol.dialing import DialSettings
-from dlcontrol.platforms import Address, PodKey
-from dlcontrol.scene import Contact
-from dlcontrol.sidecars import SideCars, Surroundings
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.situation.ports import Address, PodKey
+from dlcontrol.situation.scene import Contact
 from dlcore.model import JobId, NodeName
 from dlsidecar.agent import Agent
-from dlsidecar.listening import Servers
-from dlsidecar.machine import Limits
+from dlsidecar.behaviour.machine import Limits
+from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Serving
 from dlwire.messages import Peer, Run, State, Stop
 from tests.sidecar.fakes import FakeFacts, FakeSupervisor

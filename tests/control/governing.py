@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlcontrol.learning import Resumption
+from dlcontrol.learning.speeds import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Fenced
-from dlcontrol.records import Status
-from dlcontrol.scene import Scene
-from dlcontrol.verdicts import News, Rules
+from dlcontrol.situation.ports import Fenced
+from dlcontrol.situation.rules import News, Rules
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.fitting import Forecast
 from dlcore.model import JobId, Mechanism, Snapshot
 from dlcore.planning import Plan
+from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile
 from tests.builders import make_profile
 from tests.control.played import Killed, Leash, PlayedPlatform, World

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dlcontrol.platforms import (
+from dlcontrol.situation.ports import (
     Address,
     Entry,
     Fenced,
@@ -26,9 +26,9 @@ from dlcontrol.platforms import (
     PodOrder,
     PodPhase,
 )
-from dlcontrol.records import Booking, Status
+from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName
-from dlsidecar.machine import Limits
+from dlsidecar.behaviour.machine import Limits
 from dlwire.messages import Progress, Target
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness

@@ -1,7 +1,7 @@
 """
 The network between a controller and played SideCars, and the controller's client on it.
 
-The client knows SideCars through the real :class:`dlcontrol.contacts.Acquaintance`. Requests and
+The client knows SideCars through the real :class:`dlcontrol.sidecars.contacts.Acquaintance`. Requests and
 answers take their time, overtake each other, arrive twice or never, and what was sent by a
 controller that is dead by now arrives all the same.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dlcontrol.contacts import Acquaintance, Heard, Ticket
-from dlcontrol.platforms import Address, PodKey
-from dlcontrol.scene import NO_CONTACT, Contact
+from dlcontrol.sidecars.contacts import Acquaintance, Heard, Ticket
+from dlcontrol.situation.ports import Address, PodKey
+from dlcontrol.situation.scene import NO_CONTACT, Contact
 from dlwire.messages import Refusal, Refused, State, Target
 from tests.control.played import Leash, PlayedPod, World
 

@@ -2,7 +2,7 @@
 Played SideCars: the real table of the product over processes that are only played.
 
 A :class:`Container` is one start of a container. What it does is decided by
-:func:`dlsidecar.machine.react`, so that it cannot drift from what a real SideCar does; what a
+:func:`dlsidecar.behaviour.machine.react`, so that it cannot drift from what a real SideCar does; what a
 supervisor would do is played here: processes start late or not at all, save themselves, hang,
 ignore SIGTERM, crash, end well. :class:`Processes` is the truth about them, which nobody but the
 witness sees.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dlcore.model import GpuRef, JobId, NodeName
-from dlsidecar.events import (
+from dlsidecar.behaviour.events import (
     Action,
     ArmTimer,
     Checkpoint,
@@ -28,7 +28,7 @@ from dlsidecar.events import (
     Terminate,
     Told,
 )
-from dlsidecar.machine import Limits, Machine, react
+from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target
 
 

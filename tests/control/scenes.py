@@ -9,12 +9,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcontrol.scene import NO_CONTACT, Begun, Contact, Scene, Seat
+from dlcontrol.situation.ports import (
+    Entry,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dlcontrol.situation.scene import (
+    NO_CONTACT,
+    Begun,
+    Contact,
+    Scene,
+    Seat,
+)
+from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
-from dlsidecar.events import Event, Gone, RankEnded, Started, Told
-from dlsidecar.machine import Limits, Machine, react
+from dlsidecar.behaviour.events import (
+    Event,
+    Gone,
+    RankEnded,
+    Started,
+    Told,
+)
+from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from dlcontrol.platforms import Entry
+from dlcontrol.situation.ports import Entry
 from dlcore.contract import Policy
 from dlcore.model import (
     Checkpoint,

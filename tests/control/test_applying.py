@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.applying import Hands
-from dlcontrol.asides import Asides
-from dlcontrol.coordinating import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
-from dlcontrol.patience import FIRST_PAUSE_S
-from dlcontrol.platforms import Address, Fenced, PodKey
-from dlcontrol.records import Booking
-from dlcontrol.scene import NO_CONTACT
-from dlcontrol.trailing import Turns
+from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.backoff import FIRST_PAUSE_S
+from dlcontrol.acting.coordinating import (
+    Begin,
+    Book,
+    Forget,
+    Halt,
+    Launch,
+    Remove,
+    Stamp,
+    Unbook,
+)
+from dlcontrol.acting.task_pool import Turns
+from dlcontrol.situation.ports import Address, Fenced, PodKey
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.scene import NO_CONTACT
+from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName, Training
 from dlwire.messages import Peer, Run, Stop
 from tests.control.scenes import (

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.clocks import Reading, Stamp, SteadyClock, find_step, latest_of, moved
-from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.situation.clocks import (
+    Reading,
+    Stamp,
+    SteadyClock,
+    find_step,
+    latest_of,
+    moved,
+)
+from dlcontrol.situation.status import Condition, ConditionType, Status
 
 
 class Machine:

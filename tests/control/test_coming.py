@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol import judging
-from dlcontrol.asides import Asides
-from dlcontrol.coming import LONGEST_S, Coming, is_coming_up
-from dlcontrol.coordinating import _Board
-from dlcontrol.judging import judge
-from dlcontrol.platforms import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
-from dlcontrol.records import Condition, ConditionType
-from dlcontrol.troubles import NOT_STARTED
-from dlcontrol.verdicts import Rules
+from dlcontrol.acting.coordinating import _Board
+from dlcontrol.judging import judging
+from dlcontrol.judging.conditions import NOT_STARTED
+from dlcontrol.judging.judging import judge
+from dlcontrol.judging.quiescence import LONGEST_S, Coming, is_coming_up
+from dlcontrol.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import JobId, Limits, Mechanism, NodeName, Phase
 from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready
 

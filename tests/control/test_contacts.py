@@ -12,9 +12,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dlcontrol.contacts import Acquaintance, Heard, Ticket
-from dlsidecar.events import CheckpointDone, Gone, RankEnded, Started, Told
-from dlsidecar.machine import Limits, Machine, react
+from dlcontrol.sidecars.contacts import Acquaintance, Heard, Ticket
+from dlsidecar.behaviour.events import (
+    CheckpointDone,
+    Gone,
+    RankEnded,
+    Started,
+    Told,
+)
+from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import (
     Peer,
     Phase,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.coordinating import (
+from dlcontrol.acting.coordinating import (
     Begin,
     Book,
     Forget,
@@ -16,10 +16,10 @@ from dlcontrol.coordinating import (
     Unbook,
     next_commands,
 )
-from dlcontrol.platforms import PodKey, PodPhase
-from dlcontrol.scene import Begun
+from dlcontrol.situation.ports import PodKey, PodPhase
+from dlcontrol.situation.scene import Begun
 from dlcore.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
-from dlsidecar.events import CheckpointDone, RankEnded
+from dlsidecar.behaviour.events import CheckpointDone, RankEnded
 from dlwire.messages import State, Warmth
 from tests.control.scenes import (
     ENDED,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dlcontrol.dialing import Credentials, DialSettings, Unreachable
-from dlcontrol.platforms import Address
+from dlcontrol.sidecars.dialing import Credentials, DialSettings, Unreachable
+from dlcontrol.situation.ports import Address
+from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
-from dlsidecar.trust import job_name
 from tests.control.callers import HURRIED, calling, contained
 from tests.sidecar.certificates import Authority
 from tests.sidecar.clients import live_through

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.applying import Commanded
-from dlcontrol.distrusting import MOST_JUMP, Distrust
-from dlcontrol.platforms import Behind, Fenced, Platform
-from dlcontrol.scene import Doubt, Scene, Seat
-from dlsidecar.events import Started
+from dlcontrol.acting.applying import Commanded
+from dlcontrol.judging.distrusting import MOST_JUMP, Distrust
+from dlcontrol.situation.ports import Behind, Fenced, Platform
+from dlcontrol.situation.scene import Doubt, Scene, Seat
+from dlsidecar.behaviour.events import Started
 from dlwire.messages import Phase, Problem, State
 from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, ready, run, running, stop
 from tests.control.scenes import cast as play

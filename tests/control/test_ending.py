@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from dlcontrol.applying import Dialer
+from dlcontrol.acting.applying import Dialer
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Pace
-from dlcontrol.platforms import Observation, Platform
+from dlcontrol.situation.ports import Observation, Platform
 from dlcore import policies
 from dlcore.model import Node
 from tests.control.governing import PlayedGauge, PlayedMemory

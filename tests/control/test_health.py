@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.health import Health
-from dlcontrol.platforms import Machine
+from dlcontrol.gpus.faults import Health
+from dlcontrol.situation.ports import Machine
 from dlcore import policies
 from dlcore.model import Gpu, GpuRef, NodeName
 from dlwire.messages import Gpu as Seen

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.asides import Asides
-from dlcontrol.judging import judge
-from dlcontrol.learning import Resumption
-from dlcontrol.platforms import PodPhase
-from dlcontrol.records import Condition, ConditionType
-from dlcontrol.scene import Begun
-from dlcontrol.verdicts import Rules
+from dlcontrol.judging.judging import judge
+from dlcontrol.learning.speeds import Resumption
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.scene import Begun
+from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -26,7 +26,12 @@ from dlcore.model import (
     Training,
 )
 from dlcore.model import Progress as Watched
-from dlsidecar.events import Gone, RankEnded, Started, StartFailed
+from dlsidecar.behaviour.events import (
+    Gone,
+    RankEnded,
+    Started,
+    StartFailed,
+)
 from dlwire.messages import Failure, Problem, Progress, State
 from tests.builders import make_placement
 from tests.control.scenes import (

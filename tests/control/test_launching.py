@@ -2,9 +2,9 @@
 
 import yaml
 
-from dlcontrol.launching import sidecar_options
-from dlcore import jobfile
-from dlcore.jobfields import CHECKPOINT_SIGNS
+from dlcontrol.acting.sidecar_options import sidecar_options
+from dlcore.documents import jobfile
+from dlcore.documents.jobfields import CHECKPOINT_SIGNS
 from dlsidecar.options import read
 from dlsidecar.settings import Complete, Confirmation, Framework, Split
 from tests.sidecar.drivers import ROOT

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.learning import Lessons
-from dlcontrol.learning_pods import PodLessons
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Contact, Scene, Seat
+from dlcontrol.learning.pod_times import PodLessons
+from dlcontrol.learning.speeds import Lessons
+from dlcontrol.situation.ports import (
+    Entry,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlcore.model import Phase as JobPhase
 from dlcore.profiles import CostSeen, CostTerm, SpeedSeen

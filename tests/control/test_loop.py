@@ -11,8 +11,8 @@ import pytest
 
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
-from dlcontrol.platforms import Fenced
-from dlcontrol.records import ConditionType
+from dlcontrol.situation.ports import Fenced
+from dlcontrol.situation.status import ConditionType
 from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View

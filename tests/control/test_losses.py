@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.judging import judge
-from dlcontrol.platforms import PodPhase
-from dlcontrol.records import ConditionType
-from dlcontrol.troubles import NOT_STARTED
-from dlcontrol.verdicts import Rules, Verdict
+from dlcontrol.judging.conditions import NOT_STARTED
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.rules import Rules, Verdict
+from dlcontrol.situation.status import ConditionType
 from dlcore.model import JobId, NodeName, Phase
 from dlwire.messages import State
 from tests.control.scenes import NOW, PENDING, Sat, after, cast, make_scene, run, running, stop

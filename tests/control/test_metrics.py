@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dlcontrol.metrics import Metrics
-from dlcontrol.tables import GpuState
+from dlcontrol.reporting.metrics import Metrics
 from dlcore.model import NodeName, Phase
+from dlstore.tables import GpuState
 from tests.control.scenes import cast, make_scene, ready, run, running
 
 N0 = NodeName("n0")

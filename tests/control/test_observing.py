@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.asides import Asides
-from dlcontrol.observing import FIRST_STEP_S, REPORT_S, statuses_of, take_snapshot
-from dlcontrol.platforms import PodPhase
-from dlcontrol.records import ConditionType
+from dlcontrol.deciding.snapshots import (
+    FIRST_STEP_S,
+    REPORT_S,
+    statuses_of,
+    take_snapshot,
+)
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.status import ConditionType
 from dlcore import policies
 from dlcore.assuming import USUAL_CURVE
-from dlcore.limits import NamespaceLimits
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -22,6 +26,7 @@ from dlcore.model import (
     Phase,
     Training,
 )
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import Costs
 from dlwire.messages import Progress

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.judging import judge
-from dlcontrol.occupancy import RETRY_S, SETTLE_S, Occupancy
-from dlcontrol.scene import Scene
-from dlcontrol.verdicts import Rules
+from dlcontrol.gpus.occupancy import RETRY_S, SETTLE_S, Occupancy
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, NodeName
-from dlsidecar.events import Gone, StartFailed
+from dlsidecar.behaviour.events import Gone, StartFailed
 from dlwire.messages import Gpu, Problem, State
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, new, ready, run
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import Entry
-from dlcontrol.previewing import joined, preview
-from dlcontrol.records import Status
-from dlcontrol.scene import Scene
+from dlcontrol.reporting.previewing import joined, preview
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
 from dlcore import policies
 from dlcore.model import NodeName
 from dlcore.planning import Reshape, Start, Wait

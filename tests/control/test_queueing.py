@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from dlcontrol.queueing import MOST_DECISIONS, foresee
+from dlcontrol.deciding.queueing import MOST_DECISIONS, foresee
 from dlcore import policies
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
-from dlsim.world import Setting, World
+from dlsim.engine.world import Setting, World
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 from tests.sim.worlds import ONE_NODE, make_traced, make_workload
 

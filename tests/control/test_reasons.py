@@ -5,16 +5,26 @@ from typing import Any
 
 import pytest
 
-from dlcontrol import observing
-from dlcontrol.inventory import gpu_rows
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.reasons import Outlook
-from dlcontrol.records import Booking, Condition, ConditionType, Status
-from dlcontrol.scene import Contact, Scene, Seat
-from dlcontrol.tables import GpuState
+from dlcontrol.deciding import snapshots
+from dlcontrol.reporting.gpu_table import gpu_rows
+from dlcontrol.reporting.reasons import Outlook
+from dlcontrol.situation.ports import (
+    Entry,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.status import (
+    Booking,
+    Condition,
+    ConditionType,
+    Status,
+)
 from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
-from dlcore.predicting import Span
+from dlcore.predicting.predictor import Span
 from dlcore.profiles import Costs
+from dlstore.tables import GpuState
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, State, Warmth
 from tests.builders import make_job, make_profile
@@ -67,7 +77,7 @@ def scene(*entries: Entry, seats: tuple[Seat, ...] = ()) -> Scene:
 
 def tell(world: Scene, name: str = "job") -> str:
     profile = make_profile()
-    snapshot = observing.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
+    snapshot = snapshots.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
     return Outlook(world, snapshot).sentence(world.entries[JobId(name)])
 
 
@@ -202,7 +212,7 @@ def test_a_job_that_is_set_aside_says_why():
 
 def remaining(world: Scene, job: str = "job") -> Span | None:
     profile = make_profile()
-    snapshot = observing.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
+    snapshot = snapshots.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
     return Outlook(world, snapshot).remaining(JobId(job))
 
 
@@ -222,7 +232,7 @@ def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
 
 
 def rows(world: Scene):
-    snapshot = observing.take_snapshot(world, profiles={}, costs=Costs())
+    snapshot = snapshots.take_snapshot(world, profiles={}, costs=Costs())
     return {f"{row.node}/{row.gpu}": row for row in gpu_rows(world, snapshot.cluster)}
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import Fenced
-from dlcontrol.recording import Records
+from dlcontrol.acting.recording import Records
+from dlcontrol.situation.ports import Fenced
 from dlcore.model import JobId, NodeName
 from tests.builders import make_placement
 from tests.control.scenes import cast, make_scene

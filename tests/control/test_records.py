@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.documents import read_status, write_status
-from dlcontrol.records import Booking, Condition, ConditionType, Status
+from dlcontrol.situation.status import (
+    Booking,
+    Condition,
+    ConditionType,
+    Status,
+)
+from dlcontrol.situation.status_documents import read_status, write_status
 from dlcore.model import GpuRef, NodeName, Phase
 from tests.builders import make_placement
 from tests.statuses import make_full_status

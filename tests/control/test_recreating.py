@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.coordinating import Book, next_commands
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Contact, Scene, Seat
+from dlcontrol.acting.coordinating import Book, next_commands
+from dlcontrol.situation.ports import (
+    Entry,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import State, Stop

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.learning import Lessons
-from dlcontrol.notebook import Notebook
-from dlcontrol.opening import open_store
-from dlcontrol.platforms import Entry, PodKey
-from dlcontrol.records import Status
-from dlcontrol.remembering import Remembrance
-from dlcontrol.scene import Scene
-from dlcontrol.verdicts import News
+from dlcontrol.learning.memory import Remembrance
+from dlcontrol.learning.speeds import Lessons
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -31,6 +29,8 @@ from dlcore.model import (
 )
 from dlcore.planning import Plan, Reshape, Start
 from dlcore.profiles import JobType, SpeedSeen
+from dlstore.notebook.notebook import Notebook
+from dlstore.opening import open_store
 from dlwire.messages import Change, Progress, State
 from dlwire.messages import Phase as SideCarPhase
 from tests.builders import make_job

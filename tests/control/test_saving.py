@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.documents import read_status, write_status
-from dlcontrol.judging import judge
-from dlcontrol.observing import take_snapshot
-from dlcontrol.records import ConditionType, Status, Trust
-from dlcontrol.saving import notice_for
+from dlcontrol.deciding.snapshots import take_snapshot
+from dlcontrol.judging.checkpoints import notice_for
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.status import ConditionType, Status, Trust
+from dlcontrol.situation.status_documents import read_status, write_status
 from dlcore.model import Checkpoint, Phase
 from dlcore.profiles import Costs
-from dlsidecar.events import Gone, RankEnded, Started
+from dlsidecar.behaviour.events import Gone, RankEnded, Started
 from dlwire.messages import Change, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, after, cast, make_scene, released, run, running, stop

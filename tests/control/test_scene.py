@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import PodPhase
+from dlcontrol.situation.ports import PodPhase
 from dlcore.model import GpuRef, JobId, NodeName, Phase
-from dlsidecar.events import RankEnded
+from dlsidecar.behaviour.events import RankEnded
 from tests.control.scenes import (
     ENDED,
     EPOCH,

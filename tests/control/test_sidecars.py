@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.platforms import Address, PodKey
-from dlcontrol.scene import NO_CONTACT, Doubt
-from dlcontrol.sidecars import Allowance
+from dlcontrol.sidecars.following import Allowance
+from dlcontrol.situation.ports import Address, PodKey
+from dlcontrol.situation.scene import NO_CONTACT, Doubt
 from dlcore.model import JobId, NodeName
 from dlsidecar.settings import Serving
 from dlwire.messages import Phase, Post, Problem, Stop
@@ -326,7 +326,7 @@ def test_that_a_sidecar_ended_in_order_is_not_told_as_a_silence(tmp_path, caplog
                 await caller.until(lambda contact: contact.state.generation == 3)
             await caller.until(is_lost)
 
-    with caplog.at_level(logging.INFO, logger="dlcontrol.sidecars"):
+    with caplog.at_level(logging.INFO, logger="dlcontrol.sidecars.following"):
         live_through(story())
     (told,) = [line for line in caplog.messages if "answers" not in line]
     assert told.startswith(f"the SideCar of {POD} {word}: ")

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from dlcontrol.trailing import Trailing, Turns
+from dlcontrol.acting.task_pool import Trailing, Turns
 
 
 class Piece:

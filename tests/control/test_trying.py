@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.coordinating import Try, next_commands
-from dlcontrol.judging import judge
-from dlcontrol.observing import take_snapshot
-from dlcontrol.platforms import PodKey
-from dlcontrol.records import ConditionType, Trust
+from dlcontrol.acting.coordinating import Try, next_commands
+from dlcontrol.deciding.snapshots import take_snapshot
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.status import ConditionType, Trust
 from dlcore.model import Checkpoint, JobId, NodeName, Phase, Training
 from dlcore.profiles import Costs
-from dlsidecar.events import Gone, RankEnded, Started
+from dlsidecar.behaviour.events import Gone, RankEnded, Started
 from dlwire.messages import Problem, Progress, Saving, Trial
 from tests.control.scenes import NOW, after, cast, make_scene, run, running, stop
 

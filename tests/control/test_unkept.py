@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from dlcontrol.platforms import NotKeptAlone
-from dlcontrol.records import Status
-from dlcontrol.unkept import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
+from dlcontrol.situation.ports import NotKeptAlone
+from dlcontrol.situation.status import Status
+from dlcontrol.situation.unwritable import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import JobId, Mechanism, Phase

@@ -4,14 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.coordinating import NAMES_S, Remove, is_ready, next_commands
-from dlcontrol.identities import Identities
-from dlcontrol.judging import judge
-from dlcontrol.scene import Scene
-from dlcontrol.vanishing import Vanishing
-from dlcontrol.verdicts import Rules
+from dlcontrol.acting.coordinating import (
+    NAMES_S,
+    Remove,
+    is_ready,
+    next_commands,
+)
+from dlcontrol.gpus.uuids import Identities
+from dlcontrol.gpus.visibility import Vanishing
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, Node, NodeName
-from dlsidecar.events import Gone, StartFailed
+from dlsidecar.behaviour.events import Gone, StartFailed
 from dlwire.messages import Gpu, Problem, Progress, State
 from tests.control.scenes import (
     after,

@@ -12,9 +12,9 @@ import pytest
 
 from dlcore import checking
 from dlcore.checking import BrokenLaw, Law
-from dlcore.limits import NamespaceLimits
 from dlcore.model import BatchRange, Cause, CauseCode, JobId
-from dlcore.needs import Needs
+from dlcore.placement.limits import NamespaceLimits
+from dlcore.placement.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlcore.explaining import (
+from dlcore.explaining.sentences import (
     between,
     sentence_for_step,
     sentence_for_training,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.expressions import LONGEST, WrongExpression, find_groups
-from dlcore.jobfile import JobFileError, parse
+from dlcore.documents.expressions import LONGEST, WrongExpression, find_groups
+from dlcore.documents.jobfile import JobFileError, parse
 
 SLOW = (
     r"(?i)(?P<iteration>\d+)" + "[!-\U0010ffff]" * 100,

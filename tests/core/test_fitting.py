@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from dlcore.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
 from dlcore.model import Direction, Target
+from dlcore.predicting.fitting import (
+    Forecast,
+    _fit_to_limits,
+    fit_curve,
+    predict_iterations,
+)
 from dlcore.profiles import AccuracyPoint
 
 

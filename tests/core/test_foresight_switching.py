@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.explaining import sentence_for_step
+from dlcore.explaining.sentences import sentence_for_step
 from dlcore.model import CauseCode, Snapshot
 from dlcore.planning import Move, Reshape, Start, Step
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest

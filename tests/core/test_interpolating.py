@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from dlcore.interpolating import (
+from dlcore.predicting.interpolating import (
     Point,
     bound_growth,
     estimate_alone,

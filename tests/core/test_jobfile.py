@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
 from dlcore.model import (
     BatchRange,
     Checkpoint,

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import jobfile
-from dlcore.jobforms import SIGNALS
-from dlcore.jobschema import SIMULATED
+from dlcore.documents import jobfile
+from dlcore.documents.jobforms import SIGNALS
+from dlcore.documents.jobschema import SIMULATED
 
 GOOD = sorted((Path(__file__).parent / "data" / "good_jobs").glob("*.yaml"))
 

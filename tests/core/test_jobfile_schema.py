@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlcore import jobfields, jobfile, jobschema
+from dlcore.documents import jobfields, jobfile, jobschema
+from dlcore.documents.records import Many, Record, Rule
+from dlcore.documents.schemas import Form, Node, Text
 from dlcore.model import Phase
-from dlcore.records import Many, Record, Rule
-from dlcore.schemas import Form, Node, Text
 
 SCHEMA = jobschema.openapi()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore import jobfile, jobrules, podrules
-from dlcore.records import Rule
+from dlcore.documents import jobfile, jobrules, podrules
+from dlcore.documents.records import Rule
 
 WRONG_JOBS = sorted((Path(__file__).parent / "data" / "wrong_jobs").glob("*.yaml"))
 

@@ -6,8 +6,8 @@ import pytest
 
 from dlcore import policies
 from dlcore.cycle import schedule
-from dlcore.limits import NamespaceLimits
 from dlcore.model import CauseCode, JobId
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.planning import Reshape, Start, Stop, Wait
 from tests.builders import make_cluster, make_node, make_placement, make_profile, make_snapshot
 from tests.builders import make_state as state

@@ -9,7 +9,7 @@ import pytest
 from dlcore import cycle
 from dlcore.checking import BrokenLaw, Law
 from dlcore.contract import Decision, Share
-from dlcore.limits import NamespaceLimits
+from dlcore.placement.limits import NamespaceLimits
 from tests.builders import make_cluster, make_snapshot, make_state, tell
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"

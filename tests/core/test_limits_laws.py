@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcore import cycle, policies
-from dlcore.limits import NamespaceLimits, namespace_of
 from dlcore.model import CauseCode, Cluster, JobId, JobState, Node, Snapshot
-from dlcore.needs import Needs
+from dlcore.placement.limits import NamespaceLimits, namespace_of
+from dlcore.placement.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_node, make_snapshot, make_state
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dlcore import marginal_utility, mini_epochs
-from dlcore.marginal_utility import Sample, Utility
-from dlcore.mini_epochs import MiniEpoch
+from dlcore.predicting import marginal_utility, mini_epochs
+from dlcore.predicting.marginal_utility import Sample, Utility
+from dlcore.predicting.mini_epochs import MiniEpoch
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlwire.messages import Shape
 

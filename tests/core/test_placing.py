@@ -11,10 +11,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import contract, rooms
+from dlcore import contract
 from dlcore.model import Cause, CauseCode, Cluster
+from dlcore.placement import rooms
+from dlcore.placement.rooms import Room
 from dlcore.planning import Start, Stop, Wait
-from dlcore.rooms import Room
 from tests.builders import (
     make_cluster,
     make_node,

@@ -9,7 +9,8 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlcore.policies import kube_default, ranking
+from dlcore.policies import kube_default
+from dlcore.policies.common import ranking
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,

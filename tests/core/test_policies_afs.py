@@ -16,8 +16,8 @@ from dlcore import cycle, policies
 from dlcore.contract import Decision
 from dlcore.model import CauseCode, Cluster, JobState, Snapshot
 from dlcore.planning import Move, Reshape, Start, Stop
-from dlcore.policies.elastic_curves import Curve
-from dlcore.policies.elastic_sharing import (
+from dlcore.policies.elastic.curves import Curve
+from dlcore.policies.elastic.sharing import (
     Contender,
     Sharing,
     Terms,
@@ -26,7 +26,7 @@ from dlcore.policies.elastic_sharing import (
     measure_length,
     measure_saturation,
 )
-from dlcore.policies.elastic_turns import Taking, Turns
+from dlcore.policies.elastic.turns import Taking, Turns
 from dlcore.profiles import Profile
 from dlwire.messages import Shape
 from tests.builders import (

@@ -16,9 +16,9 @@ from dlcore import cycle, policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
+from dlcore.placement.rooms import acceptable_types
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import JobType, Profile, Speed
-from dlcore.rooms import acceptable_types
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_node, make_snapshot, make_state, make_view
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.explaining import sentences_for
+from dlcore.explaining.sentences import sentences_for
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop, Wait
+from dlcore.policies.common.hulls import make_curve
+from dlcore.policies.common.pricing import Priced
+from dlcore.policies.common.sharing import Claim, read_claims
 from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
-from dlcore.policies.hulls import make_curve
 from dlcore.policies.lyra import find_more
-from dlcore.policies.pricing import Priced
-from dlcore.policies.sharing import Claim, read_claims
 from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
 from dlcore.policies.themis import UNSERVED, Bid, Leases, Themis, _make_bid, find_winners
 from dlcore.profiles import Costs

@@ -18,9 +18,9 @@ from dlcore.model import (
     Placement,
     Training,
 )
-from dlcore.predicting import Predictor, Span
+from dlcore.predicting.predictor import Predictor, Span
+from dlcore.predicting.relating import usual_growth
 from dlcore.profiles import Costs, JobType, Profile, Speed, SpeedSeen, fold
-from dlcore.relating import usual_growth
 from dlwire.messages import Shape
 
 KIND = JobType("resnet50", "imagenet", 256)

@@ -6,8 +6,13 @@ import random
 import numpy as np
 import pytest
 
-from dlcore.policies.hulls import Curve, Step, make_curve, make_steps
-from dlcore.policies.pricing import fill, find_prices
+from dlcore.policies.common.hulls import (
+    Curve,
+    Step,
+    make_curve,
+    make_steps,
+)
+from dlcore.policies.common.pricing import fill, find_prices
 
 
 def make_power_hull(p: float, most: float, *, parts: int = 8_000) -> tuple[Step, ...]:

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import profilefile
-from dlcore.profilefile import ProfileFileError, parse, parse_all, render, render_all
+from dlcore.documents import profilefile
+from dlcore.documents.profilefile import (
+    ProfileFileError,
+    parse,
+    parse_all,
+    render,
+    render_all,
+)
 from dlcore.profiles import (
     FASTEST,
     LONGEST_COST_S,

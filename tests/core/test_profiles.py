@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.model import Cluster, GpuDemand, Job, JobId, Mechanism, Training
-from dlcore.predicting import Predictor
+from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import (
     MOST_ACCURACY_POINTS,
     MOST_SHAPES,

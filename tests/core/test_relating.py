@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.interpolating import Estimate
-from dlcore.profiles import JobType, Profile, Speed
-from dlcore.relating import (
+from dlcore.predicting.interpolating import Estimate
+from dlcore.predicting.relating import (
     SPREAD_EXPONENT,
     TYPE_SPEED,
     UNKNOWN,
@@ -14,6 +13,7 @@ from dlcore.relating import (
     atlas_of,
     usual_growth,
 )
+from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
 
 A = JobType("a", "imagenet", 64)

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from dlcore.model import CauseCode, JobId, Phase
-from dlctl.demands import Demand
-from dlctl.jobviews import PHASES
-from dlctl.local_backend import LocalBackend
-from dlctl.spans import read_span
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.inputs.demands import Demand
+from dlctl.inputs.spans import read_span
+from dlctl.output.jobviews import PHASES
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document
 

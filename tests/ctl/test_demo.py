@@ -20,16 +20,16 @@ from rich.console import Console
 
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
-from dlctl import demo
-from dlctl.demonstrating import closing, viewing
-from dlctl.demonstrating.journal import Journal
-from dlctl.demonstrating.performing import (
+from dlctl.verbs.studies import demo
+from dlpapers.demonstrating import closing, viewing
+from dlpapers.demonstrating.examples import find_examples, load_example
+from dlpapers.demonstrating.journal import Journal
+from dlpapers.demonstrating.performing import (
     choose_iterations,
     find_machine,
     find_real_machine,
     gain_of,
 )
-from dlctl.examples import find_examples, load_example
 from dlwire.messages import Shape
 from tests.ctl.running import Result, run_apart
 

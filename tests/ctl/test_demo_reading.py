@@ -7,18 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.model import JobId
-from dlctl.demonstrating.closing import is_in_papers_order, read_result
-from dlctl.demonstrating.journal import Line
-from dlctl.demonstrating.reading import (
+from dlpapers.demonstrating.closing import is_in_papers_order, read_result
+from dlpapers.demonstrating.journal import Line
+from dlpapers.demonstrating.reading import (
     Clock,
     read_interruptions,
     read_record,
     read_speeds,
     read_stints,
 )
-from dlctl.demonstrating.script import Act, Script
-from dlsim.records import Happening
-from dlsim.reproducing.sidecar_case import APPROACHES, PAPER, read_times, sum_up
+from dlpapers.demonstrating.script import Act, Script
+from dlpapers.reproducing.sidecar_case import (
+    APPROACHES,
+    PAPER,
+    read_times,
+    sum_up,
+)
+from dlsim.results.records import Happening
 
 APPROACH = "sidecar"
 JOB = JobId("job-1")

@@ -18,7 +18,7 @@ from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.options import rules_of
-from dlctl.arguments import MOST_SEED
+from dlctl.inputs.arguments import MOST_SEED
 from dloperator.__main__ import make_work
 from dloperator.settings import OperatorSettings
 from tests.ctl.running import HEADER, run_apart

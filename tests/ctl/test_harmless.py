@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dlctl.backends import LogLine
-from dlctl.forms import to_json, to_yaml
-from dlctl.logs import Printer
-from dlctl.streams import harmless_document, harmless_output
+from dlctl.backends.backend import LogLine
+from dlctl.output.forms import to_json, to_yaml
+from dlctl.output.streams import harmless_document, harmless_output
+from dlctl.verbs.watching.logs import Printer
 from dlwire import codec
 from dlwire.kinds import harmless
 from dlwire.messages import Problem

@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from dlcontrol.records import Condition, ConditionType
-from dlcontrol.tables import HistoryEntry
+from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
-from dlctl import local_backend
-from dlctl.backends import JobList
-from dlctl.jobviews import full_name
-from dlctl.local_backend import LocalBackend
+from dlctl.backends.backend import JobList
+from dlctl.backends.local import local_backend
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.jobviews import full_name
+from dlstore.tables import HistoryEntry
 from tests.ctl.running import Live, Result, run_apart
 from tests.local.stages import job_document, staged
 

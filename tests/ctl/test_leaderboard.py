@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from dlcore import policies
-from dlctl import compare
-from dlctl.leaderboard import Made, write_page
+from dlctl.verbs.studies import compare
+from dlctl.verbs.studies.leaderboard import Made, write_page
 from dlsim.comparing.planning import make_rows
 from dlsim.comparing.suite import load_suite, plan_suite
 from dlsim.errors import BadInput
-from dlsim.shipped import find_folder
+from dlsim.inputs.shipped import find_folder
 from tests.ctl.running import FIVE
 
 PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"

@@ -2,14 +2,15 @@
 
 import pytest
 
-from dlcore import policies, profilefile
+from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
+from dlcore.documents import profilefile
 from dlcore.model import NodeName, Placement
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl.forms import to_json
-from dlsim.workloads import Standing
-from dlsim.world import Setting
+from dlctl.output.forms import to_json
+from dlsim.engine.world import Setting
+from dlsim.jobs.workloads import Standing
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, Watched, make_traced, make_workload
 

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from dlcore.model import CauseCode, JobId, Phase
-from dlctl import following
-from dlctl.backends import Away, NotThere
-from dlctl.jobviews import JobView
-from dlctl.logs import find_node
-from dllocal.logtimes import Begin, LogTimes
-from dllocal.rotating import LogLimits, turn_over
+from dlctl.backends.backend import Away, NotThere
+from dlctl.backends.local import following
+from dlctl.output.jobviews import JobView
+from dlctl.verbs.watching.logs import find_node
+from dllocal.api.logtimes import Begin, LogTimes
+from dllocal.pods.rotating import LogLimits, turn_over
 from tests.ctl.running import Live, Result, run_apart
 
 

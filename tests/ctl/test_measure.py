@@ -5,10 +5,10 @@ import csv
 import pytest
 import yaml
 
-from dlcontrol.opening import open_store
 from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
-from dlctl.examples import load_example
-from dlctl.measure import keep
+from dlctl.verbs.server.measure import keep
+from dlpapers.demonstrating.examples import load_example
+from dlstore.opening import open_store
 from dlwire.messages import Shape
 
 KIND = JobType("net", "data", 8)

@@ -5,7 +5,7 @@ from click.shell_completion import ShellComplete
 
 from dlcore import policies
 from dlctl.main import cli
-from dlctl.messages import MOST_LINES
+from dlctl.output.messages import MOST_LINES
 from tests.local.stages import job_document
 
 WRONG = """\

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlsim.checkpointing import Kind
 from dlsim.clusters import fill_nodes
-from dlsim.premises import list_premises
-from dlsim.savings import with_checkpoint
+from dlsim.engine.checkpointing import Kind
+from dlsim.jobs.savings import with_checkpoint
+from dlsim.results.premises import list_premises
 from dlsim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER, run_apart
 

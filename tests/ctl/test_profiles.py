@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import yaml
 
-from dlcontrol.opening import open_store
 from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
-from dlsim import shipped
+from dlsim.inputs import shipped
+from dlstore.opening import open_store
 from dlwire.messages import Shape
 from tests.ctl.test_jobs import table
 

@@ -7,11 +7,12 @@ from typing import cast
 import pytest
 from matplotlib.figure import Figure
 
-from dlctl.reproduce import show_rows
-from dlsim import plots, reproducing
-from dlsim.reproducing import peers
-from dlsim.reproducing.findings import Reproduction, Row
-from dlsim.shipped import find_folder
+from dlctl.verbs.studies.reproduce import show_rows
+from dlpapers import reproducing
+from dlpapers.reproducing import peers
+from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim.inputs.shipped import find_folder
+from dlsim.results import plots
 from tests.ctl.running import TRACES
 
 ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore import policies, profilefile
+from dlcore import policies
+from dlcore.documents import profilefile
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl import bound, writing
-from dlctl.bars import Bar
+from dlctl.output.bars import Bar
+from dlctl.verbs.studies import bound
+from dlsim.results import writing
 from dlwire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
 from tests.sim.test_policyfile import OWN
@@ -470,7 +472,7 @@ class Spied:
 
 def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     clock = iter([0.0, 0.5, 2.0, 2.01, 3.0, 3.01])
-    monkeypatch.setattr("dlctl.bars.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("dlctl.output.bars.time.monotonic", lambda: next(clock))
     spied = Spied()
     bar = Bar(spied)  # type: ignore[arg-type]
     bar.watch("fifo", 1, 10)

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from dlctl import socket_client
-from dllocal import serving
+from dlctl.backends.local import socket_client
+from dllocal.api import serving
 from dllocal.folders import Folders
 from tests.local.stages import job_document
 

@@ -20,8 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.model import CauseCode
-from dlctl.frames import Frame, Sight, Signs, Window
-from dlctl.jobviews import JobView
+from dlctl.output.frames import (
+    Frame,
+    Sight,
+    Signs,
+    Window,
+)
+from dlctl.output.jobviews import JobView
 from tests.ctl.running import LONGEST_S
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from dlctl.main import cli
-from dlctl.verbs import VERBS
+from dlctl.verb_list import VERBS
 
 NAMES = [name for verbs in VERBS.values() for name in verbs]
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from dlcore.model import CauseCode
-from dlctl import comparisons, printing, texts
+from dlctl.output import printing, texts
+from dlctl.verbs.studies import comparisons
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

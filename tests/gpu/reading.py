@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 
-from dlsidecar import gpus
+from dlsidecar.observing import gpus
 
 READINGS = 20
 

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from dllocal.nvml import Device, NoGpus
+from dllocal.gpus.nvml import Device, NoGpus
 from dlwire.occupancy import Usage
 from tests.sidecar import standins
 from tests.sidecar.standins import build_nvml

@@ -14,13 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dlcontrol import observing
-from dlcontrol.platforms import Pod, PodKey, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcontrol.scene import Contact, Scene, Seat
+from dlcontrol.deciding import snapshots
 from dlcontrol.settings import load
-from dlcontrol.store import StoreAway
-from dlcontrol.tables import HistoryEntry
+from dlcontrol.situation.ports import Pod, PodKey, PodPhase
+from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.status import Booking, Status
 from dlcore import policies
 from dlcore.model import (
     Cause,
@@ -35,12 +33,14 @@ from dlcore.model import (
     Snapshot,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dllocal.api.logtimes import LogTimes
+from dllocal.api.serving import Server
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
-from dllocal.logtimes import LogTimes
-from dllocal.registry import Registry
-from dllocal.serving import Server
+from dllocal.jobs.registry import Registry
+from dlstore.store import StoreAway
+from dlstore.tables import HistoryEntry
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, Shape, State
 from tests.loops import close_loop
@@ -135,7 +135,7 @@ class Stage:
         return Scene(now=time.time(), epoch=1, entries=entries, seats=self.seats, nodes=nodes)
 
     def snapshot(self, scene: Scene) -> Snapshot:
-        return observing.take_snapshot(scene, profiles=PROFILES, costs=Costs())
+        return snapshots.take_snapshot(scene, profiles=PROFILES, costs=Costs())
 
     def _wake(self) -> None:
         self.wakes += 1

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.model import JobId
-from dllocal import changes
-from dllocal.changes import Changes
+from dllocal.jobs import changes
+from dllocal.jobs.changes import Changes
 
 JOBS = [JobId(name) for name in "abc"]
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dllocal import leftovers
+from dllocal.api import leftovers
 from dllocal.folders import Folders
 from tests.local.ups import REPLAY, SPEEDS, going, replay
 

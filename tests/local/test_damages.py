@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.clocks import Stamp
-from dlcontrol.platforms import Entry, Fenced
-from dlcontrol.records import Status
+from dlcontrol.situation.clocks import Stamp
+from dlcontrol.situation.ports import Entry, Fenced
+from dlcontrol.situation.status import Status
 from dlcore.model import JobId, NodeName, Placement
-from dllocal import journal
 from dllocal.folders import StateError
-from dllocal.registry import Registry
+from dllocal.jobs import journal
+from dllocal.jobs.registry import Registry
 from tests.local.stages import job_document
 
 NAMES = [f"job-{number}" for number in range(6)]

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from dlctl.backends import BackendError
-from dlctl.socket_client import SocketClient
+from dlctl.backends.backend import BackendError
+from dlctl.backends.local.socket_client import SocketClient
 from dllocal.folders import Folders
 from tests.local.ups import Up, going, replay
 

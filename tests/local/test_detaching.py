@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dlctl import units
-from dlctl.backends import Away
-from dlctl.down import find_process
-from dlctl.local_backend import LocalBackend
+from dlctl.backends.backend import Away
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.inputs import units
+from dlctl.verbs.server.down import find_process
 from dllocal.folders import Folders
 from tests.ctl.running import LONGEST_S, Command, Live, run_apart
 from tests.local.ups import Up as ForegroundUp
@@ -104,7 +104,7 @@ def test_root_ends_the_server_of_all_users_without_naming_its_folder(
     _, up = detach(state)
     monkeypatch.delenv("DLJOB_STATE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(root / "own"))
-    monkeypatch.setattr("dlctl.choosing.SYSTEM_ROOT", state)
+    monkeypatch.setattr("dlctl.backends.choosing.SYSTEM_ROOT", state)
     ended = Command(capsys)("down")
     assert (ended.status, ended.stderr) == (
         0,

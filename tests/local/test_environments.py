@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
 from dlcore.model import JobId
 from dllocal import environments
 from dllocal.environments import REDACTED, Origin, Submitter, WrongEnvironment
-from dllocal.registry import Registry
+from dllocal.jobs.registry import Registry
 from tests.ctl.running import run_apart
 from tests.local.stages import job_document
 from tests.local.ups import going, replay

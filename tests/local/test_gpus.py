@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from dllocal import gpu_choices
-from dllocal.devices import RealGpus
 from dllocal.environments import name_user
-from dllocal.gpu_choices import WrongChoice
-from dllocal.gpu_locks import GpuLock
-from dllocal.occupancy import Ours, find_foreign
+from dllocal.gpus import gpu_choices
+from dllocal.gpus.devices import RealGpus
+from dllocal.gpus.gpu_choices import WrongChoice
+from dllocal.gpus.gpu_locks import GpuLock
+from dllocal.gpus.occupancy import Ours, find_foreign
 from dlwire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices

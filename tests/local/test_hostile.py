@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.dialing import DialSettings, Line
-from dlcontrol.platforms import Address
+from dlcontrol.sidecars.dialing import DialSettings, Line
+from dlcontrol.situation.ports import Address
 from dllocal.folders import Folders
 from dlwire.messages import State, Stop, Target
 from tests.hostile.lies import KINDS

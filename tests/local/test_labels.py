@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllocal.labels import WrongSelector, parse
+from dllocal.api.labels import WrongSelector, parse
 
 JOBS = {
     "vision": {"team": "vision", "tier": "prod"},

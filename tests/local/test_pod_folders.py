@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.clocks import Stamp
-from dlcontrol.platforms import PodPhase
-from dllocal.pod_folders import PodFolder, find_sidecars
-from dllocal.pods import PodTimes
+from dlcontrol.situation.clocks import Stamp
+from dlcontrol.situation.ports import PodPhase
+from dllocal.pods.pod_folders import PodFolder, find_sidecars
+from dllocal.pods.processes import PodTimes
 from tests.chaos.processes import parent
 from tests.local.test_pods import BOOKING, KEY, live_through, place
 

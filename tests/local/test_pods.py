@@ -13,14 +13,19 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.platforms import Entry, Pod, PodKey, PodPhase
-from dlcontrol.records import Booking, Status
-from dlcore import jobfile
+from dlcontrol.situation.ports import (
+    Entry,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dlcontrol.situation.status import Booking, Status
+from dlcore.documents import jobfile
 from dlcore.model import JobId, NodeName, Placement
 from dlcore.profiles import Costs
 from dllocal.folders import Folders
-from dllocal.pods import Pods, PodTimes
-from dllocal.watching import Watch
+from dllocal.pods.processes import Pods, PodTimes
+from dllocal.pods.watching import Watch
 
 LONGEST_SECONDS = 60.0
 NODE = NodeName("node-0")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.clocks import Reading
-from dlcontrol.platforms import NotKept
+from dlcontrol.situation.clocks import Reading
+from dlcontrol.situation.ports import NotKept
 from dlcore.model import JobId, Node, NodeName
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
-from dllocal.jobs_file import JobsFile
-from dllocal.journal import change_of
+from dllocal.jobs.jobs_file import JobsFile
+from dllocal.jobs.journal import change_of
+from dllocal.jobs.registry import Registry
 from dllocal.machine import Machine
-from dllocal.registry import Registry
 from tests.local.stages import job_document
 
 ODD, FINE = JobId("odd"), JobId("team/fine")

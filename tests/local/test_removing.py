@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from dllocal.removing import PREFIX, Remover
+from dllocal.pods.removing import PREFIX, Remover
 
 LONGEST_S = 60.0
 

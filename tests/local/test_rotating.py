@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dllocal import rotating
+from dllocal.api.logtimes import LogTimes
 from dllocal.folders import older_parts
-from dllocal.logtimes import LogTimes
-from dllocal.rotating import LogLimits, Rotation, begin, turn_over
+from dllocal.pods import rotating
+from dllocal.pods.rotating import (
+    LogLimits,
+    Rotation,
+    begin,
+    turn_over,
+)
 from tests.local.ups import going, replay
 
 SMALL = LogLimits(largest_bytes=4096, kept_parts=2)

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.previewing import Effect
-from dlcontrol.queueing import Turn
-from dlcontrol.reasons import Outlook
-from dlcontrol.tables import HistoryEntry
+from dlcontrol.deciding.queueing import Turn
+from dlcontrol.reporting.previewing import Effect
+from dlcontrol.reporting.reasons import Outlook
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
-from dllocal import refusals, showing
-from dllocal.access import Access
+from dllocal.api import refusals, showing
+from dllocal.api.access import Access
 from dllocal.folders import StateError
-from dllocal.registry import Registry
+from dllocal.jobs.registry import Registry
+from dlstore.tables import HistoryEntry
 from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
 

@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.dialing import DialSettings, Line, Unreachable
-from dlcontrol.platforms import Address
-from dlctl import units
-from dlctl.backends import Away, BackendError
-from dlctl.installation import find_writer
-from dlctl.local_backend import LocalBackend
-from dlctl.socket_client import SocketClient
-from dllocal.access import identify, namespace_of
+from dlcontrol.sidecars.dialing import DialSettings, Line, Unreachable
+from dlcontrol.situation.ports import Address
+from dlctl.backends.backend import Away, BackendError
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.backends.local.socket_client import SocketClient
+from dlctl.inputs import units
+from dlctl.verbs.server.installation import find_writer
+from dllocal.api.access import identify, namespace_of
 from dllocal.environments import Submitter
 from dllocal.folders import Folders, StateError
-from dllocal.rotating import LogLimits, turn_over
+from dllocal.pods.rotating import LogLimits, turn_over
 from tests.ctl.running import LONGEST_S, Result, run_apart
 from tests.local.ups import ROOT, kill_all
 from tests.local.users import SCRIPT, find_python, made, make_python
@@ -593,7 +593,7 @@ def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
         # Who listens is told by the kernel; who we are is what differs here.
         uid = os.getuid()
         monkeypatch.setattr("os.getuid", lambda: uid + 1)
-        monkeypatch.setattr("dlctl.socket_client.ROOT", uid + 2)
+        monkeypatch.setattr("dlctl.backends.local.socket_client.ROOT", uid + 2)
         with pytest.raises(BackendError, match=f"user {uid} answers at .*; nothing was sent"):
             SocketClient(path).ask("GET", ("about",))
         thread.join(LONGEST_S)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.clocks import Reading
-from dllocal.jobs_file import JobsFile
-from dllocal.journal import change_of
+from dlcontrol.situation.clocks import Reading
+from dllocal.jobs.jobs_file import JobsFile
+from dllocal.jobs.journal import change_of
 from tests.ctl.running import LONGEST_S, run_apart
 from tests.disks import fill, on_small_disk
 from tests.local.asking import Asker

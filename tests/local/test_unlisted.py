@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from dllocal.folders import Folders
-from dllocal.registry import Registry
-from dllocal.unlisted import find_unlisted
+from dllocal.jobs.registry import Registry
+from dllocal.jobs.unlisted import find_unlisted
 from tests.ctl.running import run_apart
 from tests.local.ups import find_processes, going, replay
 

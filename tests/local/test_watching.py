@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from dllocal.watching import Watch
+from dllocal.pods.watching import Watch
 
 LONGEST_SECONDS = 30.0
 

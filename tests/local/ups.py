@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from dlctl.backends import Away
-from dlctl.local_backend import LocalBackend
+from dlctl.backends.backend import Away
+from dlctl.backends.local.local_backend import LocalBackend
 from dllocal.folders import Folders
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 

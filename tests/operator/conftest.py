@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dloperator import crd
+from dloperator.jobs import crd
 from tests.operator.stages import wait_until
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl

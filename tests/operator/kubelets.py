@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from dlcore.podrules import TRAINER
-from dloperator.bringing import SIDECAR_FOLDER
-from dloperator.placeholders import AT_ONCE_S, is_placeholder
-from dloperator.podmaking import HEALTH_PORT, SIDECAR_PORT, TLS_FOLDER
+from dlcore.documents.podrules import TRAINER
+from dloperator.nodes.placeholders import AT_ONCE_S, is_placeholder
+from dloperator.podspecs.bringing import SIDECAR_FOLDER
+from dloperator.podspecs.building import HEALTH_PORT, SIDECAR_PORT, TLS_FOLDER
 from tests.operator.ailments import Ailments, evicted, rejected
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane

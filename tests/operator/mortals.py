@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dlkube.client import ApiServer
 from dloperator import __main__ as program
-from dloperator.apiserver import ApiServer
 from tests.chaos.controllers import guard_wire
 from tests.chaos.points import Fuse, Plan
 

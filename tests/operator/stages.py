@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlctl.examples import load_example
-from dloperator import crd, names
+from dlkube import names
+from dloperator.jobs import crd
+from dlpapers.demonstrating.examples import load_example
 from tests.operator.kubelets import ROOT, Kubelets
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane

@@ -2,11 +2,16 @@
 
 import pytest
 
-from dlcontrol.platforms import Address, Pod, PodKey, PodPhase
+from dlcontrol.situation.ports import (
+    Address,
+    Pod,
+    PodKey,
+    PodPhase,
+)
 from dlcore.model import JobId, NodeName
-from dloperator.absences import REASON, Absences
-from dloperator.reading import OUT_OF_SERVICE
-from dlsidecar.events import Gone, RankEnded
+from dloperator.nodes.nodes import OUT_OF_SERVICE
+from dloperator.pods.missing_pods import REASON, Absences
+from dlsidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))

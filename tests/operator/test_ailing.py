@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.platforms import Pod, PodKey, PodPhase
+from dlcontrol.situation.ports import Pod, PodKey, PodPhase
 from dlcore.model import JobId, NodeName
-from dloperator.reading import read_pod
+from dloperator.nodes.nodes import read_pod
 
 Json = dict[str, Any]
 

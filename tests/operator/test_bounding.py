@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.documents import read_status
-from dlcontrol.records import Condition, ConditionType, Status
-from dloperator.bounding import CUT, bounded
-from dloperator.jobs import Circumstances, status_document
-from dloperator.statusfields import LONGEST_MESSAGE, MANY, STATUS
+from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcontrol.situation.status_documents import read_status
+from dloperator.jobs.entries import Circumstances, status_document
+from dloperator.jobs.status_schema import LONGEST_MESSAGE, MANY, STATUS
+from dloperator.jobs.truncating import CUT, bounded
 
 AROUND = Circumstances(epoch=1, generation=1)
 WILD = st.floats(allow_nan=True, allow_infinity=True)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dloperator import names
-from dloperator.bulletin import MOST_BYTES, split
+from dlkube import names
+from dloperator.reporting.gpu_configmap import MOST_BYTES, split
 
 OBJECT_BYTES = 1024 * 1024
 

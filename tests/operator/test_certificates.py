@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.dialing import CERTIFICATE
+from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
-from dloperator.apiserver import Rejected, Resource
-from dloperator.certificates import Authority, Certificates, renew_own, write_own
+from dlkube.certificates import (
+    Authority,
+    Certificates,
+    renew_own,
+    write_own,
+)
+from dlkube.client import Rejected, Resource
 
 DAY = 86_400.0
 

@@ -7,20 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone, PodKey, PodOrder, PodPhase
+from dlcontrol.situation.ports import (
+    Fenced,
+    NotKept,
+    NotKeptAlone,
+    PodKey,
+    PodOrder,
+    PodPhase,
+)
 from dlcore.model import JobId, NodeName, Phase, Placement
-from dloperator import access, names
-from dloperator.apiserver import ApiServer, Conflict, Unreachable
-from dloperator.certificates import Authority, Certificates
+from dlkube import access, names
+from dlkube.certificates import Authority, Certificates
+from dlkube.client import ApiServer, Conflict, Unreachable
+from dlkube.events import Teller
+from dlkube.mirror import Mirrors, Name
+from dlkube.resources import DLJOBS, NODES, PODS
 from dloperator.cluster import Cluster, ClusterSettings, Term, differences
-from dloperator.jobs import Specs
-from dloperator.mirror import Mirrors, Name
-from dloperator.ownership import Customs
-from dloperator.podsettings import PodSettings
-from dloperator.reserving import Reservations
-from dloperator.resources import DLJOBS, NODES, PODS
-from dloperator.telling import Teller
-from dloperator.trying import Templates
+from dloperator.jobs.entries import Specs
+from dloperator.nodes.ownership import Customs
+from dloperator.nodes.reserving import Reservations
+from dloperator.pods.dry_runs import Templates
+from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.stages import POOL, Stage, staged
 from tests.servers.api import Refused
 from tests.servers.nodes import make_node

@@ -7,18 +7,23 @@ from typing import Any
 
 import pytest
 
-from dlcore.podrules import TRAINER
-from dloperator import access, names
-from dloperator.apiserver import ApiServer, Json, NotFound, Rejected
+from dlcore.documents.podrules import TRAINER
+from dlkube import access, names
+from dlkube.client import (
+    ApiServer,
+    Json,
+    NotFound,
+    Rejected,
+)
+from dlkube.mirror import Mirrors, Name
+from dlkube.resources import DLJOBS, PODS
 from dloperator.cluster import ClusterSettings
-from dloperator.companions import NOT_MADE, Companions
-from dloperator.jobs import Specs
-from dloperator.mirror import Mirrors, Name
-from dloperator.ownership import Customs
-from dloperator.podsettings import PodSettings
-from dloperator.reserving import Reservations
-from dloperator.resources import DLJOBS, PODS
-from dloperator.tidying import NOT_PUT_AWAY, Tidier
+from dloperator.jobs.entries import Specs
+from dloperator.nodes.ownership import Customs
+from dloperator.nodes.reserving import Reservations
+from dloperator.pods.auxiliaries import NOT_MADE, Companions
+from dloperator.pods.cleanup import NOT_PUT_AWAY, Tidier
+from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.documents import read_status, write_status
-from dlcontrol.records import Status
+from dlcontrol.situation.status import Status
+from dlcontrol.situation.status_documents import read_status, write_status
+from dlcore.documents.records import Many, Record
+from dlcore.documents.schemas import Node
 from dlcore.model import Phase
-from dlcore.predicting import Span
-from dlcore.records import Many, Record
-from dlcore.schemas import Node
-from dloperator import crd, jobs
-from dloperator.columns import COLUMNS, with_columns
-from dloperator.statusfields import LONGEST_MESSAGE, STATUS
+from dlcore.predicting.predictor import Span
+from dloperator.jobs import crd, entries
+from dloperator.jobs.columns import COLUMNS, with_columns
+from dloperator.jobs.status_schema import LONGEST_MESSAGE, STATUS
 from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
 from tests.operator.manifests import make_manifest, path_of
 from tests.servers.api import Api, Json, Refused
@@ -31,9 +31,9 @@ PAST: Json = {
     "allocation": {"generation": 1, "gpus": 1, "nodes": [{"name": "n9", "gpuIds": [0]}]},
 }
 QUEUE = {"ahead": 2, "expectedStart": "2026-01-31T12:00:00.000Z", "unknownBecause": "of it"}
-FULL: Json = jobs.status_document(
+FULL: Json = entries.status_document(
     make_full_status(),
-    jobs.Circumstances(
+    entries.Circumstances(
         epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), queue=QUEUE, before=PAST
     ),
 )

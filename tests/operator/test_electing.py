@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.platforms import Fenced
-from dloperator import access
-from dloperator.apiserver import ApiServer
-from dloperator.electing import RISEN, Election, LeaseSettings
+from dlcontrol.situation.ports import Fenced
+from dlkube import access
+from dlkube.client import ApiServer
+from dlkube.leases import RISEN, Election, LeaseSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
+from dlcore.documents.podrules import TRAINER
 from dlcore.model import Checkpoint, Framework, Progress
-from dlcore.podrules import TRAINER
 from tests.operator.manifests import EXAMPLES, read_jobs
 from tests.servers.api import Json
 from tests.sidecar.drivers import wait_until

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcontrol.documents import write_time
-from dloperator.expecting import is_news
+from dlcontrol.situation.status_documents import write_time
+from dloperator.reporting.expecting import is_news
 
 NOW = 1e9
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dlctl.cluster.operators import HOME_VARIABLE
+from dlctl.backends.cluster.operators import HOME_VARIABLE
 from tests.operator.stages import Stage, staged
 from tests.servers.api import Refused
 from tests.servers.ports import choose_ports

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
-from dloperator.history import KEPT, MOST_SLICES
-from dloperator.jobs import Circumstances, status_document
+from dloperator.jobs.entries import Circumstances, status_document
+from dloperator.jobs.history import KEPT, MOST_SLICES
 from tests.builders import make_placement
 
 

@@ -2,8 +2,8 @@
 
 import copy
 
-from dloperator import crd
-from dloperator.installed import find_missing
+from dloperator.jobs import crd
+from dloperator.jobs.definition_check import find_missing
 
 
 def version(document):

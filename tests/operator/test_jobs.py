@@ -4,9 +4,10 @@ import copy
 
 import pytest
 
-from dlcontrol.records import Status
+from dlcontrol.situation.status import Status
 from dlcore.model import JobId, NodeName, Placement
-from dloperator.jobs import (
+from dlkube.mirror import Name
+from dloperator.jobs.entries import (
     Circumstances,
     Jobs,
     Specs,
@@ -15,7 +16,6 @@ from dloperator.jobs import (
     status_document,
     template_condition,
 )
-from dloperator.mirror import Name
 from tests.operator.manifests import make_manifest
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlcontrol.platforms import Fenced, NotKept, NotKeptAlone
+from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcore.model import JobId
-from dloperator.apiserver import Rejected, Unreachable
-from dloperator.keeping import not_kept, raise_worst
+from dlkube.client import Rejected, Unreachable
+from dloperator.jobs.write_errors import not_kept, raise_worst
 
 JOB, OTHER = JobId("lab/job"), JobId("lab/other")
 

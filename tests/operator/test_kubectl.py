@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcontrol.documents import write_status
-from dlcontrol.records import Condition, ConditionType, Status
+from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcontrol.situation.status_documents import write_status
 from dlcore.model import Framework, Phase
-from dlcore.predicting import Span
-from dloperator.columns import with_columns
+from dlcore.predicting.predictor import Span
+from dloperator.jobs.columns import with_columns
 from tests.builders import make_placement
 from tests.operator.manifests import EXAMPLES, LEAST, make_manifest, path_of, set_phase
 from tests.servers.api import Json

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.platforms import Entry
-from dlcontrol.records import Booking, Status
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Node, NodeName, Phase, Placement
-from dloperator import lodging as lodging_module
-from dloperator.apiserver import ApiServer
-from dloperator.asking import read_asks
-from dloperator.lodging import REFUSED_S, Lodging
-from dloperator.mirror import Mirrors, Name
-from dloperator.neighbours import Neighbours
+from dlkube.client import ApiServer
+from dlkube.mirror import Mirrors, Name
+from dloperator.nodes import room as lodging_module
+from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.requests import read_asks
+from dloperator.nodes.room import REFUSED_S, Lodging
 from tests.builders import make_job
 from tests.servers.nodes import make_node
 

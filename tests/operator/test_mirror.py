@@ -4,8 +4,13 @@ import itertools
 
 import pytest
 
-from dloperator import names
-from dloperator.mirror import Mirror, Mirrors, Name, version_of
+from dlkube import names
+from dlkube.mirror import (
+    Mirror,
+    Mirrors,
+    Name,
+    version_of,
+)
 
 JOB = Name("lab", "job")
 

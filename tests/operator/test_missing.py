@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from dloperator import crd
-from dloperator.certificates import CA_SECRET
-from dloperator.names import secret_name
+from dlkube.certificates import CA_SECRET
+from dlkube.names import secret_name
+from dloperator.jobs import crd
 from tests.operator.stages import Stage, install, staged
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dloperator import names
+from dlkube import names
 from tests.operator.stages import Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]

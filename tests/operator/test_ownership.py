@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from dlctl.examples import load_example
-from dloperator.foreign import is_gpu_driver, read_ways
-from dloperator.ownership import Customs, why_not_dedicated, why_not_reserved
-from dloperator.reaching import Reaching
+from dlkube.constraints.foreign import is_gpu_driver, read_ways
+from dlkube.constraints.reaching import Reaching
+from dloperator.nodes.ownership import Customs, why_not_dedicated, why_not_reserved
+from dlpapers.demonstrating.examples import load_example
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import why_out
 from tests.servers.nodes import make_node

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from dloperator.mirror import Name
-from dloperator.placeholders import (
+from dlkube.mirror import Name
+from dloperator.nodes.placeholders import (
     Drop,
     Make,
     PlaceholderSettings,
@@ -16,7 +16,7 @@ from dloperator.placeholders import (
     placeholder_name,
     why_not_ours,
 )
-from dloperator.podsettings import RESTRICTED
+from dloperator.podspecs.podsettings import RESTRICTED
 
 SETTINGS = PlaceholderSettings()
 HERE = "dljob-system"

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.records import Booking
-from dlcore import jobfile
+from dlcontrol.situation.status import Booking
+from dlcore.documents import jobfile
 from dlcore.model import NodeName, Role
 from dlcore.problems import WrongDocument
-from dloperator import names, podmaking
-from dloperator.podmaking import make_trainer
-from dloperator.podsettings import Bringing, GpuAccess, PodSettings
+from dlkube import names
+from dloperator.podspecs import building
+from dloperator.podspecs.building import make_trainer
+from dloperator.podspecs.podsettings import Bringing, GpuAccess, PodSettings
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -197,7 +198,7 @@ def test_it_belongs_to_its_job_and_stays_until_its_end_is_proven():
 @pytest.mark.parametrize("length", [1, 47, 48, 49, 63])
 def test_names_are_names_and_no_two_are_one(length):
     stems = ["a" * (length - 1) + end for end in "bc"]
-    made = [podmaking.trainer_name(stem, serial) for stem in stems for serial in (1, 2**40)]
+    made = [building.trainer_name(stem, serial) for stem in stems for serial in (1, 2**40)]
     assert len(set(made)) == 4
     assert max(map(len, made)) <= 63
 
@@ -338,7 +339,7 @@ def test_auxiliaries_see_no_gpus_whatever_their_image_says():
     }
     document = yaml.safe_load(JOB)
     role = Role(name="ps", replicas=2, template={"spec": spec})
-    for pod in podmaking.make_auxiliaries(document, [role]):
+    for pod in building.make_auxiliaries(document, [role]):
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-2:] == HIDDEN
     assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"
@@ -348,14 +349,14 @@ def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) 
     document = {**yaml.safe_load(JOB), "status": status or {}}
     template.setdefault("containers", [{"name": "ps", "image": "i"}])
     role = Role(name="ps", replicas=1, template={"spec": template})
-    spec: dict[str, Any] = podmaking.make_auxiliary(document, role, 0)["spec"]
+    spec: dict[str, Any] = building.make_auxiliary(document, role, 0)["spec"]
     return spec
 
 
 def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
     nodes = [{"name": "n1", "gpuIds": [0]}, {"name": "n2", "gpuIds": [0, 1, 2]}]
     spec = make_server({}, {"allocation": {"gpus": 4, "nodes": nodes}})
-    preferred = spec["affinity"]["nodeAffinity"][podmaking.PREFERRED]
+    preferred = spec["affinity"]["nodeAffinity"][building.PREFERRED]
     fields = [each["preference"]["matchFields"][0]["values"] for each in preferred]
     assert (fields, [each["weight"] for each in preferred]) == ([["n2"], ["n1"]], [75, 25])
 
@@ -363,8 +364,8 @@ def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
 @pytest.mark.parametrize(
     "affinity",
     [
-        {"nodeAffinity": {podmaking.PREFERRED: [{"weight": 1, "preference": {}}]}},
-        {"podAffinity": {podmaking.PREFERRED: [{"weight": 1}]}},
+        {"nodeAffinity": {building.PREFERRED: [{"weight": 1, "preference": {}}]}},
+        {"podAffinity": {building.PREFERRED: [{"weight": 1}]}},
         "nonsense",
     ],
 )

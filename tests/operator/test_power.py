@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from dloperator import names, placeholders, podsettings
+from dlkube import names
+from dloperator.nodes import placeholders
+from dloperator.podspecs import podsettings
 from tests.operator.kubelets import ROOT
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until

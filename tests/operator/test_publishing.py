@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.platforms import Fenced
-from dloperator.publishing import Publisher, Publishing
+from dlcontrol.situation.ports import Fenced
+from dloperator.reporting.publishing import Publisher, Publishing
 
 PATIENCE_S = 30.0
 

@@ -2,9 +2,16 @@
 
 import pytest
 
-from dlcontrol.platforms import PodKey, PodPhase
+from dlcontrol.situation.ports import PodKey, PodPhase
 from dlcore.model import JobId, NodeName
-from dloperator.reading import CORDONS, OUT_OF_SERVICE, Pool, read_node, read_pod, seeing_containers
+from dloperator.nodes.nodes import (
+    CORDONS,
+    OUT_OF_SERVICE,
+    Pool,
+    read_node,
+    read_pod,
+    seeing_containers,
+)
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}

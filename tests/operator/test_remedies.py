@@ -2,8 +2,8 @@
 
 import pytest
 
-from dloperator.apiserver import Rejected
-from dloperator.remedies import Refuser, find_remedy
+from dlkube.client import Rejected
+from dloperator.pods.remedies import Refuser, find_remedy
 
 
 @pytest.mark.parametrize(

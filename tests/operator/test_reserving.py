@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dloperator.placeholders import held_by, is_placeholder, node_of
+from dloperator.nodes.placeholders import held_by, is_placeholder, node_of
 from tests.operator.stages import TAINT, Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]

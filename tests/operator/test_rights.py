@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from dloperator import names
-from dloperator.names import owner_reference, secret_name
+from dlkube import names
+from dlkube.names import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane, Wishes

@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.dialing import Credentials
-from dlcontrol.platforms import Fenced
-from dloperator import access, certificates, rotating
-from dloperator.apiserver import ApiServer
-from dloperator.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAuthority
-from dloperator.guarding import Guard
-from dloperator.resources import SECRETS
-from dlsidecar import trust
+from dlcontrol.sidecars.dialing import Credentials
+from dlcontrol.situation.ports import Fenced
+from dlkube import access, certificates
+from dlkube.certificates import (
+    CA_SECRET,
+    FORMER,
+    NEXT,
+    Authority,
+    WrongAuthority,
+)
+from dlkube.client import ApiServer
+from dlkube.resources import SECRETS
+from dloperator import authority_rotation
+from dloperator.authority_guard import Guard
+from dlsidecar.serving import trust
 
 CONTROLLER, SIDECAR = "controller.dljob", "0b5a.job.dljob"
 STEPS = ("begin", "switch", "end")
@@ -27,7 +34,7 @@ def iter_stages() -> Iterator[Authority]:
     data: dict[str, str] = Authority.new().data()
     yield Authority.read(data)
     for step in STEPS:
-        for name, value in rotating.STEPS[step](data).items():
+        for name, value in authority_rotation.STEPS[step](data).items():
             if value is None:
                 del data[name]
             else:
@@ -74,8 +81,8 @@ def test_one_who_is_a_step_behind_is_still_believed_and_believes(tmp_path):
 )
 def test_a_step_that_does_not_come_next_is_refused_with_the_one_that_does(data, steps):
     for step in steps:
-        with pytest.raises(rotating.WrongStep, match=r"begin|switch|end"):
-            rotating.STEPS[step](data)
+        with pytest.raises(authority_rotation.WrongStep, match=r"begin|switch|end"):
+            authority_rotation.STEPS[step](data)
 
 
 @pytest.mark.cluster
@@ -89,7 +96,7 @@ def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespa
                 before = await certificates.open_authority(api, namespace)
                 guard = Guard(api, before, namespace)
                 await guard.look()
-                await rotating.take(api, namespace, step)
+                await authority_rotation.take(api, namespace, step)
                 with pytest.raises(Fenced, match="the next to lead uses"):
                     await guard.look()
             last = await certificates.open_authority(api, namespace)

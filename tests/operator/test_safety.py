@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dloperator.certificates import Authority, write_own
-from dloperator.podmaking import SIDECAR_PORT
-from dloperator.podsettings import PodSettings
+from dlkube.certificates import Authority, write_own
+from dloperator.podspecs.building import SIDECAR_PORT
+from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.operator.visitors import Visitor

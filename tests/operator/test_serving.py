@@ -8,9 +8,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dloperator import access, serving
-from dloperator.apiserver import ApiServer
-from dloperator.serving import Door, MetricsDoor
+from dlkube import access, health_server
+from dlkube.client import ApiServer
+from dlkube.health_server import Door, MetricsDoor
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -39,7 +39,7 @@ def test_they_are_shown_to_whom_the_api_server_lets_read_them(
     async def story() -> None:
         api = ApiServer(access.find(str(control_plane.admin)))
         door = MetricsDoor("127.0.0.1:0", api, metrics=lambda: TEXT)
-        await serving.write_certificate(api, namespace, tmp_path)
+        await health_server.write_certificate(api, namespace, tmp_path)
         await door.open(tmp_path)
         try:
             told = {

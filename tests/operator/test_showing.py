@@ -2,8 +2,8 @@
 
 import json
 
+from dloperator.reporting.settings_configmap import Notice
 from dloperator.settings import load_settings
-from dloperator.showing import Notice
 
 
 def test_every_setting_is_shown_with_its_origin_and_without_credentials():

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from dlcontrol.platforms import Entry
-from dlcontrol.records import Status
-from dlcore import jobfile
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status import Status
+from dlcore.documents import jobfile
 from dlcore.model import JobId, Node, NodeName, Placement
-from dloperator import names
-from dloperator.mirror import Mirrors, Name
-from dloperator.strays import Strays
+from dlkube import names
+from dlkube.mirror import Mirrors, Name
+from dloperator.pods.orphans import Strays
 from tests.operator.manifests import make_manifest
 
 Json = dict[str, Any]

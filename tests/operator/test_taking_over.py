@@ -8,11 +8,11 @@ import pytest
 from kubernetes.client import Configuration
 
 from dlcontrol.loop import Options
-from dlcontrol.platforms import Fenced
+from dlcontrol.situation.ports import Fenced
 from dlcore import policies
-from dloperator.access import Access
-from dloperator.apiserver import NotFound, Resource, Unreachable
-from dloperator.electing import Election, LeaseSettings
+from dlkube.access import Access
+from dlkube.client import NotFound, Resource, Unreachable
+from dlkube.leases import Election, LeaseSettings
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dloperator import access
-from dloperator.apiserver import ApiServer, Json
-from dloperator.jobs import Specs
-from dloperator.mirror import Name
-from dloperator.podsettings import PodSettings
-from dloperator.resources import DLJOBS
-from dloperator.trying import Templates
+from dlkube import access
+from dlkube.client import ApiServer, Json
+from dlkube.mirror import Name
+from dlkube.resources import DLJOBS
+from dloperator.jobs.entries import Specs
+from dloperator.pods.dry_runs import Templates
+from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest, set_phase
 from tests.servers.controlplane import ControlPlane
 

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from dlcontrol.documents import read_status
-from dlcore.amounts import LARGEST, NoAmount, read_amount
-from dloperator.apiserver import ApiServer
-from dloperator.gangs.book import Book
-from dloperator.mirror import Mirrors
-from dloperator.neighbours import Neighbours
-from dloperator.parsing import CUT, DEEPEST, parse
-from dloperator.unread import MOST_TOLD, Unread
+from dlcontrol.situation.status_documents import read_status
+from dlcore.placement.amounts import LARGEST, NoAmount, read_amount
+from dlgangs.book import Book
+from dlkube.client import ApiServer
+from dlkube.mirror import Mirrors
+from dlkube.parsing import CUT, DEEPEST, parse
+from dlkube.unread import MOST_TOLD, Unread
+from dloperator.nodes.other_pods import Neighbours
 
 
 @pytest.mark.parametrize(

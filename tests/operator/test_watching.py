@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dloperator import access
-from dloperator.apiserver import ApiServer
-from dloperator.watching import Watches
+from dlkube import access
+from dlkube.client import ApiServer
+from dlkube.watching import Watches
 from tests.servers.authority import Authority, write_kubeconfig
 
 

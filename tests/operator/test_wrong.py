@@ -13,9 +13,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from dlcore import jobfile, jobschema
-from dlcore.records import Rule
-from dlcore.schemas import Form, Text
+from dlcore.documents import jobfile, jobschema
+from dlcore.documents.records import Rule
+from dlcore.documents.schemas import Form, Text
 from tests.core.test_jobfile_laws import DOCUMENTS
 from tests.core.test_jobfile_schema import RULES, iter_nodes
 from tests.operator.manifests import (

@@ -4,7 +4,7 @@ import http.client
 import ssl
 from pathlib import Path
 
-from dloperator.podmaking import SIDECAR_PORT
+from dloperator.podspecs.building import SIDECAR_PORT
 from dlwire import codec
 from dlwire.messages import State, Stop
 from tests.operator.stages import Stage

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from dlsidecar.machine import Word
+from dlsidecar.behaviour.machine import Word
 from dlwire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
 from tests.sidecar.drivers import read_proc, wait_until

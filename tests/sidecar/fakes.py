@@ -1,9 +1,15 @@
 """Stand-ins for those below the agent: they do what they are told, and report when asked to."""
 
 from dlsidecar.agent import Agent
-from dlsidecar.events import CheckpointDone, Event, Gone, RankEnded, Started
-from dlsidecar.machine import Limits
-from dlsidecar.tracebacks import LastWords
+from dlsidecar.behaviour.events import (
+    CheckpointDone,
+    Event,
+    Gone,
+    RankEnded,
+    Started,
+)
+from dlsidecar.behaviour.machine import Limits
+from dlsidecar.diagnosing.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 from tests.sidecar.targets import INCARNATION
 

@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dlsidecar import keeping
 from dlsidecar.assembling import Crew
-from dlsidecar.events import Gone
-from dlsidecar.gauging import Gauges
-from dlsidecar.gpus import NoGauge
+from dlsidecar.behaviour.events import Gone
+from dlsidecar.observing.gpu_thread import Gauges
+from dlsidecar.observing.gpus import NoGauge
+from dlsidecar.processes import keeper
 from dlsidecar.settings import Complete, Confirmation, Framework, Saving, Settings, Split, Training
 from dlwire.messages import Peer, Run
 
@@ -123,7 +123,7 @@ class Harness:
 
         loop.add_reader(source, read)
         loop.add_signal_handler(signal.SIGTERM, self.interrupt)
-        keeping.unblock_signals()
+        keeper.unblock_signals()
         self.write("Ready", pid=os.getpid())
         await self.done.wait()
         loop.remove_reader(source)
@@ -143,7 +143,7 @@ def main() -> int:
         asyncio.run(body())
         return 0
 
-    return keeping.keep(work, isolate=keep == "namespace") if keep else work()
+    return keeper.keep(work, isolate=keep == "namespace") if keep else work()
 
 
 if __name__ == "__main__":

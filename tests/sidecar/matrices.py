@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from dlsidecar.events import Event, Told
-from dlsidecar.machine import Machine, Reaction, Word
-from dlsidecar.moments import QUIET
+from dlsidecar.behaviour.events import Event, Told
+from dlsidecar.behaviour.machine import Machine, Reaction, Word
+from dlsidecar.behaviour.state import QUIET
 from dlwire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]

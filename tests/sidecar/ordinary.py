@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import yaml
 
-from dlcontrol.launching import sidecar_options, with_folder
-from dlcore import jobfile
+from dlcontrol.acting.sidecar_options import sidecar_options, with_folder
+from dlcore.documents import jobfile
 from dlwire.messages import Phase, State
 from tests.sidecar.drivers import HERE, ROOT
 from tests.sidecar.sidecars import SideCar

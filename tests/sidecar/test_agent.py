@@ -7,9 +7,9 @@ import os
 import pytest
 
 from dlsidecar.agent import Agent, limits_of
-from dlsidecar.events import Interrupted
-from dlsidecar.machine import Limits
-from dlsidecar.metrics import write
+from dlsidecar.behaviour.events import Interrupted
+from dlsidecar.behaviour.machine import Limits
+from dlsidecar.serving.metrics import write
 from dlsidecar.settings import Saving, Training
 from dlwire import codec
 from dlwire.messages import Gpu, Phase, Post, Problem, Process, Refused, State

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.doors import MOST_CONNECTIONS
-from dlsidecar.trust import job_name
+from dlsidecar.serving.connections import MOST_CONNECTIONS
+from dlsidecar.serving.trust import job_name
 from dlwire.messages import Phase, State
 from tests.sidecar.certificates import JOB, People, client_context, make_people
 from tests.sidecar.clients import LONGEST_SECONDS, Client

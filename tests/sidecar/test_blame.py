@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dlsidecar.tracebacks import Tracebacks
+from dlsidecar.diagnosing.tracebacks import Tracebacks
 from dlwire.messages import Phase
 from tests.sidecar.drivers import LIMIT_SECONDS, wait_until
 

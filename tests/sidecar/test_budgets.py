@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlsidecar.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
+from dlsidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
-from dlsidecar.keeping import FORWARDED
 from dlsidecar.living import EXIT_USAGE
+from dlsidecar.processes.keeper import FORWARDED
 from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.confirming import FileWatch, Watch
-from dlsidecar.scouting import Scout
+from dlsidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
+from dlsidecar.checkpoints.confirming import FileWatch, Watch
+from dlsidecar.observing.file_threads import Scout
 from dlsidecar.settings import Complete, Confirmation, Saving
-from dlsidecar.snapshots import await_next_stamp, stamp_ns
 
 LIMIT_SECONDS = 60.0
 

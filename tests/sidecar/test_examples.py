@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
 from dlwire.messages import Peer, Phase, Run
 from tests.sidecar.containers import find_child, find_sidecar
 from tests.sidecar.drivers import ROOT, wait_until

@@ -16,7 +16,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
 from dlwire.messages import Phase, Saving
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import ROOT

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from dlsidecar import snapshots
-from dlsidecar.scouting import Scout
-from dlsidecar.signs import is_noise
-from dlsidecar.snapshots import take_snapshot
+from dlsidecar.checkpoints import checkpoint_files
+from dlsidecar.checkpoints.checkpoint_files import take_snapshot
+from dlsidecar.checkpoints.signs import is_noise
+from dlsidecar.observing.file_threads import Scout
 from dlwire.messages import Phase, Saving
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
 
@@ -111,7 +111,7 @@ def test_a_start_is_held_up_for_a_few_seconds_only_by_checkpoints_that_cannot_be
 @pytest.mark.processes
 def test_a_path_with_too_much_in_it_is_named(begin, token, tmp_path, monkeypatch):
     path = tmp_path / token / "checkpoints"
-    for number in range(snapshots.MOST_FILES + 1):
+    for number in range(checkpoint_files.MOST_FILES + 1):
         os.close(os.open(path / str(number), os.O_CREAT | os.O_WRONLY))
     sidecar, _, _ = begin(*SAVING, f"--checkpoint-path={path}", "--checkpoint-seconds=1")
     sidecar.stop(2)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dlsidecar import stacks
-from dlsidecar.pauses import Pauses
-from dlsidecar.stacks import Sight
+from dlsidecar.diagnosing import stacks
+from dlsidecar.diagnosing.stacks import Sight
+from dlsidecar.observing.pauses import Pauses
 
 processes = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from dlsidecar.events import (
+from dlsidecar.behaviour.events import (
     ArmTimer,
     Checkpoint,
     CheckpointDone,
@@ -31,7 +31,7 @@ from dlsidecar.events import (
     Terminate,
     Told,
 )
-from dlsidecar.machine import (
+from dlsidecar.behaviour.machine import (
     TABLE,
     Limits,
     Machine,
@@ -40,7 +40,7 @@ from dlsidecar.machine import (
     draw,
     react,
 )
-from dlsidecar.moments import QUIET
+from dlsidecar.behaviour.state import QUIET
 from dlwire.messages import Phase, Problem, Refused, Saving
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dlsidecar.machine import TABLE, Word
+from dlsidecar.behaviour.machine import TABLE, Word
 from dlwire.messages import Phase
 from tests.sidecar.matrices import IMPOSSIBLE, PAIRS, POSSIBLE, Pair, draw
 from tests.sidecar.worlds import World, explore

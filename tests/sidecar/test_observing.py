@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dlsidecar.gauging import Gauges
-from dlsidecar.observing import Observer
+from dlsidecar.observing.facts import Observer
+from dlsidecar.observing.gpu_thread import Gauges
 from dlsidecar.settings import Settings, Training
 from dlwire.messages import Post
 

@@ -11,8 +11,14 @@ import sys
 import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
-from dlsidecar.descendants import MARK
-from dlsidecar.predecessors import Lingering, hold, kill_holders, make_mark, sweep
+from dlsidecar.processes.family import MARK
+from dlsidecar.processes.leftovers import (
+    Lingering,
+    hold,
+    kill_holders,
+    make_mark,
+    sweep,
+)
 from dlwire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
 from tests.sidecar.drivers import find_processes, wait_until

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dlsidecar.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
+from dlsidecar.observing.progress import (
+    Meter,
+    NotProgress,
+    in_iterations,
+    parse_groups,
+    parse_line,
+)
 from dlwire import codec
 from dlwire.messages import Post, Progress
 

@@ -11,14 +11,19 @@ import pytest
 import yaml
 from tornado.routing import PathMatches
 
-from dlsidecar import serving
+from dlsidecar.behaviour.machine import draw
+from dlsidecar.behaviour.state import STUCK, TOO_SLOW, UNCONFIRMED
 from dlsidecar.living import CERTIFICATES
-from dlsidecar.machine import draw
-from dlsidecar.moments import STUCK, TOO_SLOW, UNCONFIRMED
 from dlsidecar.remedies import REMEDIES
-from dlsidecar.serving import STATUS, controller_app, health_app, inner_app
+from dlsidecar.serving import serving
+from dlsidecar.serving.serving import (
+    STATUS,
+    controller_app,
+    health_app,
+    inner_app,
+)
+from dlsidecar.serving.trust import Door
 from dlsidecar.settings import Serving
-from dlsidecar.trust import Door
 from dlwire import codec
 from dlwire.messages import MESSAGES, Phase, Refused
 from tests.sidecar.clients import live_through

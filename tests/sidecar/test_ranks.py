@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dlsidecar.ranks import lay_out
+from dlsidecar.processes.ranks import lay_out
 from dlwire.messages import Peer, Run
 
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.machine import Word
+from dlsidecar.behaviour.machine import Word
 from dlwire.messages import Phase, Refused
 from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
 from tests.sidecar.containers import Manner, run_of, stop_of, watched

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar import ranks, rendezvous
-from dlsidecar.rendezvous import CannotOpen, Full, Rendezvous, Store
+from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.processes.rendezvous import (
+    CannotOpen,
+    Full,
+    Rendezvous,
+    Store,
+)
 from dlwire.messages import Peer, Run
 from tests.sidecar import gloo
 from tests.sidecar.drivers import HERE, find_processes

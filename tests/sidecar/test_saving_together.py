@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dlsidecar import offering
+from dlsidecar.warm import offering
 from dlwire.messages import Phase, Saving
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import wait_for

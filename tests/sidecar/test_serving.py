@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.doors import MOST_CONNECTIONS
-from dlsidecar.listening import LONGEST_SOCKET_PATH, Servers
+from dlsidecar.serving.connections import MOST_CONNECTIONS
+from dlsidecar.serving.listening import LONGEST_SOCKET_PATH, Servers
+from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
-from dlsidecar.trust import job_name
 from dlwire import codec
 from dlwire.messages import Phase, Post, Problem, Refusal, Refused
 from tests.sidecar.certificates import Authority

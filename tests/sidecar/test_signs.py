@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dlsidecar.checkpoints.signs import (
+    find_unit,
+    is_noise,
+    recognise,
+    resolve,
+)
 from dlsidecar.settings import Complete, Saving
-from dlsidecar.signs import find_unit, is_noise, recognise, resolve
 
 NOISE = [
     "metrics.csv",

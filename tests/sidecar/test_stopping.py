@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from dlsidecar import checkpoints, snapshots
-from dlsidecar.checkpoints import Request
-from dlsidecar.confirming import Watch
-from dlsidecar.processes import Ended, Reaper
-from dlsidecar.recipients import Recipients
-from dlsidecar.scouting import Scout
+from dlsidecar.checkpoints import checkpoint_files, requests
+from dlsidecar.checkpoints.confirming import Watch
+from dlsidecar.checkpoints.requests import Request
+from dlsidecar.observing.file_threads import Scout
+from dlsidecar.processes.recipients import Recipients
+from dlsidecar.processes.spawning import Ended, Reaper
 from dlsidecar.settings import Confirmation, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
 
@@ -251,8 +251,8 @@ def take_it_themselves(pid, _signum, *, to_all):
 def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path, count):
     """Its number may be that of another process by then."""
     asked: list[int] = []
-    monkeypatch.setattr(checkpoints, "send", lambda pid, signum: asked.append(pid))
-    monkeypatch.setattr(checkpoints, "find_recipients", take_it_themselves)
+    monkeypatch.setattr(requests, "send", lambda pid, signum: asked.append(pid))
+    monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
     told: list[str] = []
 
     async def story() -> None:
@@ -281,7 +281,7 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
 
     asyncio.run(story())
     assert asked == list(range(1, count))
-    assert [reason.partition(":")[0] for reason in told] == [checkpoints.UNCONFIRMED] * (count == 1)
+    assert [reason.partition(":")[0] for reason in told] == [requests.UNCONFIRMED] * (count == 1)
 
 
 def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):
@@ -307,6 +307,6 @@ def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, 
         stat = is_dir
 
     (tmp_path / "latest").write_text("saved")
-    whole = snapshots.list_folder
-    monkeypatch.setattr(snapshots, "list_folder", lambda path: [Stale(), *whole(path)])
-    assert list(snapshots.take_snapshot(str(tmp_path)).files) == ["latest"]
+    whole = checkpoint_files.list_folder
+    monkeypatch.setattr(checkpoint_files, "list_folder", lambda path: [Stale(), *whole(path)])
+    assert list(checkpoint_files.take_snapshot(str(tmp_path)).files) == ["latest"]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from dljob import training
 
-from dlsidecar import offering
 from dlsidecar.settings import Complete, Saving, Training
+from dlsidecar.warm import offering
 from tests.sidecar.drivers import ROOT
 
 INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"

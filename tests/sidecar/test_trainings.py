@@ -9,7 +9,7 @@ import re
 import pytest
 import yaml
 
-from dlcore import jobfile
+from dlcore.documents import jobfile
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, PYTHON, WIDTHS, begin, walk
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlsidecar.agent import limits_of
-from dlsidecar.events import (
+from dlsidecar.behaviour.events import (
     ArmTimer,
     Checkpoint,
     CheckpointDone,
@@ -18,7 +18,12 @@ from dlsidecar.events import (
     Terminate,
     Told,
 )
-from dlsidecar.machine import Limits, Machine, Reaction, react
+from dlsidecar.behaviour.machine import (
+    Limits,
+    Machine,
+    Reaction,
+    react,
+)
 from dlsidecar.settings import Confirmation, Saving, Training
 from dlwire.messages import Phase, Post, Problem, Refused, Trial
 from dlwire.messages import Saving as Saved

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.listening import Servers
+from dlsidecar.serving.listening import Servers
+from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
-from dlsidecar.trust import job_name
 from dlwire import codec
 from dlwire.messages import Phase, Refusal, Refused
 from tests.sidecar.certificates import (

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dlsidecar.ledger import read_ledger
+from dlsidecar.checkpoints.checkpoint_files import LEDGER, SET_ASIDE, take_snapshot
+from dlsidecar.checkpoints.ledger import read_ledger
+from dlsidecar.checkpoints.vetting import (
+    MOST_FRUITLESS,
+    MOST_SET_ASIDE,
+    note_confirmed,
+    note_fruitless,
+    vet,
+)
 from dlsidecar.settings import Complete, Saving
-from dlsidecar.snapshots import LEDGER, SET_ASIDE, take_snapshot
-from dlsidecar.vetting import MOST_FRUITLESS, MOST_SET_ASIDE, note_confirmed, note_fruitless, vet
 from tests.sidecar.savers import SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.processes import Reaper
-from dlsidecar.warming import Nursery, Script, take_apart
+from dlsidecar.processes.spawning import Reaper
+from dlsidecar.warm.warming import Nursery, Script, take_apart
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
 pytestmark = pytest.mark.processes

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlsidecar.events import (
+from dlsidecar.behaviour.events import (
     Action,
     ArmTimer,
     Checkpoint,
@@ -37,7 +37,7 @@ from dlsidecar.events import (
     Terminate,
     Told,
 )
-from dlsidecar.machine import Limits, Machine, react
+from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
 from tests.sidecar.matrices import Pair, name_heard
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop

@@ -9,11 +9,11 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import BatchRange, Cause, CauseCode
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.noise import Noise, find_noise
-from dlsim.shipped import find_folder
-from dlsim.tables import Table
-from dlsim.workloads import Workload
-from dlsim.world import Setting, World
+from dlsim.engine.world import Setting, World
+from dlsim.inputs.shipped import find_folder
+from dlsim.inputs.tables import Table
+from dlsim.jobs.noise import Noise, find_noise
+from dlsim.jobs.workloads import Workload
 from dlwire.messages import Shape
 from tests.sim.worlds import ONE_NODE, make_traced
 

@@ -12,8 +12,8 @@ from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.beliefs import MORE_OVERDUE, Beliefs, believe, revise
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Setting, World
+from dlsim.engine.world import Setting, World
+from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
 

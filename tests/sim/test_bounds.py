@@ -8,14 +8,14 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import BatchRange, Cluster, GpuDemand, Job, JobId, Mechanism, Node, Training
-from dlcore.predicting import Predictor
+from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim.bounding.batches import SLACK
-from dlsim.bounds import CLOCK_S, Bound, bound_mean_jct
+from dlsim.bounding.bounds import CLOCK_S, Bound, bound_mean_jct
+from dlsim.engine.world import Setting, World
 from dlsim.errors import BadInput
-from dlsim.noise import Noise
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Setting, World
+from dlsim.jobs.noise import Noise
+from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 from tests.sim.optima import Small, hesrpt_total, least_total
 from tests.sim.worlds import COSTS, make_traced, make_workload

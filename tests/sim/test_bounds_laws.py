@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.limits import NamespaceLimits
 from dlcore.model import (
     BatchRange,
     Checkpoint,
@@ -29,14 +28,15 @@ from dlcore.model import (
     Node,
     Training,
 )
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim.bounding.bounds import CLOCK_S, bound_mean_jct
 from dlsim.bounding.demands import read_demands
 from dlsim.bounding.dual import Dual, Market
-from dlsim.bounds import CLOCK_S, bound_mean_jct
-from dlsim.noise import Noise
-from dlsim.records import Record
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Outage, Setting, World
+from dlsim.engine.world import Outage, Setting, World
+from dlsim.jobs.noise import Noise
+from dlsim.jobs.workloads import TracedJob, Workload
+from dlsim.results.records import Record
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, make_short
 

@@ -19,8 +19,8 @@ from dlsim.comparing.running import Failure, perform, run_tasks
 from dlsim.comparing.summing import KNOWING_ALL, Line, Spread, ratios_of, spread, sum_up
 from dlsim.comparing.tasks import Task, Values, digest_program, without_measured
 from dlsim.errors import BadInput
+from dlsim.jobs.workloads import Workload
 from dlsim.scenarios import Scenario, read_workload
-from dlsim.workloads import Workload
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 JOBS = "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"
@@ -118,13 +118,13 @@ def find_stale(monkeypatch, before: dict[str, str], edited: str) -> set[str]:
         ("dlcore/policies/foresight/bids.py", {"foresight"}),
         ("dlcore/policies/ones/searching.py", {"ones"}),
         # What several share, also through something else that they share.
-        ("dlcore/policies/knapsack.py", {"lyra", "themis", "sia"}),
-        ("dlcore/policies/elastic_clearing.py", {"afs-l", "afs-p", "afs-s", "srtf-e", "srsf-e"}),
+        ("dlcore/policies/common/knapsack.py", {"lyra", "themis", "sia"}),
+        ("dlcore/policies/elastic/clearing.py", {"afs-l", "afs-p", "afs-s", "srtf-e", "srsf-e"}),
         # What all go through, and what they begin with but do not consist of.
-        ("dlcore/placing.py", set(policies.NAMES)),
+        ("dlcore/placement/placing.py", set(policies.NAMES)),
         ("dlwire/messages.py", set(policies.NAMES)),
         ("dlcore/policies/__init__.py", set()),
-        ("dlcore/explaining.py", set()),
+        ("dlcore/explaining/sentences.py", set()),
     ],
 )
 def test_a_change_makes_the_results_stale_of_the_policies_that_consist_of_it(

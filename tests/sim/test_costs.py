@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlsim.costs import DEFAULT_COSTS, costs_of_change
-from dlsim.reproducing.sidecar_constants import FROZEN
+from dlpapers.reproducing.sidecar_constants import FROZEN
+from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
 
 
 @pytest.mark.parametrize("gpus", [1, 3, 64])

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from dlcore.profiles import JobType
-from dlsim import workloads, yamlfiles
 from dlsim.errors import BadInput
-from dlsim.workloads import Workload
+from dlsim.inputs import yamlfiles
+from dlsim.jobs import workloads
+from dlsim.jobs.workloads import Workload
 from dlwire.messages import Shape
 
 JOB = """

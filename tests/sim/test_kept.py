@@ -14,10 +14,10 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim.checkpointing import Kind
-from dlsim.records import Happening, Record
-from dlsim.savings import draw, with_checkpoint
-from dlsim.world import Setting, World
+from dlsim.engine.checkpointing import Kind
+from dlsim.engine.world import Setting, World
+from dlsim.jobs.savings import draw, with_checkpoint
+from dlsim.results.records import Happening, Record
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
 NODES = (Node.of("n1", 4), Node.of("n2", 4))

@@ -9,8 +9,8 @@ from dlcore.model import GpuDemand, Job, JobId, Mechanism, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim import knowing
 from dlsim.clusters import Machines, build_packed
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Setting, World
+from dlsim.engine.world import Setting, World
+from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 
 KIND = JobType("net")

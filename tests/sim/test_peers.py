@@ -19,11 +19,11 @@ from dlcore.policies.srsf import Srsf
 from dlcore.policies.srtf import Srtf
 from dlcore.policies.tiresias import Tiresias
 from dlcore.profiles import Costs
-from dlsim import workloads
 from dlsim.clusters import build_counted, fill_nodes
-from dlsim.scoring import Score
+from dlsim.engine.world import Setting
+from dlsim.jobs import workloads
+from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, simulate
-from dlsim.world import Setting
 from tests.reference import reference
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 
 from dlcore import policies
 from dlcore.model import NodeName
-from dlsim import plots
-from dlsim.looks import LOOKS
-from dlsim.plots import Bar, Run
-from dlsim.records import Record
-from dlsim.world import Outage
+from dlsim.engine.world import Outage
+from dlsim.results import plots
+from dlsim.results.looks import LOOKS
+from dlsim.results.plots import Bar, Run
+from dlsim.results.records import Record
 from tests.sim.worlds import Scripted, make_traced, play
 
 

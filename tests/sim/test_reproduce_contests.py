@@ -6,9 +6,15 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import Mechanism
-from dlsim.reproducing import REPRODUCTIONS, WHOLE, pollux, rubick, shockwave
-from dlsim.reproducing.contests import Entry, keep_listed, play
-from dlsim.shipped import find_folder
+from dlpapers.reproducing import (
+    REPRODUCTIONS,
+    WHOLE,
+    pollux,
+    rubick,
+    shockwave,
+)
+from dlpapers.reproducing.contests import Entry, keep_listed, play
+from dlsim.inputs.shipped import find_folder
 
 ALL_ENTRIES = (*pollux.ENTRIES, *shockwave.ENTRIES, *rubick.ENTRIES)
 

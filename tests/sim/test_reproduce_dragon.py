@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlsim.reproducing.dragon import (
+from dlpapers.reproducing.dragon import (
     _compare,
     compare_runs,
     draw,
@@ -10,7 +10,7 @@ from dlsim.reproducing.dragon import (
     play_testbed,
     reduce_elapsed,
 )
-from dlsim.reproducing.dragon_jobs import (
+from dlpapers.reproducing.dragon_jobs import (
     ALEXNET,
     COSTS,
     INCEPTION,

@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from dlsim.reproducing import gang
-from dlsim.reproducing.gang import (
+from dlpapers.reproducing import gang
+from dlpapers.reproducing.gang import (
     EXAMPLE,
     LEAST_PODS,
     ROOMY,

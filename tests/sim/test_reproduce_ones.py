@@ -2,9 +2,9 @@
 
 import pytest
 
-from dlsim.noise import find_noise
-from dlsim.reproducing import ones
-from dlsim.reproducing.ones_workload import list_kinds, make_workload, speeds_of
+from dlpapers.reproducing import ones
+from dlpapers.reproducing.ones_workload import list_kinds, make_workload, speeds_of
+from dlsim.jobs.noise import find_noise
 
 
 def test_table_2_has_fifty_kinds():

@@ -15,12 +15,17 @@ import pytest
 
 from dlcore.model import Direction
 from dlcore.profiles import JobType
-from dlsim import plots
-from dlsim.reproducing import sidecar, sidecar_fitting, sidecar_pictures
-from dlsim.reproducing.sidecar_case import PAPER, compare, play_case
-from dlsim.reproducing.sidecar_constants import FROZEN
-from dlsim.reproducing.sidecar_runs import APPROACHES, Outcomes, play, play_seeds, sum_up
-from dlsim.reproducing.sidecar_types import (
+from dlpapers.reproducing import sidecar, sidecar_fitting, sidecar_pictures
+from dlpapers.reproducing.sidecar_case import PAPER, compare, play_case
+from dlpapers.reproducing.sidecar_constants import FROZEN
+from dlpapers.reproducing.sidecar_runs import (
+    APPROACHES,
+    Outcomes,
+    play,
+    play_seeds,
+    sum_up,
+)
+from dlpapers.reproducing.sidecar_types import (
     COUNTS,
     JOB_SET_ONE,
     JOB_SET_TWO,
@@ -28,8 +33,14 @@ from dlsim.reproducing.sidecar_types import (
     Rule,
     make_profile,
 )
-from dlsim.reproducing.sidecar_workloads import PLANS, WINDOW_S, make_learning, make_workload
-from dlsim.shipped import load_shipped
+from dlpapers.reproducing.sidecar_workloads import (
+    PLANS,
+    WINDOW_S,
+    make_learning,
+    make_workload,
+)
+from dlsim.inputs.shipped import load_shipped
+from dlsim.results import plots
 from dlwire.messages import Shape
 
 # --- the case study -----------------------------------------------------------------------
@@ -194,8 +205,8 @@ def test_every_job_completes_and_loses_time_only_where_it_is_reshaped():
 def test_a_run_is_the_same_under_another_hash_seed():
     code = (
         "import dataclasses, json\n"
-        "from dlsim.reproducing.sidecar_runs import play, sum_up\n"
-        "from dlsim.reproducing.sidecar_workloads import PLANS\n"
+        "from dlpapers.reproducing.sidecar_runs import play, sum_up\n"
+        "from dlpapers.reproducing.sidecar_workloads import PLANS\n"
         "print(json.dumps(dataclasses.asdict(sum_up(play(PLANS[1], 'sidecar', 4)))))\n"
     )
 

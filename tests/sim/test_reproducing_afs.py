@@ -3,9 +3,9 @@
 import pytest
 
 from dlcore import policies
+from dlpapers.reproducing import afs
 from dlsim.errors import BadInput
-from dlsim.reproducing import afs
-from dlsim.shipped import find_folder
+from dlsim.inputs.shipped import find_folder
 
 TIMES = {
     "2869ce": {"srtf": 20.0, "srsf": 30.0, "max-min": 12.0, "afs-l": 10.0, "tiresias": 40.0},

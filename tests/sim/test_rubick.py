@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from dlcore.profiles import JobType
-from dlsim import workloads
 from dlsim.errors import BadInput
-from dlsim.rubick import load_rubick
-from dlsim.shipped import find_folder
+from dlsim.inputs.rubick import load_rubick
+from dlsim.inputs.shipped import find_folder
+from dlsim.jobs import workloads
 from dlwire.messages import Shape
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus,model,iterations,exec_plan,is_guaranteed\n"

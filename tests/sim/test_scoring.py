@@ -8,9 +8,15 @@ import pytest
 from dlcore import policies
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs
-from dlsim.records import JobRecord, Record, Sums
-from dlsim.scoring import Score, median, percentile, score, summarise
-from dlsim.world import Outage
+from dlsim.engine.world import Outage
+from dlsim.results.records import JobRecord, Record, Sums
+from dlsim.results.scoring import (
+    Score,
+    median,
+    percentile,
+    score,
+    summarise,
+)
 from tests.sim.worlds import COSTS, Scripted, make_traced, play
 
 FREE = Costs()

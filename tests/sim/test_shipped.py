@@ -7,11 +7,21 @@ from statistics import median
 
 import pytest
 
-from dlcore.interpolating import Point, fit_iteration_time, points_by_type, type_ratio_alone
+from dlcore.predicting.interpolating import (
+    Point,
+    fit_iteration_time,
+    points_by_type,
+    type_ratio_alone,
+)
+from dlcore.predicting.relating import (
+    SPREAD_EXPONENT,
+    TYPE_SPEED,
+    USUAL_TIME,
+    Atlas,
+)
 from dlcore.profiles import JobType, Profile, Speed
-from dlcore.relating import SPREAD_EXPONENT, TYPE_SPEED, USUAL_TIME, Atlas
 from dlsim.errors import BadInput
-from dlsim.shipped import (
+from dlsim.inputs.shipped import (
     find_folder,
     load_shipped,
     load_slowdowns,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlsim.errors import BadInput
-from dlsim.traces import Kind, read_trace
+from dlsim.inputs.traces import Kind, read_trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"

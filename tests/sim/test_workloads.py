@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dlcore.model import Cluster, Mechanism, Node
-from dlcore.predicting import Predictor
+from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import workloads
 from dlsim.errors import BadInput
-from dlsim.workloads import Learning, TracedJob, Workload
+from dlsim.jobs import workloads
+from dlsim.jobs.workloads import Learning, TracedJob, Workload
 from dlwire.messages import Shape
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

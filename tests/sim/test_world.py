@@ -12,8 +12,8 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Node, NodeName
 from dlcore.profiles import Costs
-from dlsim.records import Happening, Record
-from dlsim.world import PATIENCE, Outage
+from dlsim.engine.world import PATIENCE, Outage
+from dlsim.results.records import Happening, Record
 from tests.sim.worlds import (
     COSTS,
     TWO_NODES,

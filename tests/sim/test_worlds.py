@@ -11,13 +11,14 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import GpuDemand, Job, JobId, Node, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import workloads, worlds
+from dlsim import worlds
 from dlsim.clusters import build_packed
 from dlsim.comparing.tasks import Task
-from dlsim.rounds import Growth, next_round
+from dlsim.engine.rounds import Growth, next_round
+from dlsim.engine.world import Setting, World
+from dlsim.inputs.traces import Kind, read_trace
+from dlsim.jobs import workloads
 from dlsim.scenarios import Scenario, build_setting, read_workload
-from dlsim.traces import Kind, read_trace
-from dlsim.world import Setting, World
 from dlsim.worlds import WORLDS
 from dlwire.messages import Shape
 from tests.sim.worlds import make_traced, make_workload

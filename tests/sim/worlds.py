@@ -26,9 +26,9 @@ from dlcore.model import (
     Training,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.records import Happening, Record
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Outage, Setting, World
+from dlsim.engine.world import Outage, Setting, World
+from dlsim.jobs.workloads import TracedJob, Workload
+from dlsim.results.records import Happening, Record
 from dlwire.messages import Shape
 
 COSTS = Costs(

@@ -15,10 +15,15 @@ from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.policies.holdings import Holding, Ledger, Offer, Offers
-from dlcore.policies.ordering import fewest_needed
+from dlcore.placement.rooms import acceptable_types, grow, name_type
+from dlcore.policies.common.holdings import (
+    Holding,
+    Ledger,
+    Offer,
+    Offers,
+)
+from dlcore.policies.common.ordering import fewest_needed
 from dlcore.queues import Queue
-from dlcore.rooms import acceptable_types, grow, name_type
 from dlwire.messages import Shape
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)

@@ -10,8 +10,15 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobState
 from dlcore.options import check
-from dlcore.policies import elastic_places, ordering, ranking
-from dlcore.policies.elastic_sharing import Contender, Draw, Sharing, Terms, measure_length
+from dlcore.policies.common import ordering, ranking
+from dlcore.policies.elastic import places
+from dlcore.policies.elastic.sharing import (
+    Contender,
+    Draw,
+    Sharing,
+    Terms,
+    measure_length,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class AfsL:
       are exactly twice as fast, because (3) is then a draw. The text says that stage one comes
       first, and so it does here; for curves that bend the two are the same.
     - The comparison is not transitive, so that the order of the scan matters, which the paper
-      leaves open; :func:`dlcore.policies.elastic_sharing.hand_out` says which one is taken.
+      leaves open; :func:`dlcore.policies.elastic.sharing.hand_out` says which one is taken.
     - A job whose least is more than one GPU gets that in stage one; where it does not fit, those
       behind it are tried.
     - A job of higher priority comes first in stage one. Beyond its least it is a job like others.
@@ -64,7 +71,7 @@ class AfsL:
         sharing.weigh()
         sharing.hand_out(self._make_terms(view))
         sharing.regulate()
-        return elastic_places.settle(sharing, line, wait=ordering.BEHIND)
+        return places.settle(sharing, line, wait=ordering.BEHIND)
 
     def _make_terms(self, view: View) -> Terms:
         precedence = measure_length if self.by_length else Draw(view.seed)

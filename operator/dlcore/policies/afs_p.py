@@ -7,9 +7,9 @@ from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.options import check, declare
-from dlcore.policies import elastic_places
-from dlcore.policies.elastic_sharing import Draw, Sharing, Terms
-from dlcore.policies.elastic_turns import Taking
+from dlcore.policies.elastic import places
+from dlcore.policies.elastic.sharing import Draw, Sharing, Terms
+from dlcore.policies.elastic.turns import Taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class AfsP:
 
     - "At random" is a lot that each job draws once, from the seed and its name. A lot for every
       comparison would change shares at every event without a cause.
-    - The order of the scan is that of :func:`dlcore.policies.elastic_sharing.hand_out`, with lots for lengths.
+    - The order of the scan is that of :func:`dlcore.policies.elastic.sharing.hand_out`, with lots for lengths.
     - CoDDL measures a new job on all smaller shares at once, because there a change takes
       milliseconds. Here it takes a restart, so smaller shares are estimated from what is observed.
     - Of two jobs with the same counter the one that runs comes first, then the one that came first.
@@ -70,4 +70,4 @@ class AfsP:
         sharing.admit(line)
         sharing.hand_out(Terms(Draw(view.seed)))
         sharing.regulate()
-        return taking.remember(elastic_places.settle(sharing, line))
+        return taking.remember(places.settle(sharing, line))

@@ -7,9 +7,14 @@ from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.options import check, declare
-from dlcore.policies import elastic_places
-from dlcore.policies.elastic_sharing import Contender, Draw, Sharing, Terms
-from dlcore.policies.elastic_turns import Taking
+from dlcore.policies.elastic import places
+from dlcore.policies.elastic.sharing import (
+    Contender,
+    Draw,
+    Sharing,
+    Terms,
+)
+from dlcore.policies.elastic.turns import Taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class AfsS:
         sharing.admit(line)
         sharing.hand_out(Terms(Draw(view.seed), saturation=_count, band=0.0))
         sharing.regulate()
-        return taking.remember(elastic_places.settle(sharing, line))
+        return taking.remember(places.settle(sharing, line))
 
 
 def _count(contender: Contender) -> float:

@@ -15,8 +15,14 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.options import check, declare
-from dlcore.policies import ordering
-from dlcore.rooms import Fit, Room, count_good, count_nodes, name_type
+from dlcore.placement.rooms import (
+    Fit,
+    Room,
+    count_good,
+    count_nodes,
+    name_type,
+)
+from dlcore.policies.common import ordering
 
 _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
 _IDLE_GPUS = Cause(CauseCode.IDLE_GPUS)

@@ -8,8 +8,13 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
 from dlcore.options import check, declare
-from dlcore.policies import pricing
-from dlcore.policies.sharing import Claim, read_claims, settle_at_prices, weigh
+from dlcore.policies.common import pricing
+from dlcore.policies.common.sharing import (
+    Claim,
+    read_claims,
+    settle_at_prices,
+    weigh,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
 from dlcore.options import check, declare
-from dlcore.policies.hulls import Curve
-from dlcore.policies.ordering import BEHIND, keep_all
-from dlcore.policies.sharing import Claim, read_claims, settle
+from dlcore.policies.common.hulls import Curve
+from dlcore.policies.common.ordering import BEHIND, keep_all
+from dlcore.policies.common.sharing import Claim, read_claims, settle
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.05, 0.95
 """Between which the fitted exponent is kept: at 1 the closed form has a pole."""

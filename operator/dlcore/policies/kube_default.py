@@ -8,8 +8,8 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobState
-from dlcore.policies import ordering
-from dlcore.rooms import Fit, Room
+from dlcore.placement.rooms import Fit, Room
+from dlcore.policies.common import ordering
 
 
 @dataclass(frozen=True, slots=True)

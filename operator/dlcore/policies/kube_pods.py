@@ -11,8 +11,13 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName
 from dlcore.options import check
-from dlcore.policies import ordering
-from dlcore.rooms import Room, count_nodes, largest_possible, name_type
+from dlcore.placement.rooms import (
+    Room,
+    count_nodes,
+    largest_possible,
+    name_type,
+)
+from dlcore.policies.common import ordering
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 

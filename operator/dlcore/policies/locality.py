@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.policies import ordering
+from dlcore.policies.common import ordering
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
 from dlcore.options import check
-from dlcore.policies import knapsack
-from dlcore.policies.hulls import Curve, make_curve
-from dlcore.policies.sharing import Claim, read_claims, settle
+from dlcore.policies.common import knapsack
+from dlcore.policies.common.hulls import Curve, make_curve
+from dlcore.policies.common.sharing import Claim, read_claims, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Lyra:
     come in the order of the time that they need yet on the least that they can run on; one that does
     not fit is passed. Of what is left, (job, e GPUs more) saves the job rem(least) - rem(least + e)
     seconds, and the choices that save most together are found exactly
-    (:func:`dlcore.policies.knapsack.solve`; beyond its limit, greedily).
+    (:func:`dlcore.policies.common.knapsack.solve`; beyond its limit, greedily).
 
     Where the paper leaves room: running and waiting jobs stand in one order, so that a short job stops
     a long one. The paper's own cluster stops a job only when borrowed servers are called back; with

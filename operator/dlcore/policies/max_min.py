@@ -13,7 +13,7 @@ from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobState
-from dlcore.policies.counting import Counts
+from dlcore.policies.common.counting import Counts
 from dlcore.profiles import JobType
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)

@@ -12,9 +12,9 @@ from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.policies.gains import time_saved
-from dlcore.policies.holdings import Holding, Ledger
-from dlcore.rooms import acceptable_types, grow
+from dlcore.placement.rooms import acceptable_types, grow
+from dlcore.policies.common.gains import time_saved
+from dlcore.policies.common.holdings import Holding, Ledger
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _ITS_TURN = Cause(CauseCode.ITS_TURN)

@@ -14,9 +14,9 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.options import check, declare
-from dlcore.policies.counting import Counts
-from dlcore.policies.gains import shortens, time_saved
-from dlcore.policies.ordering import NEXT_ROUND, keep_all
+from dlcore.policies.common.counting import Counts
+from dlcore.policies.common.gains import shortens, time_saved
+from dlcore.policies.common.ordering import NEXT_ROUND, keep_all
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)

@@ -10,8 +10,13 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
 from dlcore.options import check, declare
-from dlcore.policies import pricing
-from dlcore.policies.sharing import Claim, read_claims, settle_at_prices, weigh
+from dlcore.policies.common import pricing
+from dlcore.policies.common.sharing import (
+    Claim,
+    read_claims,
+    settle_at_prices,
+    weigh,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class SmartFill:
     """
     GPUs go where the price of a job's speed x the speed that they add is greatest.
 
-    The prices are those of :func:`dlcore.policies.pricing.find_prices` for the jobs that are there now,
+    The prices are those of :func:`dlcore.policies.common.pricing.find_prices` for the jobs that are there now,
     found again at every decision. For concave speeds and whole GPUs, and as long as nothing arrives,
     that is the schedule with the least total weighted flow time among those that end the jobs in the
     order supposed.

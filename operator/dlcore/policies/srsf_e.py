@@ -7,7 +7,8 @@ from dlcore.assuming import BY_CURVES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.options import check
-from dlcore.policies import elastic_leftovers, ordering, ranking
+from dlcore.policies.common import ordering, ranking
+from dlcore.policies.elastic import leftovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +41,4 @@ class SrsfE:
 
     def allocate(self, view: View) -> Decision:
         line = ranking.rank(view, by_service=True, count=ordering.count_requested)
-        return elastic_leftovers.share(view, line, packing=self.packing)
+        return leftovers.share(view, line, packing=self.packing)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from dlcore.assuming import BY_RANK, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.policies import ordering, ranking
+from dlcore.policies.common import ordering, ranking
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState
 from dlcore.options import check, declare
-from dlcore.policies import ordering
+from dlcore.policies.common import ordering
 
 _order = attrgetter("order")
 

@@ -1,7 +1,7 @@
 """
 The search for the prices that prove the highest bound.
 
-:mod:`dlsim.bounds` calls :func:`choose_edges` and :func:`ascend` with the times of a reference run.
+:mod:`dlsim.bounding.bounds` calls :func:`choose_edges` and :func:`ascend` with the times of a reference run.
 Any prices prove something, so nothing here can make a bound wrong, only low.
 
 The first prices follow the reference run: for jobs that are all present and scale as k^p, the

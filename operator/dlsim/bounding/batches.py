@@ -17,9 +17,9 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from dlcore.model import Job
-from dlcore.predicting import Predictor
-from dlsim.noise import Noise
-from dlsim.workloads import TracedJob
+from dlcore.predicting.predictor import Predictor
+from dlsim.jobs.noise import Noise
+from dlsim.jobs.workloads import TracedJob
 from dlwire.messages import Shape
 
 SLACK = 0.01

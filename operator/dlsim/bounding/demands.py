@@ -1,9 +1,9 @@
 """
 What each job of a workload needs at least, in numbers that :mod:`dlsim.bounding.dual` can price.
 
-:mod:`dlsim.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
+:mod:`dlsim.bounding.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
 errs on the side of the job: what is read is never slower, later or dearer than what any policy can
-give to the job in :class:`dlsim.world.World`, because a bound may only err in that direction.
+give to the job in :class:`dlsim.engine.world.World`, because a bound may only err in that direction.
 """
 
 import math
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from dlcore import rooms
 from dlcore.model import Cluster, GpuDemand, JobId, JobState, Mechanism
-from dlcore.predicting import Predictor
+from dlcore.placement import rooms
+from dlcore.predicting.predictor import Predictor
 from dlsim.bounding.batches import find_progress
+from dlsim.engine.world import Setting
 from dlsim.errors import BadInput
-from dlsim.workloads import TracedJob, Workload
-from dlsim.world import Setting
+from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 
 

@@ -1,7 +1,7 @@
 """
 Every combination of what is to be compared, as a list of tasks.
 
-:mod:`dlctl.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
+:mod:`dlctl.verbs.studies.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
 innermost of the loops, so tasks that read the same trace follow each other.
 """
 

@@ -1,7 +1,7 @@
 """
 Tasks on all cores: results come as they are ready, and are put in order by those who read them.
 
-:mod:`dlctl.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
+:mod:`dlctl.verbs.studies.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
 that fails – a policy that breaks a law, a trace that cannot be read – fails alone: its error is
 its result, which no journal keeps.
 """

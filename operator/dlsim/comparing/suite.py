@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlsim import yamlfiles
 from dlsim.clusters import parse_cluster
 from dlsim.comparing.planning import Axes, plan
 from dlsim.comparing.tasks import Task
 from dlsim.errors import BadInput
+from dlsim.inputs import yamlfiles
+from dlsim.inputs.shipped import find_folder
+from dlsim.jobs.workloads import name_of
 from dlsim.scenarios import Scenario
-from dlsim.shipped import find_folder
-from dlsim.workloads import name_of
 
 PARTS = ("judging", "tuning")
 """Parameters may be chosen on the second alone."""

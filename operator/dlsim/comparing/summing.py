@@ -1,7 +1,7 @@
 """
 The table of a comparison: pure functions from results to lines.
 
-:mod:`dlctl.compare` prints the lines. Times of different traces cannot be averaged, their ratios
+:mod:`dlctl.verbs.studies.compare` prints the lines. Times of different traces cannot be averaged, their ratios
 can: each figure of a policy is divided by that of a reference in the very same scenario, and the
 ratios are averaged geometrically, so that it does not matter which of the two is the reference. A
 case counts only if policy and reference both have a figure there.

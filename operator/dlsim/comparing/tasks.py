@@ -1,7 +1,7 @@
 """
 One simulation of a comparison: a policy in a scenario, and the key of its result.
 
-:mod:`dlctl.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
+:mod:`dlctl.verbs.studies.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
 them. A result is known again by its key, which is a digest of everything that determines it: the
 scenario, the content of its files, the policy as it was typed, and the program. Of the program
 those files count that the simulator and the policy consist of (:mod:`.sources`), so a change to one
@@ -19,19 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from dlcore import policies
-from dlsim import documents, policyfile, yamlfiles
-from dlsim.bounds import REFERENCE, bound_mean_jct
+from dlsim import policyfile
+from dlsim.bounding.bounds import REFERENCE, bound_mean_jct
 from dlsim.clusters import Machines
 from dlsim.comparing.sources import read_sources
 from dlsim.errors import BadInput
+from dlsim.inputs import documents, yamlfiles
+from dlsim.inputs.shipped import find_folder
+from dlsim.jobs.workloads import Workload, name_of
+from dlsim.results.scoring import MEASURED
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
-from dlsim.scoring import MEASURED
-from dlsim.shipped import find_folder
 from dlsim.simulating import Contestant, simulate
-from dlsim.workloads import Workload, name_of
 
 Values = dict[str, Any]
-"""A result as JSON has it: the fields of a :class:`~dlsim.scoring.Score`."""
+"""A result as JSON has it: the fields of a :class:`~dlsim.results.scoring.Score`."""
 
 _NOT_IN_RESULTS = (
     *("plots", "looks", "premises", "policyfile"),

@@ -3,10 +3,23 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 
-from dlcontrol.store import USUAL_BOUNDS, Bounds, Change, Stored, StoreError, Ticket
-from dlcontrol.tables import GpuRow, HistoryEntry, JobRow, from_record, to_record
 from dlcore.model import JobId
 from dlcore.profiles import JobType
+from dlstore.store import (
+    USUAL_BOUNDS,
+    Bounds,
+    Change,
+    Stored,
+    StoreError,
+    Ticket,
+)
+from dlstore.tables import (
+    GpuRow,
+    HistoryEntry,
+    JobRow,
+    from_record,
+    to_record,
+)
 
 
 class MemoryStore:

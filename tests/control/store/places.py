@@ -4,9 +4,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dlcontrol.opening import open_store
-from dlcontrol.store import USUAL_BOUNDS, Bounds, Store, StoreAway
-from dlcontrol.tables import HistoryEntry
 from dlcore.model import JobId, NodeName, Placement
 from dlcore.profiles import (
     AccuracySeen,
@@ -16,6 +13,14 @@ from dlcore.profiles import (
     Observation,
     SpeedSeen,
 )
+from dlstore.opening import open_store
+from dlstore.store import (
+    USUAL_BOUNDS,
+    Bounds,
+    Store,
+    StoreAway,
+)
+from dlstore.tables import HistoryEntry
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.addresses import (
+from dlstore.addresses import (
     PASSWORD,
     USERNAME,
     Credentials,
@@ -15,7 +15,7 @@ from dlcontrol.addresses import (
     read_address,
     redact,
 )
-from dlcontrol.store import StoreUnusable
+from dlstore.store import StoreUnusable
 
 NOBODY = Credentials()
 

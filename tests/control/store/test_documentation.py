@@ -7,12 +7,12 @@ from pathlib import Path
 
 import yaml
 
-from dlcontrol.store import fold_into
-from dlcontrol.store_sqlite import SqliteStore
-from dlcontrol.tables import GpuRow, JobRow
-from dlcore import profilefile
+from dlcore.documents import profilefile
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation
+from dlstore.sqlite_store import SqliteStore
+from dlstore.store import fold_into
+from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import make_entry, speed_seen
 from tests.control.store.writers import ROOT
 

@@ -2,9 +2,7 @@ import json
 
 import pytest
 
-from dlcontrol.exchanging import Imported, forget_profile, import_profiles
-from dlcontrol.store import fold_into
-from dlcore import profilefile
+from dlcore.documents import profilefile
 from dlcore.profiles import (
     MOST_SHAPES,
     AccuracyPoint,
@@ -15,7 +13,9 @@ from dlcore.profiles import (
     Profile,
     Speed,
 )
-from dlsim.shipped import load_shipped
+from dlsim.inputs.shipped import load_shipped
+from dlstore.importing import Imported, forget_profile, import_profiles
+from dlstore.store import fold_into
 from dlwire.messages import Shape
 from tests.control.store.conftest import MONGO, SQLITE
 from tests.control.store.memory import MemoryStore

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.knowledge import MOST_FOLDED_AGAIN, Knowledge
-from dlcontrol.store import FREE, Stored, fold_all
 from dlcore.profiles import JobType, Observation, Profile
+from dlstore.notebook.knowledge import MOST_FOLDED_AGAIN, Knowledge
+from dlstore.store import FREE, Stored, fold_all
 from tests.control.store.places import KIND, OTHER, SHAPE, observations, speed_seen
 
 NOTHING = Stored(None)

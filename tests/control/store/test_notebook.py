@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.availability import Notice
-from dlcontrol.notebook import Notebook, NotebookSettings
-from dlcontrol.opening import open_store
-from dlcontrol.pending import Dropped
-from dlcontrol.store import Store, StoreError, StoreUnusable, fold_into
-from dlcontrol.store_sqlite import SqliteStore
-from dlcontrol.tables import GpuRow, JobRow
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile
+from dlstore.notebook.availability import Notice
+from dlstore.notebook.notebook import Notebook, NotebookSettings
+from dlstore.notebook.pending import Dropped
+from dlstore.opening import open_store
+from dlstore.sqlite_store import SqliteStore
+from dlstore.store import (
+    Store,
+    StoreError,
+    StoreUnusable,
+    fold_into,
+)
+from dlstore.tables import GpuRow, JobRow
 from tests.control.store.conftest import WITH_SERVER
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import (

@@ -1,4 +1,5 @@
-from dlcontrol.pending import (
+from dlcore.model import JobId, NodeName
+from dlstore.notebook.pending import (
     Dropped,
     Fold,
     KeepState,
@@ -8,9 +9,8 @@ from dlcontrol.pending import (
     ShowJobs,
     Write,
 )
-from dlcontrol.store import Ticket
-from dlcontrol.tables import GpuRow, JobRow
-from dlcore.model import JobId, NodeName
+from dlstore.store import Ticket
+from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, make_entry, speed_seen
 
 ONE, TWO, THREE = (speed_seen(float(speed)) for speed in (1, 2, 3))

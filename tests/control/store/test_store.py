@@ -7,17 +7,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlcontrol.store import MOST_TICKETS, Bounds, Stored, Ticket, fold_into
-from dlcontrol.tables import (
+from dlcore import profiles
+from dlcore.model import JobId, NodeName, Phase, Placement
+from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
+from dlstore.store import (
+    MOST_TICKETS,
+    Bounds,
+    Stored,
+    Ticket,
+    fold_into,
+)
+from dlstore.tables import (
     LONGEST_TEXT,
     GpuRow,
     GpuState,
     HistoryEntry,
     JobRow,
 )
-from dlcore import profiles
-from dlcore.model import JobId, NodeName, Phase, Placement
-from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
 from tests.control.store.places import (
     KIND,
     OTHER,

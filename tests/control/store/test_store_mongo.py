@@ -10,13 +10,25 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from dlcontrol.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address
-from dlcontrol.opening import open_store
-from dlcontrol.store import StoreAway, StoreError, StoreUnusable, Ticket, fold_into
-from dlcontrol.store_mongo import SCHEMA, TRUST_SECONDS, MongoStore
-from dlcontrol.tables import GpuRow, JobRow
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Profile
+from dlstore.addresses import (
+    PASSWORD,
+    USERNAME,
+    Credentials,
+    MongoAddress,
+    read_address,
+)
+from dlstore.mongo_store import SCHEMA, TRUST_SECONDS, MongoStore
+from dlstore.opening import open_store
+from dlstore.store import (
+    StoreAway,
+    StoreError,
+    StoreUnusable,
+    Ticket,
+    fold_into,
+)
+from dlstore.tables import GpuRow, JobRow
 from tests.control.store.conftest import WITH_SERVER
 from tests.control.store.places import (
     KIND,

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol import sqlite_file
-from dlcontrol.sqlite_file import APPLICATION_ID, STEPS
-from dlcontrol.store import StoreAway, StoreError, StoreUnusable, fold_into
-from dlcontrol.store_sqlite import SqliteStore
-from dlcontrol.tables import GpuRow, JobRow
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracyPoint, JobType
+from dlstore import sqlite_file
+from dlstore.sqlite_file import APPLICATION_ID, STEPS
+from dlstore.sqlite_store import SqliteStore
+from dlstore.store import (
+    StoreAway,
+    StoreError,
+    StoreUnusable,
+    fold_into,
+)
+from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, SHAPE, make_entry, speed_seen
 from tests.control.store.writers import ROOT
 

@@ -10,9 +10,9 @@ from threading import Timer
 
 import pytest
 
-from dlcontrol.opening import open_store
-from dlcontrol.store import Store, StoreError
 from dlcore.model import JobId
+from dlstore.opening import open_store
+from dlstore.store import Store, StoreError
 from tests.control.store.conftest import WITH_SERVER
 from tests.control.store.places import KIND, Place, open_patiently
 from tests.control.store.writers import BEGUN, count_pieces, write_piece, writing

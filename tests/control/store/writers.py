@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dlcontrol.store import Store, Ticket, fold_into
 from dlcore.model import JobId
+from dlstore.store import Store, Ticket, fold_into
 from tests.control.store.places import KIND, make_entry, open_patiently, speed_seen
 
 ROOT = Path(__file__).resolve().parents[3]

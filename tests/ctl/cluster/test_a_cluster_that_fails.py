@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from dlctl.backends import BackendError
-from dlctl.cluster.asking import Asker
-from dlctl.cluster.backend import ClusterBackend
-from dlctl.cluster.connecting import connect
-from dlctl.cluster.watching import Watcher
-from dlctl.messages import INTERRUPTED
+from dlctl.backends.backend import BackendError
+from dlctl.backends.cluster.asking import Asker
+from dlctl.backends.cluster.backend import ClusterBackend
+from dlctl.backends.cluster.connecting import connect
+from dlctl.backends.cluster.watching import Watcher
+from dlctl.output.messages import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document
 from tests.operator.stages import install, wait_until

@@ -7,19 +7,36 @@ import socket
 import click
 import pytest
 
-from dlcontrol.telling import event_name
-from dlctl import choosing
-from dlctl.backends import Away, BackendError, LogQuery, NotThere
-from dlctl.choosing import Place, choose
-from dlctl.cluster import gpus, past, podlogs, remote, watching, wording
-from dlctl.cluster.backend import ClusterBackend
-from dlctl.cluster.operators import Operator
-from dlctl.cluster.refusals import complaints, explain
-from dlctl.local_backend import LocalBackend
+from dlcontrol.reporting.events import event_name
+from dlctl.backends import choosing
+from dlctl.backends.backend import (
+    Away,
+    BackendError,
+    LogQuery,
+    NotThere,
+)
+from dlctl.backends.choosing import Place, choose
+from dlctl.backends.cluster import (
+    gpus,
+    past,
+    podlogs,
+    remote,
+    watching,
+    wording,
+)
+from dlctl.backends.cluster.backend import ClusterBackend
+from dlctl.backends.cluster.operators import Operator
+from dlctl.backends.cluster.refusals import complaints, explain
+from dlctl.backends.local.local_backend import LocalBackend
+from dlkube.client import (
+    Listing,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
 from dllocal.folders import Folders
-from dloperator.apiserver import Listing, NotFound, Rejected, Unreachable
-from dloperator.placeholders import PoolMode
-from dloperator.reading import Pool
+from dloperator.nodes.nodes import Pool
+from dloperator.nodes.placeholders import PoolMode
 from tests.servers.nodes import make_node
 
 SERVER = "https://cluster:6443"

@@ -3,8 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dlcore.amounts import PODS, WHOLE, less, total
-from dloperator.gangs.members import (
+from dlcore.placement.amounts import (
+    PODS,
+    WHOLE,
+    less,
+    total,
+)
+from dlkube.constraints.members import (
     GangName,
     Machine,
     Member,
@@ -13,7 +18,7 @@ from dloperator.gangs.members import (
     World,
     tenant_of,
 )
-from dloperator.mirror import Name
+from dlkube.mirror import Name
 
 SPACE = "default"
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from dloperator.gangs.answering import Answering
-from dloperator.gangs.book import Book
-from dloperator.gangs.decider import Decider, Since
-from dloperator.gangs.deciding import Rules, Standing, Verdict
-from dloperator.gangs.members import GangName, Held, Wrong
-from dloperator.gangs.metrics import GangMetrics
-from dloperator.gangs.telling import Story
-from dloperator.gangs.waking import Agenda, Word
-from dloperator.mirror import Name
+from dlgangs.answering import Answering
+from dlgangs.book import Book
+from dlgangs.decider import Decider, Since
+from dlgangs.deciding import Rules, Standing, Verdict
+from dlgangs.metrics import GangMetrics
+from dlgangs.telling import Story
+from dlgangs.waking import Agenda, Word
+from dlkube.constraints.members import GangName, Held, Wrong
+from dlkube.mirror import Name
 from tests.operator.gangs.casts import SPACE, make_member
 from tests.operator.gangs.test_gang_reading import MINE, node, pod
 

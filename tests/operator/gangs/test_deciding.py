@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from dlcore.amounts import fits, total
-from dloperator.gangs.deciding import (
+from dlcore.placement.amounts import fits, total
+from dlgangs.deciding import (
     Overtaking,
     Rules,
     Standing,
@@ -17,7 +17,13 @@ from dloperator.gangs.deciding import (
     missing_roles,
     note_refusals,
 )
-from dloperator.gangs.members import Member, Refusal, Stage, Taint, World
+from dlkube.constraints.members import (
+    Member,
+    Refusal,
+    Stage,
+    Taint,
+    World,
+)
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 RULES = Rules()

@@ -5,11 +5,21 @@ from typing import Any
 
 import pytest
 
-from dlcore.amounts import NoAmount, read_amount, requests_of, show
-from dloperator.gangs.book import Book, trimmed
-from dloperator.gangs.members import Member, Stage, Wrong, tenant_of
-from dloperator.gangs.reading import read_machine, read_member, read_occupant
-from dloperator.mirror import Name
+from dlcore.placement.amounts import (
+    NoAmount,
+    read_amount,
+    requests_of,
+    show,
+)
+from dlgangs.book import Book, trimmed
+from dlkube.constraints.members import (
+    Member,
+    Stage,
+    Wrong,
+    tenant_of,
+)
+from dlkube.constraints.reading import read_machine, read_member, read_occupant
+from dlkube.mirror import Name
 
 MINE = "dljob-scheduler"
 

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.amounts import fits, total
-from dloperator.gangs.matching import is_wanted
-from dloperator.gangs.members import (
+from dlcore.placement.amounts import fits, total
+from dlgangs.placing import (
+    HIGHEST,
+    Ground,
+    place,
+    score,
+)
+from dlkube.constraints.matching import is_wanted
+from dlkube.constraints.members import (
     Machine,
     Member,
     Requirement,
@@ -20,7 +26,6 @@ from dloperator.gangs.members import (
     Wants,
     tenant_of,
 )
-from dloperator.gangs.placing import HIGHEST, Ground, place, score
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 OURS = tenant_of(make_member("ours", 0).gang)

@@ -12,10 +12,10 @@ from aiohttp import web
 from click.testing import CliRunner
 from cryptography import x509
 
-from dloperator.gangs import showing
-from dloperator.gangs.__main__ import main
-from dloperator.gangs.answering import Answering
-from dloperator.gangs.showing import NoCertificate, Shown, provide
+from dlgangs.__main__ import main
+from dlgangs.answering import Answering
+from dlkube import shown_certificate
+from dlkube.shown_certificate import NoCertificate, Shown, provide
 from tests.operator.gangs.test_answering import Desk
 from tests.servers.authority import Authority
 
@@ -102,8 +102,8 @@ def test_its_own_certificates_are_made_once_and_renewed_in_time(
     assert (tmp_path / "tls.crt").read_bytes() == first
     assert (tmp_path / "tls.key").stat().st_mode & 0o077 == 0
     lasts = x509.load_pem_x509_certificate(first).not_valid_after_utc - datetime.now(UTC)
-    assert lasts > 2 * showing.RENEW_BEFORE
-    monkeypatch.setattr(showing, "RENEW_BEFORE", 3 * showing.RENEW_BEFORE)
+    assert lasts > 2 * shown_certificate.RENEW_BEFORE
+    monkeypatch.setattr(shown_certificate, "RENEW_BEFORE", 3 * shown_certificate.RENEW_BEFORE)
     provide(tmp_path)
     assert (tmp_path / "tls.crt").read_bytes() != first
     assert (tmp_path / "ca.crt").read_bytes() == authority, "kube-scheduler has read it already"

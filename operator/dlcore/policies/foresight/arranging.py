@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from dlcore.contract import Share, View
 from dlcore.model import Cause, CauseCode, JobId, NodeName
+from dlcore.placement.rooms import count_nodes, count_usable, grow
+from dlcore.policies.common.holdings import Holding, Ledger
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve
-from dlcore.policies.holdings import Holding, Ledger
-from dlcore.rooms import count_nodes, count_usable, grow
 from dlwire.messages import Shape
 
 Nodes = Mapping[NodeName, int]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dlcore.policies.hulls import make_steps
+from dlcore.policies.common.hulls import make_steps
 
 Point = tuple[int, float]
 """A number of GPUs and the speed on them."""

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
-from dlcore.conclusions import Kept
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.options import check, declare
+from dlcore.placement.rooms import count_usable
 from dlcore.policies.foresight.arranging import KEEPS, Arranging, leave_only
 from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
@@ -20,7 +20,7 @@ from dlcore.policies.foresight.pricing import find_prices
 from dlcore.policies.foresight.sightings import look
 from dlcore.policies.foresight.switching import switch_types
 from dlcore.policies.foresight.worths import Worths
-from dlcore.rooms import count_usable
+from dlcore.predicting.conclusions import Kept
 
 _WAIT = Cause(CauseCode.NO_ROOM)
 

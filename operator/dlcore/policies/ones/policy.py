@@ -13,6 +13,13 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName
 from dlcore.options import check, declare
+from dlcore.placement.rooms import (
+    Room,
+    acceptable_types,
+    count_nodes,
+    count_usable,
+    grow,
+)
 from dlcore.policies.ones.memory import (
     MOST_LOGGED,
     Gene,
@@ -31,8 +38,7 @@ from dlcore.policies.ones.searching import (
     batch_of,
     most_gpus,
 )
-from dlcore.predicting import SUPPOSED_S
-from dlcore.rooms import Room, acceptable_types, count_nodes, count_usable, grow
+from dlcore.predicting.predictor import SUPPOSED_S
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _ITS_TURN = Cause(CauseCode.ITS_TURN)

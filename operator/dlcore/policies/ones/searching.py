@@ -12,12 +12,12 @@ import numpy as np
 
 from dlcore.contract import View
 from dlcore.model import JobState
+from dlcore.placement.rooms import acceptable_types, largest_possible
 from dlcore.policies.ones import genomes
 from dlcore.policies.ones.genomes import Board, Floats, Ints
 from dlcore.policies.ones.memory import Gene
 from dlcore.policies.ones.progress import draw_left
-from dlcore.relating import usual_growth
-from dlcore.rooms import acceptable_types, largest_possible
+from dlcore.predicting.relating import usual_growth
 from dlwire.messages import Shape
 
 BY_GENERATION = 4

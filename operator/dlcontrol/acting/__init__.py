@@ -1,0 +1,1 @@
+"""What is done about a decision: recorded first, then commands to SideCars and requests for pods."""

@@ -1,0 +1,333 @@
+"""
+From a scene to the snapshot that a decision is made from, and from a plan back to statuses.
+
+The brain knows jobs, nodes and what was decided. Which SideCar has said what, and what is still
+physically held, is none of its business, with one exception: a GPU that somebody may hold who
+cannot be asked is marked as unavailable here, with the reason.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from dlcontrol.judging.checkpoints import risked_from, unsaved_from
+from dlcontrol.judging.progress import total_iterations
+from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.scene import SILENT_S, Scene, Seat
+from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcore import lifecycle
+from dlcore.assuming import Assumptions
+from dlcore.contract import Policy
+from dlcore.explaining import sentences as explaining
+from dlcore.lifecycle import Event
+from dlcore.model import (
+    CauseCode,
+    Cluster,
+    GpuRef,
+    JobId,
+    JobState,
+    Mechanism,
+    Node,
+    NodeName,
+    Phase,
+    Snapshot,
+)
+from dlcore.placement.limits import NamespaceLimits, namespace_of
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+from dlcore.predicting import fitting
+from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile
+from dlcore.queues import Queue
+
+FIRST_STEP_S = 120.0
+"""After so long without a word a start counts as training: some training reports seldom."""
+
+REPORT_S = 30.0
+"""An iteration that is so much later than it should be is not taken for done before it is told."""
+
+
+def take_snapshot(
+    scene: Scene,
+    *,
+    profiles: Mapping[JobType, Profile],
+    costs: Costs,
+    asides: Asides | None = None,
+    forecasts: Mapping[JobId, fitting.Forecast] | None = None,
+    seed: int = 0,
+    limits: NamespaceLimits | None = None,
+    policy_state: object = None,
+) -> Snapshot:
+    """Show the brain the jobs it can decide about, and the GPUs that it can give away."""
+    asides = asides if asides is not None else Asides()
+    running: list[JobState] = []
+    pending: list[JobState] = []
+    kept: dict[GpuRef, str] = {}
+    beyond: dict[str, int] = {}
+    """How many GPUs they have in each namespace."""
+    for job, entry in scene.entries.items():
+        # What was recorded of a job holds as long as nothing else can be.
+        if not is_schedulable(scene, entry) and job not in asides.unkept.jobs:
+            if entry.may_come_back:
+                # Nobody else can have them, so that they are used.
+                _count(beyond, job, len(entry.status.leftover))
+            continue
+        state = None
+        if not entry.problem and job not in asides.jobs:
+            state = asides.attempt(job, _state_of, scene, entry, forecasts or {})
+        if state is not None:
+            (running if state.placement is not None else pending).append(state)
+        elif entry.status.placement is not None:
+            kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
+            _count(beyond, job, entry.status.placement.gpus)
+    unavailable = kept | find_unproven(scene)
+    return Snapshot(
+        now=scene.now,
+        cluster=Cluster(marked(node, unavailable) for node in scene.nodes.values()),
+        running=tuple(sorted(running, key=lambda state: state.order)),
+        pending=Queue.of(pending),
+        profiles=profiles,
+        costs=costs,
+        mechanism=scene.mechanism,
+        seed=seed,
+        limits=(limits or NamespaceLimits()).less(beyond),
+        policy_state=policy_state,
+    )
+
+
+def _count(gpus: dict[str, int], job: JobId, more: int) -> None:
+    namespace = namespace_of(job)
+    gpus[namespace] = gpus.get(namespace, 0) + more
+
+
+def is_schedulable(scene: Scene, entry: Entry) -> bool:
+    """Whether anything is to be decided for the job now."""
+    status = entry.status
+    if status.is_final or entry.cancelled:
+        return False
+    if status.placement is not None:
+        return True
+    # As long as nobody can prove that nothing of it is left, it could not begin anywhere.
+    seats = scene.seats_of(entry.job.id).values()
+    return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in seats)
+
+
+def _may_train_on(scene: Scene, seat: Seat) -> bool:
+    """Whether its SideCar is still to say what there is of the job; it may come back as it was."""
+    return seat.pod.phase is PodPhase.LOST or scene.is_awaited(seat)
+
+
+def is_changing(scene: Scene, entry: Entry) -> bool:
+    """Whether a change of its GPUs is under way: it is over when the training takes a step."""
+    phase = entry.status.phase
+    if phase is not Phase.RUNNING:
+        return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
+    states = (seat.state for seat in scene.latest_start(entry.job.id))
+    # Only the leader may speak of progress, and who that is nobody need know here.
+    told = [state.progress for state in states if state is not None]
+    return bool(told) and all(
+        not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told
+    )
+
+
+def count_speeds(entry: Entry, profile: Profile | None) -> int:
+    """
+    In how many shapes the speed of the job is known, were it only by what is seen of it now.
+
+    The first one tells what other numbers of GPUs are worth to it.
+    """
+    measured = len(profile.speeds) if profile is not None else 0
+    return measured or int(entry.status.speed > 0.0)
+
+
+def forecast(
+    entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
+) -> fitting.Forecast:
+    """Predict when a job that trains to a target will reach it."""
+    target = entry.job.training.target
+    assert target is not None
+    known = profile.accuracy if profile is not None else ()
+    return fitting.predict_iterations(
+        known, tuple(points), target, asked=entry.job.training.iterations
+    )
+
+
+def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Forecast]) -> JobState:
+    status = entry.status
+    trains = status.phase is Phase.RUNNING and status.speed > 0
+    at = scene.now
+    if trains and status.iterated_at:
+        # What hangs keeps its speed, and would soon be taken for nearly done.
+        at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
+    counted = max(status.counted_at, status.decided_at)
+    predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
+    # What is counted already may be later than the iteration; then it is counted back.
+    held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
+    return JobState(
+        job=entry.job,
+        order=entry.order,
+        placement=status.placement,
+        iterations_done=float(status.iteration),
+        observed_at=at,
+        speed=status.speed if trains else 0.0,
+        iterations_total=total_iterations(entry.job, predicted and predicted.iterations) or inf,
+        iterations_between=predicted and (predicted.low, predicted.high),
+        service=status.service + held,
+        gang=status.gang,
+        adjusting=is_changing(scene, entry),
+        started_at=status.started_at,
+        waiting=status.cause if status.placement is None else None,
+        bound_to=() if entry.job.checkpoint.shared else status.bound_to,
+        batch_size=status.batch_size,
+        needs=needs,
+        pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
+        unsaved_from=unsaved_from(entry.job, status, scene.now),
+        risked_from=risked_from(entry.job, status),
+    )
+
+
+def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
+    """Where the job has a pod that it could train in, so that it needs no new one there."""
+    return tuple(
+        node
+        for node, seat in scene.seats_of(job).items()
+        if not seat.is_leaving and seat.pod.reason != UNSCHEDULABLE
+    )
+
+
+# --- GPUs that nobody can be given --------------------------------------------------------
+
+
+def find_unproven(scene: Scene) -> dict[GpuRef, str]:
+    """Find GPUs that a pod may hold which does not answer, and that are not decided for its job."""
+    silent = [
+        seat
+        for seats in scene.seats.values()
+        for seat in seats.values()
+        if not _answers(scene, seat)
+    ]
+    return {
+        ref: f"job {seat.key.job} may still use it, and its SideCar does not answer"
+        for seat in silent
+        for ref in scene.may_hold(seat)
+        if scene.claims.get(ref) != seat.key.job
+    }
+
+
+def _answers(scene: Scene, seat: Seat) -> bool:
+    if seat.pod.phase is PodPhase.LOST or seat.untrusted:
+        return False
+    if seat.contact.reachable:
+        return True
+    # What was lost with its node, and is back, may go on with what it had.
+    is_decided = scene.entries[seat.key.job].status.placement is not None
+    return (is_decided or seat.is_known) and scene.now - seat.contact.since < SILENT_S
+
+
+def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
+    """Mark what cannot be given away; the same object comes back where nothing is."""
+    taken_out = {}
+    for gpu in node.gpus:
+        because = unavailable.get(GpuRef(node.name, gpu.index), "")
+        if because and not gpu.unavailable_because:
+            taken_out[gpu.index] = replace(gpu, unavailable_because=because)
+    if not taken_out:
+        return node
+    return replace(node, gpus=tuple(taken_out.get(gpu.index, gpu) for gpu in node.gpus))
+
+
+# --- from a plan to statuses --------------------------------------------------------------
+
+
+def statuses_of(
+    plan: Plan, snapshot: Snapshot, scene: Scene, policy: Policy
+) -> dict[JobId, Status]:
+    """Say what each step of the plan makes of the status of its job."""
+    sentences = explaining.sentences_for(snapshot, plan.steps, plan.worths)
+    assumptions = Assumptions(snapshot, policy)
+    states = _select(snapshot, {step.job for step in plan.steps})
+    statuses: dict[JobId, Status] = {}
+    for step in plan.steps:
+        status = _after(step, scene, sentences[step.job])
+        told = assumptions.of(states[step.job]) if step.job in states else ()
+        informed = _informed(status, told, policy)
+        statuses[step.job] = status.with_condition(informed, scene.now) if informed else status
+    return statuses
+
+
+def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
+    """Those of the jobs that the snapshot has; thousands of others may wait."""
+    running = {state.id: state for state in snapshot.running if state.id in jobs}
+    return running | snapshot.queue.select(jobs)
+
+
+def _informed(status: Status, assumptions: Sequence[str], policy: Policy) -> Condition | None:
+    """What is assumed of a job; that nothing is any more is said only of a job of which something was."""
+    if assumptions:
+        return Condition(
+            ConditionType.INFORMED, status=False, reason="Assumed", message=". ".join(assumptions)
+        )
+    if status.condition(ConditionType.INFORMED) is None:
+        return None
+    known = f"all that {policy.name} uses of the job is known"
+    return Condition(ConditionType.INFORMED, status=True, reason="Known", message=known)
+
+
+def _after(step: Step, scene: Scene, sentence: str) -> Status:
+    status, now = scene.entries[step.job].status, scene.now
+    match step:
+        case Wait():
+            status = _waiting(status, step)
+        case Stop():
+            status = _stopped(status, step, scene)
+        case Start() | Reshape() | Move():
+            status = _changed(status, step, scene)
+    status = replace(status, message=sentence)
+    return status.with_condition(_scheduled(step, sentence), now)
+
+
+def _waiting(status: Status, step: Wait) -> Status:
+    event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.PASSED_OVER
+    return replace(status, phase=lifecycle.advance(status.phase, event), cause=step.cause)
+
+
+def _stopped(status: Status, step: Stop, scene: Scene) -> Status:
+    event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.DISPLACED
+    status = status.decided(None, now=scene.now, cause=step.cause)
+    started, broken = scene.latest_start(step.job), status.broken
+    if len(started) > 1 and any(seat.key.node not in scene.nodes for seat in started):
+        # Those on the other nodes would wait for it in their checkpoint.
+        broken = max(broken, started[0].start)
+    phase = lifecycle.advance(status.phase, event)
+    return replace(status, phase=phase, broken=broken, speed=0.0, paused_at=None)
+
+
+def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Status:
+    now, was_running = scene.now, status.phase is Phase.RUNNING
+    placement = step.placement if isinstance(step, Start) else step.new
+    event = Event.PLACED if isinstance(step, Start) else Event.CHANGED
+    status = status.decided(
+        placement, now=now, gang=step.gang, batch_size=step.batch_size, cause=step.cause
+    )
+    status = replace(
+        status,
+        phase=lifecycle.advance(status.phase, event),
+        started_at=status.started_at if status.started_at is not None else now,
+    )
+    start = scene.undisturbed(step.job) if scene.mechanism is Mechanism.IN_PLACE else None
+    batch_size = status.batch_size or scene.entries[step.job].job.training.batch_size
+    if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
+        return replace(status, reshapes=status.reshapes + was_running)
+    # It goes on with what it has: what an earlier decision wanted of it was never begun.
+    is_back = not was_running and status.phase is Phase.ADJUSTING
+    return replace(
+        start.adopted_by(status, scene.held_by(step.job)),
+        phase=lifecycle.advance(status.phase, Event.STARTED) if start.is_running else status.phase,
+        reshapes=max(0, status.reshapes - is_back),
+    )
+
+
+def _scheduled(step: Step, sentence: str) -> Condition:
+    has_gpus = not isinstance(step, Wait | Stop)
+    return Condition(
+        ConditionType.SCHEDULED, status=has_gpus, reason=step.cause.code.value, message=sentence
+    )

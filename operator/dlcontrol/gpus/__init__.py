@@ -1,0 +1,1 @@
+"""GPUs as SideCars report them: faults, visibility, and their UUIDs."""

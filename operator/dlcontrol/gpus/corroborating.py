@@ -1,0 +1,120 @@
+"""
+Whose word is enough to take a GPU out of service.
+
+A SideCar sees all GPUs of its node and says what it likes. So what a job says counts for the GPUs that
+it holds, and only while it leaves others on their node. Of any other GPU, or of all of a node, a second
+witness has to say so as well: the SideCar of the job that holds it, or the node itself. Until then the GPU is
+*suspected*: people are told, it stays in service, the suspicion expires, and the next controller never
+hears of it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from dlcontrol.situation.scene import Scene
+from dlcore.model import GpuRef, JobId
+
+SUSPECTED_S: Final = 600.0
+"""For so long the word of one job waits for that of a second one."""
+
+Accusations = Mapping[GpuRef, Collection[JobId]]
+"""Which jobs say that something is wrong with a GPU."""
+
+
+class Suspicions:
+    """What single jobs have said against GPUs lately; one for the life of a controller."""
+
+    def __init__(self) -> None:
+        self._said: dict[GpuRef, dict[JobId, float]] = {}
+        """Until when it counts."""
+        self._alone: dict[JobId, frozenset[GpuRef]] = {}
+        """Which GPUs are out of service by the word of one job."""
+        self._told: set[tuple[GpuRef, JobId]] = set()
+
+    @property
+    def suspected(self) -> frozenset[GpuRef]:
+        """Of which GPUs something was said that is not believed, or not yet."""
+        return frozenset(self._said)
+
+    def weigh(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
+        """Say which of these are to be believed, with what was said before."""
+        self._expire(scene.now)
+        accused = {ref: jobs for ref, jobs in accused.items() if jobs}
+        for ref, jobs in accused.items():
+            said = self._said.setdefault(ref, {})
+            said.update(dict.fromkeys(jobs, scene.now + SUSPECTED_S))
+        held = _held(scene)
+        sure = {ref for ref in accused if self._is_sure(scene, ref, held)}
+        alone = {
+            ref: next(iter(self._said[ref]))
+            for ref in accused
+            if ref not in sure and len(self._said[ref]) == 1
+        }
+        own = {ref for ref, job in alone.items() if ref in held.get(job, ())}
+        # Of each node something stays, whatever one job says.
+        own -= {ref for ref in own if _is_all_of_its_node(scene, ref, own, alone)}
+        for ref in own:
+            self._alone[alone[ref]] = self._alone.get(alone[ref], frozenset()) | {ref}
+        return frozenset(sure | own)
+
+    def _is_sure(self, scene: Scene, ref: GpuRef, held: Mapping[JobId, frozenset[GpuRef]]) -> bool:
+        """Whether there are two witnesses, one of which holds it: jobs that agree to lie harm themselves."""
+        if scene.machine(ref.node).ails:
+            return True
+        said = self._said[ref]
+        return len(said) > 1 and any(ref in held.get(job, ()) for job in said)
+
+    def overtaken(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
+        """
+        Say which GPUs are no longer out by the word of one job, because it has others by now and accuses these.
+
+        So it never takes out more than it holds at a time.
+        """
+        held, freed = _held(scene), frozenset[GpuRef]()
+        for job, refs in list(self._alone.items()):
+            mine = held.get(job, frozenset())
+            if any(job in accused.get(ref, ()) for ref in mine - refs):
+                freed |= refs - mine
+                self._alone[job] = refs & mine
+        return freed
+
+    def news(self, believed: Collection[GpuRef]) -> Iterator[tuple[GpuRef, JobId]]:
+        """Tell which are suspected only now, and by whom."""
+        for ref, jobs in self._said.items():
+            for job in jobs:
+                if ref not in believed and (ref, job) not in self._told:
+                    self._told.add((ref, job))
+                    yield ref, job
+
+    def settle(self, ref: GpuRef) -> None:
+        """What was said against it counts no more: it was believed, or a person says otherwise."""
+        self._said.pop(ref, None)
+
+    def _expire(self, now: float) -> None:
+        self._said = {
+            ref: left
+            for ref, said in self._said.items()
+            if (left := {job: until for job, until in said.items() if until > now})
+        }
+        self._told = {each for each in self._told if each[1] in self._said.get(each[0], ())}
+
+
+def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:
+    """Which GPUs are decided for jobs that have pods, or still to be released by them."""
+    held: dict[JobId, frozenset[GpuRef]] = {}
+    for job in scene.seats:
+        status = scene.entries[job].status
+        placed = status.placement.refs() if status.placement is not None else ()
+        held[job] = status.leftover.union(placed)
+    return held
+
+
+def _is_all_of_its_node(
+    scene: Scene, ref: GpuRef, own: Collection[GpuRef], alone: Mapping[GpuRef, JobId]
+) -> bool:
+    """Whether nothing of its node would be left by the word of the one job that accuses this GPU."""
+    node = scene.nodes.get(ref.node)
+    if node is None:
+        return False
+    of_node = [GpuRef(node.name, gpu.index) for gpu in node.gpus]
+    return all(each in own and alone[each] == alone[ref] for each in of_node)

@@ -1,0 +1,345 @@
+"""
+GPUs with broken hardware, as SideCars report them: nobody new is given such a one.
+
+It is remembered whatever becomes of the SideCar that reported it, until somebody gives the GPU back
+by hand, or it is another one by now, or its machine has started anew. What was reported until then is
+pardoned for good, and only what is reported beyond that counts again. :meth:`Health.write` and
+:meth:`Health.restore` hand it on to the controller that comes next, where somebody keeps it.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dlcontrol.deciding.snapshots import marked
+from dlcontrol.gpus.corroborating import Suspicions
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene
+from dlcore.model import GpuRef, JobId, NodeName
+from dlcore.problems import listed
+from dlwire.messages import State
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
+    {
+        48: "double-bit ECC error",
+        62: "internal micro-controller halted",
+        64: "memory row cannot be remapped",
+        74: "NVLink error",
+        79: "fallen off the bus",
+        95: "uncontained ECC error",
+        119: "GSP does not answer",
+        120: "GSP error",
+    }
+)
+"""What the driver reports when the device is at fault. Most others are bugs of a user's program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What is said against a GPU."""
+
+    xids: frozenset[tuple[str, int]] = frozenset()
+    """Each with the SideCar that saw it; to a later one the same error is a new one."""
+    ecc: int = 0
+
+    def joined(self, other: "_Report") -> "_Report":
+        return _Report(self.xids | other.xids, max(self.ecc, other.ecc))
+
+    def beyond(self, other: "_Report") -> "_Report":
+        return _Report(self.xids - other.xids, self.ecc if self.ecc > other.ecc else 0)
+
+    @property
+    def sentence(self) -> str:
+        """Say it; empty if there is nothing to say."""
+        errors = [f"Xid {code} ({HARDWARE_XIDS[code]})" for code in sorted(self._codes)]
+        if self.ecc:
+            errors.append(f"{self.ecc} uncorrected memory error{'s' if self.ecc > 1 else ''}")
+        return f"it reported {listed(errors, 'and')}" if errors else ""
+
+    @property
+    def _codes(self) -> set[int]:
+        return {code for _, code in self.xids}
+
+
+class _Device(NamedTuple):
+    """A GPU, in one start of its machine."""
+
+    ref: GpuRef
+    """Where it was seen last."""
+    uuid: str = ""
+    boot: str = ""
+
+    @classmethod
+    def at(cls, scene: Scene, ref: GpuRef) -> "_Device":
+        node = scene.nodes.get(ref.node)
+        uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == ref.number), "") if node else ""
+        return cls(ref, uuid, scene.machine(ref.node).boot)
+
+    def find(self, scene: Scene) -> GpuRef | None:
+        """Say where it is; none if it is there no more, or its machine has started anew since."""
+        node = scene.nodes.get(self.ref.node)
+        if node is None:
+            return self.ref  # It may come back as it was.
+        boot = scene.machine(node.name).boot
+        if self.boot and boot and boot != self.boot:
+            return None
+        numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
+        if not self.uuid:
+            return self.ref
+        if self.uuid in numbers:
+            return GpuRef(node.name, numbers[self.uuid])
+        return None if all(numbers) else self.ref
+
+
+_Reports = dict[_Device, _Report]
+
+
+def _still_there(reports: _Reports, scene: Scene) -> _Reports:
+    found = ((device, device.find(scene), report) for device, report in reports.items())
+    return {device._replace(ref=ref): report for device, ref, report in found if ref is not None}
+
+
+class Returns:
+    """Which nodes somebody has taken out by hand and given back, which says that all of it is well."""
+
+    def __init__(self) -> None:
+        self._cordoned: frozenset[NodeName] = frozenset()
+
+    def look(self, scene: Scene) -> frozenset[NodeName]:
+        """Tell which are back since the last look."""
+        cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
+        back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
+        # A node that is away at the moment was not given back.
+        self._cordoned = (self._cordoned - back) | cordoned
+        return back
+
+
+class Pardons:
+    """Which GPUs somebody has given back by hand: a node shows a new word for each time."""
+
+    def __init__(self) -> None:
+        self.seen: dict[GpuRef, str] | None = None
+        """The words that were seen last; unknown before the first look."""
+
+    def look(self, scene: Scene) -> frozenset[GpuRef]:
+        """Tell which are pardoned since the last look."""
+        shown = {
+            GpuRef(name, number): word
+            for name in scene.nodes
+            for number, word in scene.machine(name).pardons.items()
+        }
+        before = self.seen if self.seen is not None else shown
+        # A node that is away at the moment shows nothing.
+        away = {ref: word for ref, word in before.items() if ref.node not in scene.nodes}
+        self.seen = away | shown
+        return frozenset(ref for ref, word in shown.items() if before.get(ref) != word)
+
+
+class Health:
+    """Which GPUs are broken, as far as this controller and those before it have heard."""
+
+    def __init__(self) -> None:
+        self._faults: _Reports = {}
+        self._pardons: _Reports = {}
+        self._reports: dict[GpuRef, _Report] = {}
+        """What is reported now."""
+        self._devices: dict[GpuRef, _Device] = {}
+        """Of which devices that is said."""
+        self._returns = Returns()
+        self._given_back = Pardons()
+        self._suspicions = Suspicions()
+        self._suspected: list[tuple[GpuRef, JobId]] = []
+        """Which GPUs are suspected by whom, to be told."""
+
+    @property
+    def faults(self) -> Mapping[GpuRef, str]:
+        """Why which GPUs are out."""
+        return {device.ref: report.sentence for device, report in self._faults.items()}
+
+    def look(self, scene: Scene) -> tuple[GpuRef, ...]:
+        """Learn what SideCars report; returns the GPUs that are known as broken only now."""
+        testimonies = _testimonies(scene)
+        self._reports = {ref: _joined(said.values()) for ref, said in testimonies.items()}
+        self._faults = _still_there(self._faults, scene)
+        self._pardons = _still_there(self._pardons, scene)
+        self._devices = {ref: _Device.at(scene, ref) for ref in self._reports}
+        returned, pardoned = self._returns.look(scene), self._given_back.look(scene)
+        for ref in [ref for ref in self.faults if ref.node in returned or ref in pardoned]:
+            self.forgive(ref)
+        new = self._weigh(scene, testimonies)
+        for ref, report in new.items():
+            self._suspicions.settle(ref)
+            self._faults[self._devices[ref]] = report
+            log.warning("GPU %s is given to nobody any more: %s", ref, report.sentence)
+        return tuple(new)
+
+    def _weigh(
+        self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
+    ) -> dict[GpuRef, _Report]:
+        """Say what is known against GPUs only now, by the word of enough witnesses."""
+        known, pardons = self.faults, self._pardoned()
+        said: dict[GpuRef, dict[JobId, _Report]] = {}
+        for ref, by_job in testimonies.items():
+            pardoned = pardons.get(ref, _Report())
+            beyond = {job: report.beyond(pardoned) for job, report in by_job.items()}
+            accusing = {job: each for job, each in beyond.items() if each != _Report()}
+            if ref not in known and accusing:
+                said[ref] = accusing
+        for ref in self._suspicions.overtaken(scene, said):
+            for device in [device for device in self._faults if device.ref == ref]:
+                del self._faults[device]
+        believed = self._suspicions.weigh(scene, _uncontradicted(said, testimonies, scene))
+        for ref, job in self._suspicions.news(believed):
+            log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
+            self._suspected.append((ref, job))
+        return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
+
+    def _pardoned(self) -> Mapping[GpuRef, _Report]:
+        pardoned: dict[GpuRef, _Report] = {}
+        for device, report in self._pardons.items():
+            pardoned[device.ref] = pardoned.get(device.ref, _Report()).joined(report)
+        return pardoned
+
+    def mark(self, scene: Scene) -> Scene:
+        """Show the scene with those that are broken out of service."""
+        if not self._faults:
+            return scene
+        faults = self.faults
+        nodes = {name: marked(node, faults) for name, node in scene.nodes.items()}
+        return replace(scene, nodes=nodes)
+
+    def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
+        """Tell the jobs that have one of these, and those whose word is not enough, of it."""
+        for ref, job in self._suspected:
+            message = (
+                f"GPU {ref} is suspected: {self._reports[ref].sentence} by this job's SideCar alone; it stays in"
+                " service unless another job's SideCar or its node says so, too"
+            )
+            yield job, News("GpuSuspected", message, warning=True)
+        self._suspected.clear()
+        faults = self.faults
+        for ref in refs:
+            owners = {*scene.holders.get(ref, ()), *filter(None, [scene.claims.get(ref)])}
+            message = f"GPU {ref}: {faults[ref]}; once it is free, nobody is given it"
+            for job in sorted(owners):
+                yield job, News("GpuBroken", message, warning=True)
+
+    def forgive(self, ref: GpuRef) -> bool:
+        """Somebody says that it is well again; tells whether it was known as broken."""
+        self._suspicions.settle(ref)
+        broken = [device for device in self._faults if device.ref == ref]
+        for device in broken:
+            # Who reported it may not have been heard of yet by this controller.
+            was = self._faults.pop(device)
+            self._pardons[device] = was.joined(self._pardons.get(device, _Report()))
+        if ref in self._reports:
+            device = self._devices[ref]
+            known = self._pardons.get(device, _Report())
+            self._pardons[device] = known.joined(self._reports[ref])
+        return bool(broken)
+
+    # --- handed on
+
+    def write(self) -> Json:
+        """Say what the next controller has to know."""
+        return {
+            "faults": [_write(*each) for each in self._faults.items()],
+            "pardons": [_write(*each) for each in self._pardons.items()],
+            "seen": {str(ref): word for ref, word in (self._given_back.seen or {}).items()},
+        }
+
+    def restore(self, document: Json) -> None:
+        """Know what the former controller knew; raises what it raises if that cannot be read."""
+        faults = dict(_read(each) for each in document.get("faults", ()))
+        pardons = dict(_read(each) for each in document.get("pardons", ()))
+        seen = {_read_ref(str(ref)): str(word) for ref, word in document.get("seen", {}).items()}
+        self._faults, self._pardons, self._given_back.seen = faults, pardons, seen
+
+
+def _write(device: _Device, report: _Report) -> Json:
+    document = {
+        "gpu": str(device.ref),
+        "uuid": device.uuid,
+        "boot": device.boot,
+        "xids": [list(each) for each in sorted(report.xids)],
+        "ecc": report.ecc,
+    }
+    return {name: value for name, value in document.items() if value}
+
+
+def _read(document: Json) -> tuple[_Device, _Report]:
+    ref = _read_ref(document["gpu"])
+    device = _Device(ref, document.get("uuid", ""), document.get("boot", ""))
+    xids = frozenset((str(who), int(code)) for who, code in document.get("xids", ()))
+    known = frozenset(each for each in xids if each[1] in HARDWARE_XIDS)
+    return device, _Report(known, int(document.get("ecc", 0)))
+
+
+def _read_ref(text: str) -> GpuRef:
+    node, _, number = text.rpartition("/")
+    return GpuRef(NodeName(node), int(number))
+
+
+def _joined(reports: Iterable[_Report]) -> _Report:
+    return reduce(_Report.joined, reports, _Report())
+
+
+def _testimonies(scene: Scene) -> dict[GpuRef, dict[JobId, _Report]]:
+    """Put together, by jobs, what their SideCars say against the GPUs that they see."""
+    said: dict[GpuRef, dict[JobId, _Report]] = {}
+    for job, node, state in _iter_states(scene):
+        for gpu in state.gpus:
+            codes = HARDWARE_XIDS.keys() & gpu.xid_errors
+            report = _Report(frozenset((state.incarnation, x) for x in codes), gpu.ecc_errors)
+            ref = scene.find_gpu(node, gpu) if report != _Report() else None
+            if ref is not None:
+                by_job = said.setdefault(ref, {})
+                by_job[job] = by_job.get(job, _Report()).joined(report)
+    return said
+
+
+def _uncontradicted(
+    said: Mapping[GpuRef, Mapping[JobId, _Report]],
+    testimonies: Mapping[GpuRef, Mapping[JobId, _Report]],
+    scene: Scene,
+) -> dict[GpuRef, list[JobId]]:
+    """
+    Leave out what another job's SideCar on the node contradicts.
+
+    The driver counts memory errors for all, so whoever sees the GPU sees the same number of them.
+    """
+    seen = _seen_without_errors(scene, testimonies)
+    return {
+        ref: [
+            job for job, report in by_job.items() if report.xids or not seen.get(ref, set()) - {job}
+        ]
+        for ref, by_job in said.items()
+    }
+
+
+def _seen_without_errors(
+    scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
+) -> dict[GpuRef, set[JobId]]:
+    """Say which jobs see GPUs that others report memory errors of, and see none."""
+    nodes = {ref.node for ref in testimonies}
+    seen: dict[GpuRef, set[JobId]] = {}
+    for job, node, state in _iter_states(scene):
+        for gpu in state.gpus if node in nodes else ():
+            ref = scene.find_gpu(node, gpu)
+            if ref is not None and ref in testimonies and not gpu.ecc_errors:
+                seen.setdefault(ref, set()).add(job)
+    return seen
+
+
+def _iter_states(scene: Scene) -> Iterator[tuple[JobId, NodeName, State]]:
+    for job, seats in scene.seats.items():
+        for node, seat in seats.items():
+            if seat.state is not None:
+                yield job, node, seat.state

@@ -1,0 +1,129 @@
+"""
+GPUs that programs of others use, although no job of ours has them: nobody is given such a one.
+
+A SideCar finds out right before a start (:mod:`dlsidecar.observing.emptiness`) and starts nothing. The GPU is out
+of service from then on until it is seen empty by a SideCar on its node, by any. Where no SideCar sees it
+any more, it is offered again after a while: the next start looks for itself.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dlcontrol.deciding.snapshots import marked
+from dlcontrol.situation.scene import Scene, Seat
+from dlcore.model import GpuRef
+from dlwire.messages import Gpu, Phase, Problem, Run
+
+log = logging.getLogger(__name__)
+
+NOT_EMPTY = "GPUNotEmpty"
+REFUSALS = frozenset({NOT_EMPTY, "GPUsNotResolved"})
+"""Why a SideCar starts nothing on GPUs through no fault of the job. With the second the driver did not
+say which GPU was meant."""
+
+SETTLE_S = 10.0
+"""What other SideCars of the node say counts after this time, in which each of them has looked again."""
+RETRY_S = 60.0
+"""After this time a GPU is offered again that no SideCar sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A GPU that was not empty."""
+
+    why: str
+    at: float
+
+
+class Occupancy:
+    """Which GPUs others use, as far as this controller has heard."""
+
+    def __init__(self) -> None:
+        self._used: dict[GpuRef, _Finding] = {}
+        self._heard: frozenset[tuple[str, int]] = frozenset()
+        """The refusals that are known, by incarnation and generation."""
+
+    def look(self, scene: Scene) -> None:
+        """Learn what SideCars have refused, and what they see empty."""
+        before = dict(self._used)
+        for ref, finding in before.items():
+            age = scene.now - finding.at
+            views = list(_iter_views(scene, ref)) if age >= SETTLE_S else []
+            is_empty = bool(views) and not any(views)
+            if is_empty or (not views and age >= RETRY_S):
+                del self._used[ref]
+        heard = {
+            (seat.state.incarnation, seat.state.generation): (seat, problem)
+            for seat, problem in _iter_refusals(scene)
+            if seat.state is not None
+        }
+        for which in heard.keys() - self._heard:
+            seat, problem = heard[which]
+            for ref in _named_by(scene, seat, problem):
+                self._used[ref] = _Finding(_sentence(problem), scene.now)
+        self._heard = frozenset(heard)
+        self._tell(before)
+
+    def mark(self, scene: Scene) -> Scene:
+        """Show the scene with those out of service."""
+        if not self._used:
+            return scene
+        reasons = {ref: finding.why for ref, finding in self._used.items()}
+        nodes = {name: marked(node, reasons) for name, node in scene.nodes.items()}
+        return replace(scene, nodes=nodes)
+
+    def forgive(self, ref: GpuRef) -> bool:
+        """An administrator says that it is empty; tells whether it was known as used."""
+        return self._used.pop(ref, None) is not None
+
+    def _tell(self, before: Mapping[GpuRef, _Finding]) -> None:
+        for ref in sorted(self._used.keys() - before.keys()):
+            log.warning("GPU %s is given to nobody: %s", ref, self._used[ref].why)
+        for ref in sorted(before.keys() - self._used.keys()):
+            log.info("GPU %s may be given again", ref)
+
+
+def find_refusal(seat: Seat) -> Problem | None:
+    """Why a SideCar would not start on the GPUs that it was told, through no fault of the job."""
+    state = seat.state
+    if state is None or state.phase is not Phase.FAILED:
+        return None
+    return next((problem for problem in state.problems if problem.name in REFUSALS), None)
+
+
+def _sentence(problem: Problem) -> str:
+    return f"it is not empty: {problem.message}"
+
+
+def _iter_refusals(scene: Scene) -> Iterator[tuple[Seat, Problem]]:
+    for seats in scene.seats.values():
+        for seat in seats.values():
+            problem = find_refusal(seat)
+            if problem is not None and problem.name == NOT_EMPTY:
+                yield seat, problem
+
+
+def _named_by(scene: Scene, seat: Seat, problem: Problem) -> Iterator[GpuRef]:
+    """Which GPUs a refusal is about: those that the job was told, and no others."""
+    state = seat.state
+    if state is None or not isinstance(state.target, Run):
+        return
+    for name in set(problem.gpus).intersection(state.target.gpus):
+        ref = scene.find_named(seat.key.node, name, state)
+        if ref is not None:
+            yield ref
+
+
+def _iter_views(scene: Scene, ref: GpuRef) -> Iterator[bool]:
+    """Whether each SideCar that sees a GPU sees it in use."""
+    for seats in scene.seats.values():
+        seat = seats.get(ref.node)
+        for gpu in _gpus_of(seat) if seat is not None else ():
+            if not gpu.lost_because and scene.find_gpu(ref.node, gpu) == ref:
+                yield gpu.busy_unassigned
+
+
+def _gpus_of(seat: Seat) -> tuple[Gpu, ...]:
+    is_there = seat.contact.reachable and not seat.has_ended
+    return seat.state.gpus if is_there and seat.state is not None else ()

@@ -1,0 +1,154 @@
+"""
+Which UUIDs the GPUs of a node have, where its platform does not tell: as SideCars report them.
+
+Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the
+first SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID
+for as long as the node has that GPU: when a GPU dies, NVML and CUDA count those behind it anew, and a job
+that is decided to be on number 3 stays on the same device all the same. :meth:`Identities.restore` hands
+the numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.scene import Scene
+from dlcore.model import Gpu, JobId, Node, NodeName
+from dlwire.messages import State
+
+log = logging.getLogger(__name__)
+
+NOBODY: Final = JobId("")
+"""The witness of what is not known from a job that is there."""
+
+Names = tuple[str, ...]
+"""The UUIDs of a node, as one SideCar counts its GPUs; empty of one that tells none."""
+Numbers = Mapping[int, str]
+"""The UUIDs of a node by the numbers of its GPUs."""
+
+
+class Identities:
+    """What GPUs are called, as far as this controller has heard."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[NodeName, Numbers] = {}
+        self._fewer: dict[NodeName, Names] = {}
+        """What a SideCar counted that saw fewer GPUs than its node is said to have."""
+        self._named: dict[NodeName, tuple[Node, Node]] = {}
+        """The nodes that were seen last, each with what was made of it."""
+        self._told: dict[PodKey, tuple[State, Names]] = {}
+        """What SideCars said last, and what that tells."""
+        self._witnesses: dict[NodeName, set[JobId]] = {}
+        """The jobs whose SideCars have said what is known of a node."""
+
+    def restore(self, numbers: Mapping[NodeName, Numbers]) -> None:
+        """Know what the former controller knew, until SideCars tell something else."""
+        self._numbers = dict(numbers)
+        # It heard of each from a job; that it was two cannot be known.
+        self._witnesses = {node: {NOBODY} for node in numbers}
+
+    def look(self, scene: Scene) -> None:
+        """Learn what SideCars report."""
+        told: dict[NodeName, dict[JobId, Names]] = {}
+        before, self._told = self._told, {}
+        for pod, node, state in _iter_states(scene):
+            known = before.get(pod)
+            names = known[1] if known is not None and known[0] is state else _read(state)
+            self._told[pod] = (state, names)
+            if len(names) == len(scene.nodes[node].gpus):
+                told.setdefault(node, {})[pod.job] = names
+            elif 0 < len(names) < len(self._numbers.get(node, {})):
+                self._fewer[node] = names
+        for node, names in self._fewer.items():
+            # Its platform knows by now as well that the node has lost GPUs.
+            if node in scene.nodes and len(scene.nodes[node].gpus) == len(names):
+                told.setdefault(node, {})[NOBODY] = names
+        for node, by_job in told.items():
+            self._learn(node, by_job)
+            if len(self._numbers[node]) == len(self._fewer.get(node, ())):
+                del self._fewer[node]
+
+    def _learn(self, node: NodeName, by_job: Mapping[JobId, Names]) -> None:
+        """Take in what most jobs say; one that lies must not have commands for others name wrong GPUs."""
+        known, witnesses = self._numbers.get(node, {}), self._witnesses.setdefault(node, set())
+        agreeing = {job for job, names in by_job.items() if _agrees(known, names)}
+        others = Counter(names for job, names in by_job.items() if job not in agreeing)
+        witnesses |= agreeing
+        if not others or (agreeing and len(witnesses) > max(others.values())):
+            return
+        said, count = others.most_common(1)[0]
+        is_tie = len(others) > 1 and others.most_common(2)[1][1] == count
+        if is_tie or (agreeing and len(agreeing) == count):
+            log.warning("SideCars contradict each other about the GPUs of node %s", node)
+            self._numbers[node] = {}
+            witnesses.clear()
+        else:
+            if known:
+                log.warning("node %s has other GPUs than before: %s", node, said)
+            self._numbers[node] = renumber(known, said)
+            self._witnesses[node] = {job for job, names in by_job.items() if names == said}
+        self._named.pop(node, None)
+
+    def mark(self, scene: Scene) -> Scene:
+        """Show the scene with the names of GPUs that its nodes do not tell."""
+        if not self._numbers:
+            return scene
+        return replace(scene, nodes={n: self._mark(node) for n, node in scene.nodes.items()})
+
+    def _mark(self, node: Node) -> Node:
+        known = self._named.get(node.name)
+        if known is None or known[0] is not node:
+            known = self._named[node.name] = (node, named(node, self._numbers.get(node.name, {})))
+        return known[1]
+
+
+def renumber(known: Numbers, names: Names) -> Numbers:
+    """Number the GPUs that there are: each as before, and new ones by their place or what is free."""
+    numbers = {number: uuid for number, uuid in known.items() if uuid in names}
+    new = {index: uuid for index, uuid in enumerate(names) if uuid not in numbers.values()}
+    for index, uuid in new.items():
+        free = (each for each in range(len(numbers) + 1) if each not in numbers)
+        number = index if index not in numbers else next(free)
+        numbers[number] = uuid
+    return {number: uuid for number, uuid in sorted(numbers.items()) if uuid}
+
+
+def named(node: Node, numbers: Numbers) -> Node:
+    """Name the GPUs of a node that have no name yet, and number them as they were named."""
+    if not numbers or all(gpu.uuid for gpu in node.gpus):
+        return node
+    there = {gpu.index: gpu for gpu in node.gpus}
+    if len(numbers) == len(there):
+        # As many as there are, so that these are the ones, though a number may be left out.
+        there = {number: there.get(number, Gpu(number)) for number in numbers}
+    gpus = (replace(gpu, uuid=gpu.uuid or numbers.get(n, "")) for n, gpu in there.items())
+    return replace(node, gpus=tuple(gpus))
+
+
+def _agrees(known: Numbers, names: Names) -> bool:
+    """Whether a SideCar tells of the same GPUs; one that is lost to it has no name there."""
+    told = {name for name in names if name}
+    untold = set(known.values()) - told
+    return bool(known) and told <= set(known.values()) and len(untold) <= names.count("")
+
+
+def _iter_states(scene: Scene) -> Iterator[tuple[PodKey, NodeName, State]]:
+    """Every SideCar that has told of GPUs."""
+    seats = (each for seats in scene.seats.values() for each in seats.items())
+    for name, seat in seats:
+        state = seat.state
+        if name in scene.nodes and state is not None and state.gpus and not seat.has_ended:
+            yield seat.key, name, state
+
+
+def _read(state: State) -> Names:
+    """Return the names by number, with gaps where a GPU is lost; none if others are not all told."""
+    by_number = {gpu.index: gpu for gpu in state.gpus}
+    found = [by_number.get(number) for number in range(len(state.gpus))]
+    names = tuple(gpu.uuid if gpu is not None else "" for gpu in found)
+    told = [name for name in names if name]
+    is_whole = all(gpu is not None and (gpu.uuid or gpu.lost_because) for gpu in found)
+    return names if is_whole and told and len(set(told)) == len(told) else ()

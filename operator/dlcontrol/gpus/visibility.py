@@ -1,0 +1,222 @@
+"""
+GPUs that a container cannot use, although its node is said to have them.
+
+A device that vanishes from a container (as when systemd reloads its units on the machine, and with
+them the rules on who may open which device) comes back only with a new container. So it is given to
+nobody as long as the container that lost it is there, and may be tried once more after that. One
+that a new container does not see from its beginning is out of service until some container sees it
+again, or until somebody takes its node out and gives it back.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from dlcontrol.deciding.snapshots import marked
+from dlcontrol.gpus.corroborating import Suspicions
+from dlcontrol.gpus.faults import Pardons, Returns
+from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.scene import Scene, Seat
+from dlcore.model import GpuRef, JobId, Node
+from dlwire.messages import Run, State
+
+log = logging.getLogger(__name__)
+
+NOT_VISIBLE = "GPUsNotVisible"
+NOT_RELEASED = "GPUMemoryNotReleased"
+UNKNOWN = "UnknownGPUs"
+
+
+class _Name(NamedTuple):
+    """Which container: one may say that it is the incarnation of another job's."""
+
+    pod: PodKey
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a container sees of its node."""
+
+    name: _Name
+    state: State
+    node: Node
+    seen: frozenset[GpuRef]
+    missing: Mapping[GpuRef, str]
+    ever_seen: frozenset[GpuRef]
+    """Since it began."""
+    since: float
+    """When this controller first spoke to it."""
+
+    @property
+    def job(self) -> JobId:
+        return self.name.pod.job
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """A GPU that a new container does not see."""
+
+    why: str
+    since: float
+    """When this controller first spoke to that container."""
+
+
+class Vanishing:
+    """Which GPUs containers do not see, as far as this controller has heard."""
+
+    def __init__(self) -> None:
+        self._views: dict[_Name, _View] = {}
+        self._suspicions = Suspicions()
+        self._absences: dict[GpuRef, _Absence] = {}
+        self._lost: dict[GpuRef, str] = {}
+        """What is lost to containers that are there."""
+        self._returns = Returns()
+        self._pardons = Pardons()
+
+    @property
+    def absent(self) -> Mapping[GpuRef, str]:
+        """What new containers did not see, and why."""
+        return {ref: absence.why for ref, absence in self._absences.items()}
+
+    def look(self, scene: Scene) -> None:
+        """Learn what SideCars see, and what they do not."""
+        before = self._unavailable
+        returned, pardoned = self._returns.look(scene), self._pardons.look(scene)
+        for ref in [ref for ref in self._absences if ref.node in returned or ref in pardoned]:
+            del self._absences[ref]
+        self._views = {each.name: each for each in self._iter_views(scene)}
+        believed = self._weigh(scene)
+        self._lost = {}
+        for view in self._views.values():
+            for ref in believed & view.missing.keys():
+                why = view.missing[ref]
+                if ref in view.ever_seen:
+                    self._lost[ref] = f"it vanished from a container on its node: {why}"
+                elif _is_the_nodes(scene, view.job):
+                    told = f"a new container on its node does not see it: {why}"
+                    known = self._absences.get(ref)
+                    since = max(view.since, known.since) if known is not None else view.since
+                    self._absences[ref] = _Absence(told, since)
+        for view in self._views.values():
+            for ref in view.seen:
+                self._lost.pop(ref, None)
+                absence = self._absences.get(ref)
+                # What an older container has open says nothing of what a new one gets.
+                if absence is not None and view.since >= absence.since:
+                    del self._absences[ref]
+        self._tell(before)
+
+    def _weigh(self, scene: Scene) -> frozenset[GpuRef]:
+        """Say which are missing by the word of enough witnesses."""
+        accused: dict[GpuRef, set[JobId]] = {}
+        for view in self._views.values():
+            for ref in view.missing:
+                if ref in view.ever_seen or _is_the_nodes(scene, view.job):
+                    accused.setdefault(ref, set()).add(view.job)
+        for ref in self._suspicions.overtaken(scene, accused):
+            self._absences.pop(ref, None)
+        believed = self._suspicions.weigh(scene, accused)
+        for ref, job in self._suspicions.news(believed):
+            log.warning(
+                "GPU %s is missing by the word of job %s alone, and stays in service", ref, job
+            )
+        return believed
+
+    @property
+    def _unavailable(self) -> Mapping[GpuRef, str]:
+        return {**self._lost, **self.absent}
+
+    def mark(self, scene: Scene) -> Scene:
+        """Show the scene with those out of service."""
+        unavailable = self._unavailable
+        if not unavailable:
+            return scene
+        nodes = {name: marked(node, unavailable) for name, node in scene.nodes.items()}
+        return replace(scene, nodes=nodes)
+
+    def forgive(self, ref: GpuRef) -> bool:
+        """Somebody says that it is there again; tells whether it was not."""
+        self._suspicions.settle(ref)
+        return self._absences.pop(ref, None) is not None
+
+    def _iter_views(self, scene: Scene) -> Iterator[_View]:
+        for seats in scene.seats.values():
+            for name, seat in seats.items():
+                node = scene.nodes.get(name)
+                if node is not None and seat.state is not None and not seat.has_ended:
+                    yield self._view(scene, seat, seat.state, node)
+
+    def _view(self, scene: Scene, seat: Seat, state: State, node: Node) -> _View:
+        name = _Name(seat.key, state.incarnation)
+        known = self._views.get(name)
+        if known is not None and known.state is state and known.node is node:
+            return known  # Nothing is new; with thousands of containers that is most of them.
+        seen = seen_in(scene, seat)
+        ever_seen = seen if known is None else seen | known.ever_seen
+        missing, since = missing_in(scene, seat), seat.contact.first_seen
+        return _View(name, state, node, seen, missing, ever_seen, since)
+
+    def _tell(self, before: Mapping[GpuRef, str]) -> None:
+        now = self._unavailable
+        for ref in sorted(now.keys() - before.keys()):
+            log.warning("GPU %s is given to nobody: %s", ref, now[ref])
+        for ref in sorted(before.keys() - now.keys()):
+            log.info("GPU %s may be given again", ref)
+
+
+def seen_in(scene: Scene, seat: Seat) -> frozenset[GpuRef]:
+    """Which GPUs of its node a container sees, and can use."""
+    state = seat.state
+    gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
+    found = (scene.find_gpu(seat.key.node, gpu) for gpu in gpus)
+    return frozenset(ref for ref in found if ref is not None)
+
+
+def cannot_prove(seat: Seat) -> bool:
+    """Whether its processes are gone, and only lost GPUs keep its SideCar from proving it."""
+    state = seat.state
+    if state is None or state.released:
+        return False
+    lost = {name for g in state.gpus if g.lost_because for name in (g.uuid, str(g.index))}
+    is_stuck = any(problem.name == NOT_RELEASED for problem in state.problems)
+    return is_stuck and not lost.isdisjoint(state.held)
+
+
+def missing_in(scene: Scene, seat: Seat) -> Mapping[GpuRef, str]:
+    """Say which GPUs of its node a container cannot use, each with what its SideCar says of it."""
+    state, node = seat.state, scene.nodes.get(seat.key.node)
+    if state is None or node is None or seat.has_ended:
+        return {}
+    complaints = {problem.name: problem.message for problem in state.problems}
+    refs = {gpu.index: GpuRef(node.name, gpu.index) for gpu in node.gpus}
+    if NOT_VISIBLE in complaints:
+        return dict.fromkeys(refs.values(), complaints[NOT_VISIBLE])
+    missing: dict[GpuRef, str] = {}
+    for gpu in state.gpus:
+        ref = scene.find_gpu(node.name, gpu)
+        if gpu.lost_because and ref is not None:
+            missing[ref] = gpu.lost_because
+    told = {gpu.uuid for gpu in state.gpus}
+    for known in node.gpus if state.gpus else ():
+        if known.uuid and known.uuid not in told:
+            missing[refs[known.index]] = "it is not among those that the driver tells of"
+    missing.update(_named_in_vain(state, refs, complaints))
+    return missing
+
+
+def _named_in_vain(
+    state: State, refs: Mapping[int, GpuRef], complaints: Mapping[str, str]
+) -> Mapping[GpuRef, str]:
+    """Find GPUs on which processes were to run, and of which the driver knows nothing."""
+    if UNKNOWN not in complaints or not isinstance(state.target, Run):
+        return {}
+    there = {str(gpu.index) for gpu in state.gpus}
+    unknown = {int(name) for name in state.target.gpus if name.isdigit() and name not in there}
+    return {refs[number]: complaints[UNKNOWN] for number in unknown & refs.keys()}
+
+
+def _is_the_nodes(scene: Scene, job: JobId) -> bool:
+    """Whether it tells of its node that a container sees no GPU, and not of what its user asked for."""
+    return "runtimeClassName" not in scene.entries[job].job.template.get("spec", {})

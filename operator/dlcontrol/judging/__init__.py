@@ -1,0 +1,1 @@
+"""From news to new statuses: exits, lost pods, progress, checkpoints and conditions."""

@@ -1,0 +1,261 @@
+"""
+Whether the checkpoints of a job can be counted on, and what of its work would be lost without.
+
+Called by :mod:`dlcontrol.judging.judging` with each look, and by :mod:`dlcontrol.deciding.snapshots`, which tells the
+brain whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
+confirmed one, which is tried before the first change (:mod:`dlcontrol.judging.trials`). Where saving means ending,
+only that change shows whether it works; until then all that it may lose is part of its price. Where no
+SideCar asks, the iteration that the next start goes on at is the only evidence.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.status import (
+    Condition,
+    ConditionType,
+    Status,
+    Trust,
+)
+from dlcore.model import Checkpoint, Job, Phase
+from dlwire.messages import Saving, State
+from dlwire.savings import goes_on_after_saving
+
+KEEPS = "it keeps the GPUs it starts with"
+_REMEDY = (
+    "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+)
+TO_BE_TRIED = "NotTriedYet"
+"""The reason of a condition that is no trouble: the trial is still to come."""
+_WHEN_TRIED = (
+    "its checkpoint is tried while it trains, once it has taken a step; until one is confirmed it keeps"
+    " its GPUs"
+)
+_UNTRIED = (
+    "the first change of its GPUs shows whether its checkpoint works; until then what it may lose"
+    " is part of the price of a change"
+)
+_WELL_KNOWN_TRIALS = 2
+"""So many failures in a row count, where a checkpoint was confirmed before."""
+_PAUSE_S = 600.0
+"""After so long a change may try again a checkpoint that was confirmed before; then twice as long."""
+_LONGEST_PAUSE_S = 86400.0
+_LOSABLE = 0.25
+"""A start that does more of the work again shows that its checkpoint does not work."""
+_LOOK_S = 10.0
+"""What was trained so long before a checkpoint was heard of may not be in it."""
+
+
+def is_declared(checkpoint: Checkpoint) -> bool:
+    """Whether the job says at all how it is saved."""
+    return is_asked(checkpoint) or bool(checkpoint.path) or checkpoint.trusted
+
+
+def is_asked(checkpoint: Checkpoint) -> bool:
+    """Whether its SideCar asks for checkpoints, and so can tell how that went."""
+    return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
+
+
+def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
+    """Whether its checkpoint is tried while it trains, and counted on only when that was confirmed."""
+    can_be = status.triable and not status.ends
+    return is_asked(checkpoint) and not checkpoint.trusted and can_be
+
+
+def counts(job: Job, status: Status, now: float) -> bool:
+    """Whether a change of GPUs loses nothing, as far as can be told, or may try whether it does."""
+    checkpoint = job.checkpoint
+    if not is_declared(checkpoint):
+        return False
+    if checkpoint.trusted:
+        return True
+    if is_tried(checkpoint, status):
+        return status.trust is Trust.CONFIRMED and not status.trials
+    if status.trust is not Trust.FAILED:
+        return True
+    return bool(status.saved_at) and now - status.failed_at >= _pause_after(status)
+
+
+def _pause_after(status: Status) -> float:
+    """For how long a job keeps its GPUs whose checkpoint was confirmed once and fails now."""
+    doublings = min(max(0, status.trials - _WELL_KNOWN_TRIALS), 30)
+    return min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0**doublings)
+
+
+def unsaved_from(job: Job, status: Status, now: float) -> float | None:
+    """From which iteration on a change would lose its work; ``None`` if it would lose none."""
+    if status.phase is not Phase.RUNNING or counts(job, status, now):
+        return None
+    return float(min(status.saved, status.iteration))
+
+
+def risked_from(job: Job, status: Status) -> float | None:
+    """From which iteration on a change may lose its work, because no checkpoint is confirmed yet."""
+    is_known = job.checkpoint.trusted or status.trust is Trust.CONFIRMED
+    if status.phase is not Phase.RUNNING or is_known:
+        return None
+    return float(min(status.saved, status.iteration))
+
+
+def notice_for(job: Job) -> str:
+    """Say to who submits a job that nothing will be saved of it, where that matters."""
+    if is_declared(job.checkpoint) or len(job.gpus.options) < 2:
+        return ""
+    return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
+
+
+def follow_saving(status: Status, seats: Iterable[Seat], now: float) -> Status:
+    """
+    Take over how the latest checkpoint went, in every phase of the job.
+
+    A SideCar may know it only for a moment, before it leaves or starts what comes next.
+    """
+    states = [seat.state for seat in seats if seat.state is not None and seat.state.change]
+    for state in sorted(states, key=_generation_of_change):
+        status = _follow(status, state, now)
+    return status
+
+
+def _generation_of_change(state: State) -> int:
+    return state.change.generation if state.change is not None else 0
+
+
+def tell_of_saving(job: Job, status: Status, now: float) -> Status:
+    """Say whether checkpoints can be counted on."""
+    return status.with_condition(_condition(job, status), now)
+
+
+def _follow(status: Status, state: State, now: float) -> Status:
+    """Take over how the checkpoint before the present start went."""
+    change = state.change
+    if change is None or change.generation <= status.judged or change.saving is Saving.NONE:
+        return status
+    if change.saving is Saving.CONFIRMED:
+        # The training may have gone on while it was written.
+        since = round(status.pace * change.checkpoint_seconds)
+        saved = max(0, status.iteration - since)
+        status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
+        return replace(status, judged=change.generation)
+    if change.saving is Saving.FAILED and _has_ended_by_itself(state):
+        return status  # Unknown so far: what the next start does again will show it.
+    status = replace(status, judged=change.generation)
+    has_nothing_new = status.iteration == status.saved > 0
+    return status if has_nothing_new else fail_saving(status, now)
+
+
+def _has_ended_by_itself(state: State) -> bool:
+    """Whether the training was over before it could answer, and ended well."""
+    names = {problem.name for problem in state.problems}
+    if "CheckpointNotConfirmed" not in names or not state.processes:
+        return False
+    return all(process.exit_code == 0 for process in state.processes)
+
+
+def fail_saving(status: Status, now: float) -> Status:
+    """Note that a checkpoint was asked for in vain."""
+    trials = status.trials + 1
+    # One that had not come to its first iteration had nothing to save; some never tell of any.
+    is_proven = trials >= _WELL_KNOWN_TRIALS or (not status.saved_at and status.iteration > 0)
+    trust = Trust.FAILED if is_proven else status.trust
+    return replace(status, trust=trust, trials=trials, failed_at=now)
+
+
+def forgive(status: Status) -> Status:
+    """Its user has resumed it, and so has had the chance to mend what failed: it is untried again."""
+    if status.trust is not Trust.FAILED:
+        return status
+    # What SideCars say yet of how it ended before that is no news.
+    judged = max(status.judged, status.stop_generation)
+    fresh = replace(status, trust=Trust.UNTRIED, judged=judged, trials=0, failed_at=0.0)
+    return replace(fresh, saved=0, saved_at=0.0, ends=False)
+
+
+def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status:
+    """A start reports its first iteration: what it does again was lost with the start before."""
+    lost = status.iteration - iteration
+    if is_declared(job.checkpoint):
+        status = _weigh(status, iteration, now)
+    if lost <= 0:
+        return status
+    seconds = lost / status.pace if status.pace > 0 else 0.0
+    lost_so_far = status.lost_iterations + lost
+    return replace(status, lost_iterations=lost_so_far, lost_seconds=status.lost_seconds + seconds)
+
+
+def _weigh(status: Status, iteration: int, now: float) -> Status:
+    """See what the first iteration of a start tells of the checkpoint that it began with."""
+    if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
+        # Zero trials say that no request failed: what was confirmed was not gone on from.
+        return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now, trials=0)
+    if status.trust is Trust.FAILED and _goes_on(status, iteration):
+        return replace(status, trust=Trust.UNTRIED, saved=iteration, trials=0, failed_at=0.0)
+    was_asked = status.saves and status.heard > status.broken
+    if status.trust is not Trust.UNTRIED or not was_asked or status.judged > status.heard:
+        return status
+    losable = _LOSABLE * status.iteration
+    if status.iteration - iteration > max(1.0, losable):
+        return replace(fail_saving(status, now), saved=min(status.saved, iteration))
+    return replace(status, saved=iteration) if iteration - status.iteration <= losable else status
+
+
+def _goes_on(status: Status, iteration: int) -> bool:
+    """
+    Whether a start goes on near the end of the former, and farther than it can have come since.
+
+    That shows something of a checkpoint only where the start is later than what was held against it.
+    """
+    if status.decided_at <= status.failed_at:
+        return False
+    is_near = status.iteration - iteration <= _LOSABLE * status.iteration
+    return is_near and iteration > max(1.0, status.pace * _LOOK_S)
+
+
+def _condition(job: Job, status: Status) -> Condition:
+    is_saved, reason, message = _describe(job, status)
+    return Condition(ConditionType.SAVED, status=is_saved, reason=reason, message=message)
+
+
+def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
+    if not is_declared(job.checkpoint):
+        return False, "NoCheckpoint", f"no checkpoint: {KEEPS}"
+    if job.checkpoint.trusted:
+        return True, "Trusted", "its checkpoints are counted on without a trial, as its file says"
+    if is_tried(job.checkpoint, status) and not counts(job, status, 0.0):
+        return _describe_trial(status)
+    if status.trust is Trust.CONFIRMED:
+        return True, "Confirmed", "its SideCar has confirmed a checkpoint"
+    if status.trust is Trust.FAILED:
+        return False, "NotConfirmed", _describe_failure(status)
+    return True, "Untried", f"{_why_not_tried(job, status)}{_UNTRIED}"
+
+
+def _describe_trial(status: Status) -> tuple[bool, str, str]:
+    if status.trials:
+        told = f"the latest checkpoint was not confirmed: {KEEPS} until one is; {_REMEDY}"
+        return False, "NotConfirmed", told
+    if status.trust is Trust.UNTRIED:
+        return False, TO_BE_TRIED, _WHEN_TRIED
+    told = "a start did not go on at the checkpoint that was confirmed"
+    return False, "NotConfirmed", f"{told}: {KEEPS}; {_REMEDY}"
+
+
+def _why_not_tried(job: Job, status: Status) -> str:
+    """Say why its checkpoint is not tried while it trains, as far as that is known."""
+    if status.ends:
+        return "its training ended or stood still when its checkpoint was tried: "
+    if is_asked(job.checkpoint) and not goes_on_after_saving(
+        signal=job.checkpoint.signal,
+        confirm=job.checkpoint.confirm,
+        has_command=bool(job.checkpoint.command),
+    ):
+        return "it saves itself by ending, so that its checkpoint cannot be tried without a stop: "
+    return ""
+
+
+def _describe_failure(status: Status) -> str:
+    told = f"no checkpoint was confirmed, or a start did not go on at it: {KEEPS}"
+    if status.saved_at:
+        pause = _pause_after(status)
+        told = f"{told} for {pause / 60.0:.0f} min, then a change may try once more"
+    return f"{told}; {_REMEDY}"

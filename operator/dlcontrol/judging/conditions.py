@@ -1,0 +1,106 @@
+"""
+What the pods of a job wait for and what its SideCars complain of, put before its user: as
+conditions, with the remedies.
+"""
+
+from collections.abc import Iterable
+
+from dlcontrol.gpus.occupancy import REFUSALS
+from dlcontrol.judging.exits import NOT_STARTED as CANNOT_START
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.status import Condition, ConditionType, Status
+
+TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
+"""What is reported as the reason of a new start, and by the condition for progress."""
+
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that is not up while nobody says why."""
+
+UNTRUSTED = "SideCarUntrusted"
+"""The reason of a job whose SideCar says what cannot be."""
+
+MOST = 4
+"""So many at once are named; a reason and a message have to be short."""
+
+
+def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Status:
+    """Say what they complain of when that is something else than before, and when it is over."""
+    states = [seat.state for seat in seats if seat.state is not None]
+    told = status.condition(ConditionType.TROUBLED)
+    found = {
+        problem.name: f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+        for state in states
+        for problem in state.problems
+        if problem.name not in TOLD_OTHERWISE
+    }
+    if not states or (not found and told is None):
+        return status  # Nobody complains, or what was said last is all that is known.
+    # The wording may change at each look, and is no news.
+    reason = ",".join(sorted(found)[:MOST]) or "Solved"
+    if told is not None and told.reason == reason:
+        return status
+    message = ". ".join(found[name] for name in sorted(found)[:MOST])
+    message = message or "nothing of it is seen any longer"
+    return status.with_condition(
+        Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
+    )
+
+
+def say_untrusted(seats: Iterable[Seat]) -> str:
+    """Say which pods are ended because their SideCars are not trusted, and why."""
+    return "; ".join(
+        f"the SideCar on {seat.key.node} (pod {seat.booking.serial} of the job) is not trusted, and its"
+        f" pod is ended: {seat.untrusted}"
+        for seat in seats
+    )
+
+
+def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float) -> Status:
+    """
+    Say whether all its pods are up; if not, what the platform says about it.
+
+    If it says nothing, that is told as well after so many seconds.
+    """
+    if status.placement is None:
+        return status
+    there = {seat.key.node: seat for seat in seats}
+    needed = [there.get(node) for node in status.placement.nodes]
+    if all(seat is not None and _is_heard(seat, now - quiet) for seat in needed):
+        condition = Condition(
+            ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
+        )
+        return status.with_condition(condition, now)
+    unheard = [seat for seat in needed if seat is not None and not _is_heard(seat, now - quiet)]
+    found = (_why_not_up(seat, now - quiet, status.booked_at) for seat in unheard)
+    reason, message = next(filter(None, found), ("", ""))
+    told = status.condition(ConditionType.INITIALIZED)
+    is_known = told is not None and not told.status and told.reason == reason
+    if not reason or (is_known and told is not None and told.since >= status.booked_at):
+        return status  # The wording may change from one attempt of the platform to the next.
+    return status.with_condition(
+        Condition(ConditionType.INITIALIZED, status=False, reason=reason, message=message), now
+    )
+
+
+def _is_heard(seat: Seat, patient_until: float) -> bool:
+    """Whether its SideCar has told what it does, and is not silent since."""
+    contact, is_up = seat.contact, seat.pod.phase is PodPhase.UP
+    is_silent = is_up and not contact.reachable and contact.since <= patient_until
+    return seat.state is not None and not is_silent
+
+
+def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str, str] | None:
+    pod, node = seat.pod, seat.key.node
+    if pod.phase is PodPhase.UP:
+        problem = seat.contact.problem
+        if not problem or seat.contact.since > patient_until:
+            return None
+        reason = "CertificateExpired" if seat.contact.outdated else "SideCarSilent"
+        return reason, f"its SideCar on {node} cannot be spoken to: {problem}"
+    if pod.reason:
+        return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
+    since = booked_at if seat.fresh else seat.contact.since
+    if since > patient_until:
+        return None
+    return NOT_STARTED, pod.message or f"its pod on {node} is not up, and nobody says why"

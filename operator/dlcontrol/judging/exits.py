@@ -1,0 +1,128 @@
+"""How processes ended, in the words of their SideCars."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.status import Status
+from dlcore.model import Job
+from dlwire.messages import Failure, Phase, Problem, Process, State
+
+NOT_STARTED = frozenset(
+    {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
+)
+"""Why processes could not be started at all; the message says what was not found."""
+LONGEST_EXCEPTION = 200
+NOT_FOUND, NOT_EXECUTABLE = "CommandNotFound", "CommandNotExecutable"
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
+"""As a shell tells of a command that it cannot run."""
+KILLED = frozenset({"OutOfMemory"})
+"""Why the kernel killed one that was; a signal alone would not say it."""
+
+
+UNMATCHED = "ProgressNotMatched"
+"""What a SideCar complains of when the job's expression has matched no line."""
+ENDED_EARLY = "EndedEarly"
+NEARLY = 0.9
+"""A training that reported once only has done all if it had done this share by then: how many
+iterations lie between two of its reports is not known."""
+
+
+class Ending(NamedTuple):
+    """How a training ended whose processes all ended with status 0."""
+
+    reason: str
+    message: str
+
+
+def describe_end(job: Job, status: Status, seats: Sequence[Seat]) -> Ending:
+    """Say whether it did what was asked for; ``status`` has heard its last report."""
+    total = job.training.iterations
+    is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
+    if total is None or not is_asked:
+        return Ending("Finished", "its training ended well")
+    if not status.iteration and not any(_has_reported(state) for state in _states(seats)):
+        return Ending("Finished", f"its training ended well; {_why_unreported(job, seats)}")
+    last = status.iteration
+    interval = max((state.progress.interval for state in _states(seats)), default=0)
+    is_done = last + interval >= total if interval else last >= NEARLY * total
+    if job.training.target is not None or is_done:
+        return Ending("Finished", "its training ended well")
+    message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
+    return Ending(ENDED_EARLY, message)
+
+
+def _has_reported(state: State) -> bool:
+    return state.progress.begun
+
+
+def _why_unreported(job: Job, seats: Sequence[Seat]) -> str:
+    """Say that its progress is unknown, with the last line that could have shown it."""
+    problems = (problem for state in _states(seats) for problem in state.problems)
+    told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
+    source = "log" if job.progress.log else "file" if job.progress.file else "http"
+    why = told or f"progress.{source} reported no iteration"
+    return f"how far it came is not known, because {why}"
+
+
+def ended_well(seats: Iterable[Seat]) -> list[Seat]:
+    """Those whose processes all ended by themselves, as they should."""
+    return [
+        seat
+        for seat in seats
+        if seat.state is not None and seat.state.released and seat.phase is Phase.EXITED
+    ]
+
+
+def find_missing_command(failed: Sequence[Seat]) -> Problem | None:
+    """The problem of a command that is not there, or that cannot be executed."""
+    problems = (problem for state in _states(failed) for problem in state.problems)
+    return next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
+
+
+def describe_failure(failed: Sequence[Seat]) -> str:
+    """Say it in half a sentence: what could not be started, or how the rank that failed first ended."""
+    for state in _states(failed):
+        for problem in state.problems:
+            if problem.name in NOT_STARTED:
+                return problem.message
+            if problem.name in KILLED:
+                return f"{problem.message}; {problem.remedy}"
+    process = find_culprit(failed)
+    if process is None:
+        return "its processes ended badly"
+    why = f": {process.exception[:LONGEST_EXCEPTION]}" if process.exception else ""
+    if process.signal is not None:
+        return f"rank {process.rank} was ended by signal {process.signal}{why}"
+    return f"rank {process.rank} exited with status {process.exit_code}{why}"
+
+
+def code_of(failed: Sequence[Seat]) -> int | None:
+    """The exit status of the job, as a shell tells it."""
+    process = find_culprit(failed)
+    if process is None:
+        return None
+    return process.exit_code if process.signal is None else 128 + process.signal
+
+
+def find_culprit(failed: Sequence[Seat]) -> Failure | None:
+    """
+    Return the process that failed first; those after it were ended because of it, or lost it.
+
+    Between nodes the clocks decide, which are closer together than the time in which a process
+    notices that its peer is gone. A SideCar of an older release does not say which one it was.
+    """
+    failures = [state.failure for state in _states(failed) if state.failure is not None]
+    if failures:
+        return min(failures, key=lambda failure: failure.at)
+    bad = (one for one in _processes(failed) if one.signal is not None or one.exit_code)
+    first = next(bad, None)
+    return None if first is None else Failure(first.rank, 0.0, first.exit_code, first.signal)
+
+
+def _states(seats: Sequence[Seat]) -> Iterator[State]:
+    return (seat.state for seat in seats if seat.state is not None)
+
+
+def _processes(seats: Sequence[Seat]) -> Iterator[Process]:
+    return (process for state in _states(seats) for process in state.processes)

@@ -1,0 +1,139 @@
+"""
+How far a job is: what its SideCars say of its progress, and the books of what it was given.
+
+These figures change at every look. They are shown and decided with at once, and written with
+the next record that says more, or when :func:`count_every` is over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlcontrol.judging.checkpoints import note_loss
+from dlcontrol.learning.speeds import Resumption
+from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcore.model import Direction, Job, Phase, Target
+from dlwire.messages import Progress
+
+COUNT_EVERY_S = 30.0
+"""GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
+COUNTS_PER_S = 2.0
+"""So many jobs are counted a second on the average, where there are so many that each comes more seldom."""
+
+
+def count_every(jobs: int) -> float:
+    """How often a job is counted where so many hold GPUs."""
+    return max(COUNT_EVERY_S, jobs / COUNTS_PER_S)
+
+
+def counted(status: Status, now: float, *, is_held: bool, every: float = COUNT_EVERY_S) -> Status:
+    """Add the GPU-seconds since the last count, when it is time again."""
+    since = max(status.counted_at, status.decided_at)
+    if status.placement is None or not is_held or now - since < every:
+        return status
+    service = status.service + status.placement.gpus * (now - since)
+    return replace(status, service=service, counted_at=now)
+
+
+def total_iterations(job: Job, forecast: float | None) -> float:
+    """How many iterations the job needs in all, as far as anybody knows; 0 if nobody does."""
+    return forecast if forecast is not None else float(job.training.iterations or 0)
+
+
+def follow_progress(
+    status: Status, job: Job, started: Sequence[Seat], now: float, forecast: float | None
+) -> Status:
+    """Take over what the latest start of its processes says; the leader speaks for all."""
+    figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
+    progress = _progress_of(started)
+    if progress is not None:
+        if _is_first_word(status, progress, start := max(seat.start for seat in started)):
+            # What it does once more, the start before has lost.
+            status = replace(note_loss(status, job, progress.iteration, now=now), heard=start)
+        if progress.iteration not in (0, status.iteration):
+            figures |= {"iteration": progress.iteration, "iterated_at": now}
+        speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
+        metric, reached = _follow_metric(status, job.training.target, progress)
+        figures |= {"speed": speed, "metric": metric, "reached": reached}
+        figures["pace"] = speed or status.pace
+    if all(getattr(status, name) == value for name, value in figures.items()):
+        return status
+    return replace(status, **figures)  # type: ignore[arg-type]
+
+
+def _is_first_word(status: Status, progress: Progress, start: int) -> bool:
+    """Whether this start of its processes had told of no iteration before."""
+    return start != status.heard and progress.begun and bool(progress.iteration)
+
+
+def _progress_of(started: Sequence[Seat]) -> Progress | None:
+    states = [seat.state for seat in started if seat.state is not None and seat.state.processes]
+    leader = min(states, key=lambda state: state.processes[0].rank, default=None)
+    return leader.progress if leader is not None else None
+
+
+def count_change(status: Status, started: Sequence[Seat], resumption: Resumption | None) -> Status:
+    """Add what a change of its GPUs has cost, when what was started for it has taken a step."""
+    progress = _progress_of(started)
+    if progress is None or not progress.begun:
+        return status
+    if status.phase is not Phase.RUNNING or status.paused_at is None:
+        return status
+    seconds = status.reshape_seconds
+    # Without it, another controller has led meanwhile, and nobody knows how long it took.
+    if resumption is not None and resumption.generation == status.generation:
+        seconds += max(resumption.at - status.paused_at, resumption.lost_seconds)
+    return replace(status, reshape_seconds=seconds, paused_at=None)
+
+
+def idle_seconds(status: Status, job: Job, started: Sequence[Seat], now: float) -> float:
+    """
+    For how long its iterations have stood still, if they are said to; 0 if they are not.
+
+    A SideCar says once that they do, and nothing more as long as nothing moves.
+    """
+    progress = _progress_of(started)
+    told = status.condition(ConditionType.PROGRESSING)
+    if progress is None or not progress.stalled:
+        return 0.0
+    if told is None or told.status:
+        return progress.idle_seconds
+    # The condition may have been set by a start before this one.
+    since = max(told.since, status.decided_at)
+    return max(progress.idle_seconds, job.progress.stall_seconds + now - since)
+
+
+def _follow_metric(
+    status: Status, target: Target | None, progress: Progress
+) -> tuple[float | None, int]:
+    metric = progress.metrics.get(target.metric) if target is not None else None
+    if metric is None or target is None or metric == status.metric:
+        return status.metric, status.reached
+    return metric, status.reached + 1 if _is_reached(target, metric) else 0
+
+
+def _is_reached(target: Target, metric: float) -> bool:
+    if target.direction is Direction.RISES:
+        return metric >= target.value
+    return metric <= target.value
+
+
+def tell_of_stall(status: Status, started: Sequence[Seat], now: float) -> Status:
+    """Say in a condition whether its iterations advance, as soon as they did not."""
+    progress = _progress_of(started)
+    told = status.condition(ConditionType.PROGRESSING)
+    if progress is None or (told.status if told is not None else True) is not progress.stalled:
+        return status
+    if not progress.stalled and not progress.begun:
+        return status  # It was started anew, and has taken no step yet.
+    condition = Condition(
+        ConditionType.PROGRESSING,
+        status=not progress.stalled,
+        reason="Stalled" if progress.stalled else "Moving",
+        message=(
+            f"no iteration for {progress.idle_seconds:.0f} s"
+            if progress.stalled
+            else "its iterations advance again"
+        ),
+    )
+    return status.with_condition(condition, now)

@@ -1,0 +1,117 @@
+"""
+Jobs whose pods are coming up, of which there may be thousands at once.
+
+Until something of such a job changes there is nothing to be said of it, and nothing to be done for it,
+unless it takes too long. So it is looked at again only then, and every few seconds in any case: what depends
+on how many others there are (how often GPU time is counted) may come so much later.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import is_
+from typing import Final, NamedTuple
+
+from dlcontrol.judging.progress import count_every
+from dlcontrol.situation.ports import (
+    NODE_NOT_READY,
+    UNSCHEDULABLE,
+    Entry,
+    Pod,
+)
+from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.scene import Scene, Seat
+from dlcore.model import JobId, Mechanism
+
+LONGEST_S: Final = 10.0
+"""After so long it is looked at again whatever is known of it."""
+
+NODES_REFUSE: Final = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
+"""Why a pod does not come up where it is, so that it is tried elsewhere soon."""
+
+
+def is_coming_up(scene: Scene, entry: Entry) -> bool:
+    """Whether all pods that the job needs were asked for by us, and none can be told anything yet."""
+    placement, seats = entry.status.placement, scene.seats_of(entry.job.id)
+    if placement is None or scene.mechanism is not Mechanism.IN_PLACE:
+        return False
+    return len(seats) == len(placement.nodes) and all(
+        node in seats and seats[node].is_coming_up for node in placement.nodes
+    )
+
+
+def patience_with(pod: Pod, rules: Rules) -> float:
+    """How long a pod may take to come up."""
+    if pod.reason in NODES_REFUSE:
+        return rules.unscheduled_seconds
+    return rules.stuck_seconds if pod.stuck else rules.initialize_seconds
+
+
+def quiet_seconds(scene: Scene, rules: Rules) -> float:
+    """For how long nothing is said of a pod that is not up, while nobody says why."""
+    return rules.quiet_seconds * max(1.0, scene.starting / 100)
+
+
+class _Known(NamedTuple):
+    entry: Entry
+    seats: tuple[Seat, ...]
+    forecast: float | None
+    until: float
+    quiet_since: float | None
+    """Since when nobody says why it is not up, if that is still to be told."""
+
+
+class Coming:
+    """Remembers of which of them there was nothing to be said; one for the life of a controller."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobId, _Known] = {}
+
+    def is_as_it_was(
+        self, scene: Scene, entry: Entry, rules: Rules, forecast: float | None
+    ) -> bool:
+        """Whether there is still nothing to be said."""
+        known = self._known.get(entry.job.id)
+        if known is None:
+            return False
+        is_early = scene.now < known.until
+        if known.quiet_since is not None:
+            is_early = is_early and scene.now < known.quiet_since + quiet_seconds(scene, rules)
+        seats = scene.seats_of(entry.job.id)
+        if (
+            is_early
+            and known.entry is entry
+            and known.forecast == forecast
+            and len(seats) == len(known.seats)
+            and all(map(is_, seats.values(), known.seats))
+        ):
+            return True
+        del self._known[entry.job.id]
+        return False
+
+    def note(self, scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> None:
+        """Take in that there is nothing to be said of a job now."""
+        if not is_coming_up(scene, entry):
+            return
+        seats = tuple(scene.seats_of(entry.job.id).values())
+        since: float | None = entry.status.booked_at
+        if scene.now >= entry.status.booked_at + quiet_seconds(scene, rules) or all(
+            seat.pod.reason for seat in seats
+        ):
+            since = None  # All that can be said is.
+        dates = _dates(scene, entry, rules, seats)
+        self._known[entry.job.id] = _Known(entry, seats, forecast, min(dates), since)
+
+    def keep(self, entries: Mapping[JobId, Entry]) -> None:
+        """Forget all but these."""
+        for gone in self._known.keys() - entries.keys():
+            del self._known[gone]
+
+
+def _dates(scene: Scene, entry: Entry, rules: Rules, seats: tuple[Seat, ...]) -> Iterator[float]:
+    """When something may have to be said of it, although nothing of it has changed."""
+    status, limit = entry.status, entry.job.limits.active_deadline_seconds
+    yield scene.now + LONGEST_S
+    yield max(status.counted_at, status.decided_at) + count_every(scene.holding)
+    if limit is not None and status.started_at is not None:
+        yield status.started_at + limit
+    for seat in seats:
+        yield status.booked_at + patience_with(seat.pod, rules)

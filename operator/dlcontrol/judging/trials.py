@@ -1,0 +1,137 @@
+"""
+Trials of checkpoints: before the first change of a job, and without a stop.
+
+A job that can save itself and go on is told to do so once as soon as it has taken a step
+(:func:`find_due`). Its SideCars say how that went, and :func:`follow_trial` makes of it whether the
+checkpoint counts. Until one is confirmed the job keeps its GPUs (:mod:`dlcontrol.judging.checkpoints`). A trial that
+was not confirmed is made again, later each time, because it costs no start.
+
+Trials are numbered over the life of a job. Which number is due follows from the record of the last one
+that was judged, so that another controller asks for the same one, and a SideCar that has made it already
+does nothing.
+
+Some trainings end when they have saved themselves, or stand still. Those are started again, which is no
+failure of theirs, and are not tried any more: the first change of their GPUs shows the rest.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dlcontrol.deciding.snapshots import is_changing
+from dlcontrol.judging.checkpoints import fail_saving, is_asked, is_tried
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.status import Status, Trust
+from dlcore.model import Job, Phase
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Run, Saving, State, Trial
+
+HANGS = "TrainingHangs"
+"""What a SideCar complains of when a training has stood still for long."""
+_FIRST_PAUSE_S = 60.0
+"""After so long a trial that failed is made again; then after twice as long."""
+_LONGEST_PAUSE_S = 86400.0
+
+
+def find_due(scene: Scene, entry: Entry) -> int:
+    """Which trial of its checkpoint the job shall have made by now; 0 if there is none to make."""
+    status = entry.status
+    if status.phase is not Phase.RUNNING or not is_tried(entry.job.checkpoint, status):
+        return 0
+    if status.trust is not Trust.UNTRIED and not status.trials:
+        return 0  # It works; or starts do not go on at it, which no trial shows.
+    if status.trials and scene.now < status.failed_at + pause_after(status):
+        return 0
+    return 0 if is_changing(scene, entry) else status.tried + 1
+
+
+def pause_after(status: Status) -> float:
+    """How many seconds pass before a trial is made again after so many failures in a row."""
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(status.trials - 1, 30))
+
+
+def find_asked(job: Job, started: Iterable[Seat]) -> list[Seat]:
+    """Which of the pods that train are asked for a checkpoint: that of the leader, or all of them."""
+    seats = [seat for seat in started if seat.state is not None]
+    if job.checkpoint.to == "all":
+        return seats
+    return [seat for seat in seats if _leads(seat)]
+
+
+def _leads(seat: Seat) -> bool:
+    target = seat.state.target if seat.state is not None else None
+    return isinstance(target, Run) and target.rank_offset == 0
+
+
+def follow_trial(
+    status: Status, job: Job, started: Sequence[Seat], now: float
+) -> tuple[Status, tuple[News, ...]]:
+    """Take over whether the checkpoint can be tried, and how the trial that was due went."""
+    if not is_asked(job.checkpoint):
+        return status, ()
+    asked = find_asked(job, started)
+    states = [seat.state for seat in asked if seat.state is not None]
+    if any(state.phase is SideCarPhase.RUNNING for state in states):
+        status = _note_triable(status, triable=all(state.trial is not None for state in states))
+    trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
+    if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
+        return status, ()
+    return _judge(status, trials, now)
+
+
+def _note_triable(status: Status, *, triable: bool) -> Status:
+    return status if status.triable is triable else replace(status, triable=triable)
+
+
+def _outcome(state: State, status: Status) -> Trial | None:
+    """The trial that was due, or a later one, if it is over there."""
+    trial = state.trial
+    if trial is None or trial.number <= status.tried or trial.saving is Saving.NONE:
+        return None
+    return trial
+
+
+def _judge(status: Status, trials: Sequence[Trial], now: float) -> tuple[Status, tuple[News, ...]]:
+    status = replace(status, tried=max(trial.number for trial in trials))
+    failed = next((trial for trial in trials if trial.saving is not Saving.CONFIRMED), None)
+    if failed is None:
+        saved = max(status.saved, min(trial.iteration for trial in trials))
+        seconds = max(trial.seconds for trial in trials)
+        status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
+        message = f"its checkpoint was tried while it trained, and confirmed in {seconds:.1f} s"
+        return status, (News("CheckpointConfirmed", message),)
+    status = fail_saving(status, now)
+    why = failed.message or failed.saving.value
+    again = f"it is tried again in {pause_after(status):.0f} s"
+    message = f"its checkpoint was tried while it trained, and not confirmed: {why}; {again}"
+    return status, (News("CheckpointNotConfirmed", message, warning=True),)
+
+
+def find_ended(started: Iterable[Seat]) -> str:
+    """Say that a training has ended by its trial, if it has; empty if not."""
+    ends = (SideCarPhase.EXITED, SideCarPhase.FAILED)
+    for seat in started:
+        state = seat.state
+        if state is not None and state.phase in ends and state.trial and state.trial.ended:
+            return "its training ended when its checkpoint was tried"
+    return ""
+
+
+def find_frozen(started: Iterable[Seat]) -> str:
+    """Say that a training stands still since its trial, if it does; empty if not."""
+    for seat in started:
+        state = seat.state
+        if state is not None and state.phase is SideCarPhase.RUNNING and _stands_still(state):
+            return "its training has stood still since its checkpoint was tried"
+    return ""
+
+
+def _stands_still(state: State) -> bool:
+    trial = state.trial
+    # One that failed may have asked nobody, so that it is not why a training stands still.
+    if trial is None or trial.saving not in (Saving.CONFIRMED, Saving.TIMED_OUT):
+        return False
+    if trial.went_on or not state.progress.begun:
+        return False
+    return any(problem.name == HANGS for problem in state.problems)

@@ -1,0 +1,194 @@
+"""
+The controller's memory: profiles in front of the store, forecasts, and the history.
+
+The loop and the SideCars' words come in here. What is learnt counts at once; it reaches the store,
+by a :class:`~dlstore.notebook.notebook.Notebook`, when that is there. Nobody waits for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dlcontrol.deciding import snapshots
+from dlcontrol.learning.pod_times import PodLessons
+from dlcontrol.learning.speeds import Lessons, Resumption, sort_by_type
+from dlcontrol.reporting.gpu_table import gpu_rows
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.explaining import sentences
+from dlcore.model import Cluster, JobId, Snapshot
+from dlcore.planning import Plan, Wait
+from dlcore.predicting.fitting import Forecast
+from dlcore.profiles import JobType, Observation, Profile
+from dlstore.notebook.notebook import Notebook
+from dlstore.tables import HistoryEntry, JobRow
+from dlwire.messages import State
+
+SHOW_SECONDS = 5.0
+"""The tables follow the truth so closely; each time may cost a write."""
+
+CLOSE_SECONDS = 3.0
+"""So long the store may take for what it does not have yet."""
+
+
+class Remembrance:
+    """One for the life of a controller."""
+
+    def __init__(self, notebook: Notebook, lessons: Lessons, *, epoch: int) -> None:
+        self.notebook = notebook
+        self._lessons = lessons
+        self._pods = PodLessons()
+        self._epoch = epoch
+        self._forecasts: dict[JobId, Forecast] = {}
+        self._shown_at = 0.0
+        self._changes: dict[JobId, HistoryEntry] = {}
+        """The latest change of each job, until it is known what it has cost."""
+        self._resumptions: dict[JobId, Resumption] = {}
+        self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
+        """What was shown of jobs, as they were then."""
+        self._own_types: set[JobType] = set()
+        """Types of one job of which something was learnt."""
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """All that is known of types of jobs; another object whenever something was learnt."""
+        return self.notebook.profiles()
+
+    def forecasts(self) -> Mapping[JobId, Forecast]:
+        """How many iterations jobs with a target are expected to need."""
+        return self._forecasts
+
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
+        """Learn from what a SideCar says."""
+        lesson = self._lessons.hear(entry, key, state, now)
+        for kind, observations in sort_by_type(entry, lesson.observations).items():
+            self._learn(kind, observations)
+        if lesson.resumed is not None:
+            self._resumptions[key.job] = lesson.resumed
+            change = self._changes.get(key.job)
+            if change is not None and change.old is None:
+                # Nothing of it trained before, so that nobody else counts what its start has cost.
+                self.note_cost(key.job, lesson.resumed.generation, lesson.resumed.lost_seconds)
+
+    def _learn(self, kind: JobType, observations: Sequence[Observation]) -> None:
+        if observations and kind.model:
+            self.notebook.observe(kind, observations)
+            if kind.is_of_one_job:
+                self._own_types.add(kind)
+
+    def _forget_own_types(self, scene: Scene) -> None:
+        if not self._own_types:
+            return
+        entries = scene.entries.values()
+        # With an elastic batch, a job has a type for each batch that it has trained.
+        living = {entry.job.type.model for entry in entries if not entry.status.is_final}
+        for kind in {kind for kind in self._own_types if kind.model not in living}:
+            self.notebook.forget(kind)
+            self._own_types.discard(kind)
+
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+        return self._resumptions
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        """Keep for how long a change has kept a job from training."""
+        change = self._changes.get(job)
+        if change is not None and change.generation == generation:
+            del self._changes[job]
+            self.notebook.record((replace(change, cost_seconds=seconds),))
+
+    def look(self, scene: Scene) -> None:
+        """Learn from how pods are, predict anew where learning goes on, forget who is over."""
+        for kind, seen in self._pods.look(scene):
+            self._learn(kind, (seen,))
+        self._forget_own_types(scene)
+        if scene.now >= self._shown_at + SHOW_SECONDS:
+            self._shown_at = scene.now
+            self._show(scene)
+        for job, entry in scene.entries.items():
+            if entry.status.is_final:
+                self._lessons.forget(job)
+                self._forecasts.pop(job, None)
+                self._changes.pop(job, None)
+                self._resumptions.pop(job, None)
+            elif entry.job.training.target is not None:
+                profile = self.profiles().get(entry.job.type)
+                points = self._lessons.points(job)
+                self._forecasts[job] = snapshots.forecast(entry, profile, points)
+
+    def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
+        """Keep a decision for the history."""
+        entries = []
+        for place, step in enumerate(plan.steps):
+            entry = HistoryEntry.of_step(
+                step,
+                at=snapshot.now,
+                sentence=sentences.sentence_for_step(snapshot, step),
+                epoch=self._epoch,
+                generation=statuses[step.job].generation,
+                place=place,
+            )
+            entries.append(entry)
+            if not isinstance(step, Wait):
+                self._changes[step.job] = entry
+        if entries:
+            self.notebook.record(entries)
+
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        """Keep what a policy remembers from one decision to the next."""
+        self.notebook.keep_policy_state(policy, state)
+
+    def policy_state(self, policy: str) -> object:
+        """What the policy remembered before this controller began."""
+        return self.notebook.policy_state(policy)
+
+    def note_news(self, job: JobId, news: News, now: float) -> None:
+        """Keep what happened to a job for the history."""
+        kind = news.reason[:1].lower() + news.reason[1:]
+        entry = HistoryEntry(
+            job=job,
+            at=now,
+            kind=kind,
+            sentence=news.message,
+            epoch=self._epoch,
+            warning=news.warning,
+        )
+        self.notebook.record((entry,))
+
+    def _show(self, scene: Scene) -> None:
+        """Let the paper's tables be what is seen."""
+        self.notebook.show_gpus(gpu_rows(scene, Cluster(scene.nodes.values())))
+        rows: dict[JobId, tuple[Entry, JobRow]] = {}
+        for job, entry in scene.entries.items():
+            known = self._rows.get(job)
+            is_known = known is not None and known[0] is entry
+            rows[job] = known if known and is_known else (entry, _job_row(entry))
+        self._rows = rows
+        self.notebook.show_jobs([row for _, row in rows.values()])
+
+    def close(self) -> None:
+        """Let the store have what it does not have yet, within reason."""
+        self.notebook.close(CLOSE_SECONDS)
+
+
+def _job_row(entry: Entry) -> JobRow:
+    """The paper's Table III; without what changes at every look, which would be written as often."""
+    job, status = entry.job, entry.status
+    return JobRow(
+        job=job.id,
+        phase=status.phase,
+        gpus=status.placement.gpus if status.placement is not None else 0,
+        placement=status.placement,
+        type=JobType("") if job.type.is_of_one_job else job.type,
+        options=job.gpus.options,
+        priority=job.priority,
+        submitted_at=status.submitted_at,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        generation=status.generation,
+        iteration=float(status.iteration),
+        iterations_total=float(job.training.iterations) if job.training.iterations else None,
+        iterations_per_second=status.speed,
+        reshapes=status.reshapes,
+        reason=status.message,
+    )

@@ -1,0 +1,1 @@
+"""What people and programs read: reasons, events, metrics, tables and previews."""

@@ -1,0 +1,63 @@
+"""
+Whom the loop tells what it sees and decides, and asks what they know. It waits for none of them.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dlcontrol.learning.speeds import Resumption
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.checking import BrokenLaw
+from dlcore.model import JobId, Snapshot
+from dlcore.planning import Plan
+from dlcore.predicting.fitting import Forecast
+from dlcore.profiles import JobType, Profile
+
+
+class Memory(Protocol):
+    """What outlives a job: profiles and the history. Never waits, whatever becomes of the store."""
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """All that is known of types of jobs; another object whenever something was learnt."""
+
+    def forecasts(self) -> Mapping[JobId, Forecast]:
+        """How many iterations jobs with a target are expected to need."""
+
+    def resumptions(self) -> Mapping[JobId, Resumption]:
+        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+
+    def look(self, scene: Scene) -> None:
+        """Learn from what the SideCars say."""
+
+    def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
+        """Keep a decision for the history."""
+
+    def keep_policy_state(self, policy: str, state: object) -> None:
+        """Keep what a policy remembers from one decision to the next."""
+
+    def policy_state(self, policy: str) -> object:
+        """What the policy remembered before this controller began; ``None`` if nothing is known."""
+
+    def note_news(self, job: JobId, news: News, now: float) -> None:
+        """Keep what happened to a job for the history."""
+
+    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+        """Keep for how long a change has kept a job from training."""
+
+
+class Gauge(Protocol):
+    """Whoever counts and times, for the metrics."""
+
+    def cycle(self, seconds: float, *, decided: bool) -> None:
+        """A cycle of the loop took so long."""
+
+    def show(self, scene: Scene) -> None:
+        """The world is like this now."""
+
+    def broken_law(self, error: BrokenLaw) -> None:
+        """A plan was refused."""
+
+    def reshaped(self, seconds: float, mechanism: str) -> None:
+        """A change of GPUs kept a job from training for so long."""

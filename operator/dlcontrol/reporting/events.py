@@ -1,0 +1,93 @@
+"""
+Decisions as news: what people are told, as Events, when GPUs are given, changed, taken or refused.
+
+What is told of a step is the sentence that its status has. A job that waits is told so when the kind
+of its reason changes, and not each time that the numbers in it do: else a thousand jobs in the queue
+would be a thousand Events for each job that ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dlcontrol.situation.ports import Fenced, Platform
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import ConditionType, Status
+from dlcore.model import CauseCode, JobId
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+
+log = logging.getLogger(__name__)
+
+HOPELESS_CODES = frozenset({CauseCode.TOO_LARGE, CauseCode.CHECKPOINT_ELSEWHERE})
+HOPELESS = frozenset({*(code.value for code in HOPELESS_CODES), "PolicyFailed"})
+"""Reasons to wait that do not pass by themselves; somebody has to do something."""
+
+_NAMES: Mapping[type[Step], str] = {
+    Start: "Scheduled",
+    Reshape: "Reshaping",
+    Move: "Moving",
+    Stop: "Stopping",
+}
+
+_NAMES_BY_KIND = {kind.__name__.lower(): name for kind, name in _NAMES.items()} | {
+    Wait.__name__.lower(): "Waiting"
+}
+
+
+def event_name(kind: str) -> str:
+    """Say under which name people were told what the history keeps as of this kind."""
+    return _NAMES_BY_KIND.get(kind, kind[:1].upper() + kind[1:])
+
+
+def news_of_decision(
+    before: Scene, statuses: Mapping[JobId, Status], plan: Plan | None
+) -> Iterator[tuple[JobId, News]]:
+    """Say of each job what was decided about it; there is no plan where the policy failed."""
+    steps = {step.job: step for step in plan.steps} if plan is not None else {}
+    for job, status in statuses.items():
+        step = steps.get(job)
+        if step is not None and not isinstance(step, Wait):
+            yield job, News(_NAMES[type(step)], status.message)
+        else:
+            yield from _news_of_wait(job, before.entries[job].status, status)
+
+
+def _news_of_wait(job: JobId, before: Status, after: Status) -> Iterator[tuple[JobId, News]]:
+    old, new = (each.condition(ConditionType.SCHEDULED) for each in (before, after))
+    if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
+        return
+    # The name of the Event says already that it waits.
+    message = new.message.removeprefix("waits: ")
+    yield job, News("Waiting", message, warning=new.reason in HOPELESS)
+
+
+def news_of_asides(before: Scene, statuses: Mapping[JobId, Status]) -> Iterator[tuple[JobId, News]]:
+    """Say who is set aside and why, and who is no longer."""
+    for job, status in statuses.items():
+        old = before.entries[job].status.condition(ConditionType.SET_ASIDE)
+        new = status.condition(ConditionType.SET_ASIDE)
+        if new is None or new == old:
+            continue
+        if new.status:
+            yield job, News("SetAside", f"is set aside: {new.message}", warning=True)
+        elif old is not None and old.status:
+            yield job, News("Readmitted", new.message)
+
+
+async def tell_all(platform: Platform, all_news: Iterable[tuple[JobId, News]]) -> None:
+    """Let people know all this, of each job in its order."""
+    told: dict[JobId, list[News]] = {}
+    for job, news in all_news:
+        told.setdefault(job, []).append(news)
+    await asyncio.gather(*(_tell_of(platform, job, news) for job, news in told.items()))
+
+
+async def _tell_of(platform: Platform, job: JobId, all_news: Sequence[News]) -> None:
+    for news in all_news:
+        try:
+            await platform.tell(job, news.reason, news.message, warning=news.warning)
+        except Fenced:
+            raise
+        except Exception:
+            log.exception("could not tell that job %s: %s", job, news.message)

@@ -1,0 +1,187 @@
+"""
+What Prometheus may know of a controller.
+
+Fed by the loop and by the client of the SideCars; each controller has a registry of its own, so that
+several can live in one process.
+"""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from dlcontrol.reporting.gpu_table import gpu_rows
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.scene import Scene
+from dlcore.checking import BrokenLaw
+from dlcore.model import Cluster, Phase
+from dlstore.notebook.notebook import NotebookState
+from dlstore.tables import GpuState
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SLOW = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+
+
+class Metrics:
+    """Counts and times; the loop's gauge and the SideCars' meter."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._ask_store: Callable[[], NotebookState] | None = None
+        """None before anything is kept: a replica that waits to lead has no store."""
+        self._unread: Scene | None = None
+        """What was shown last and by nobody read yet."""
+        self._cycles = Histogram(
+            "dljob_cycle_seconds",
+            "Time of a cycle of the loop",
+            ["decided"],
+            registry=self._registry,
+            buckets=_FAST,
+        )
+        self._refused = Counter(
+            "dljob_broken_laws_total",
+            "Plans that were refused, by the law they break",
+            ["law"],
+            registry=self._registry,
+        )
+        self._jobs = self._gauge("dljob_jobs", "Jobs by phase", "phase")
+        self._gpus = self._gauge("dljob_gpus", "GPUs by state", "node", "state")
+        self._uses = self._gauge(
+            "dljob_gpu_in_use", "1 for each GPU that a job uses", "node", "gpu", "uuid", "job"
+        )
+        self._progress = self._gauge("dljob_job_iterations", "Iterations done", "job")
+        self._speed = self._gauge("dljob_job_iterations_per_second", "Speed of training", "job")
+        self._reshapes = self._gauge("dljob_job_reshapes", "Changes of its GPUs so far", "job")
+        self._silent = self._gauge("dljob_sidecars", "SideCars, by whether they answer", "state")
+        self._polls = Counter(
+            "dljob_sidecar_polls_total", "Questions for news", registry=self._registry
+        )
+        self._failures = Counter(
+            "dljob_sidecar_failures_total", "Requests without an answer", registry=self._registry
+        )
+        self._told = Histogram(
+            "dljob_sidecar_round_trip_seconds",
+            "From a declaration to its answer",
+            registry=self._registry,
+            buckets=_FAST,
+        )
+        self._reshape = Histogram(
+            "dljob_reshape_seconds",
+            "For how long a change of GPUs kept a job from training",
+            ["mechanism"],
+            registry=self._registry,
+            buckets=_SLOW,
+        )
+        self._error = Histogram(
+            "dljob_prediction_error",
+            "Predicted over actual speed, less 1, in absolute value",
+            registry=self._registry,
+            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+        )
+
+    def watch_store(self, state: Callable[[], NotebookState]) -> None:
+        """Ask this for the state of the store whenever metrics are read, and a former one no longer."""
+        is_first, self._ask_store = self._ask_store is None, state
+        if is_first:
+            self._show_store()
+
+    def _show_store(self) -> None:
+        def ask() -> NotebookState:
+            assert self._ask_store is not None
+            return self._ask_store()
+
+        self._gauge("dljob_store_connected", "Whether the store is there").set_function(
+            lambda: float(ask().connected)
+        )
+        self._gauge("dljob_store_waiting", "Writes that wait for the store").set_function(
+            lambda: float(ask().waiting)
+        )
+        self._gauge("dljob_store_dropped", "Writes given up for want of room").set_function(
+            lambda: float(sum(ask().dropped))
+        )
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)
+
+    def text(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        scene, self._unread = self._unread, None
+        if scene is not None:
+            self._read(scene)
+        return generate_latest(self._registry)
+
+    # --- from the loop
+
+    def cycle(self, seconds: float, *, decided: bool) -> None:
+        """A cycle of the loop took so long."""
+        self._cycles.labels("yes" if decided else "no").observe(seconds)
+
+    def broken_law(self, error: BrokenLaw) -> None:
+        """A plan was refused."""
+        self._refused.labels(error.law.value).inc()
+
+    def reshaped(self, seconds: float, mechanism: str) -> None:
+        """A change of GPUs kept a job from training for so long."""
+        self._reshape.labels(mechanism).observe(seconds)
+
+    def predicted(self, error: float) -> None:
+        """A predicted speed was wrong by this fraction."""
+        self._error.observe(abs(error))
+
+    def show(self, scene: Scene) -> None:
+        """The world is like this now; thousands of gauges are set only when somebody reads them."""
+        self._unread = scene
+
+    def _read(self, scene: Scene) -> None:
+        self._show_jobs(scene)
+        self._show_gpus(scene)
+        for state, count in _count_sidecars(scene).items():
+            self._silent.labels(state).set(count)
+
+    def _show_jobs(self, scene: Scene) -> None:
+        for gauge in (self._progress, self._speed, self._reshapes):
+            gauge.clear()
+        phases = dict.fromkeys(Phase, 0)
+        for job, entry in scene.entries.items():
+            status = entry.status
+            phases[status.phase] += 1
+            if not status.is_final:
+                self._progress.labels(job).set(status.iteration)
+                self._speed.labels(job).set(status.speed)
+                self._reshapes.labels(job).set(status.reshapes)
+        for phase, count in phases.items():
+            self._jobs.labels(phase.value).set(count)
+
+    def _show_gpus(self, scene: Scene) -> None:
+        self._uses.clear()
+        counts = {(node, state): 0 for node in scene.nodes for state in GpuState}
+        for row in gpu_rows(scene, Cluster(scene.nodes.values())):
+            counts[row.node, row.state] += 1
+            if row.state is GpuState.IN_USE:
+                self._uses.labels(row.node, str(row.gpu), row.uuid, row.job).set(1)
+        for (node, state), count in counts.items():
+            self._gpus.labels(node, state.value).set(count)
+
+    # --- from the client of the SideCars
+
+    def polled(self) -> None:
+        """A SideCar was asked for news."""
+        self._polls.inc()
+
+    def told(self, seconds: float) -> None:
+        """A declaration was answered, so long after it was sent."""
+        self._told.observe(seconds)
+
+    def failed(self) -> None:
+        """A request had no answer."""
+        self._failures.inc()
+
+
+def _count_sidecars(scene: Scene) -> dict[str, int]:
+    counts = {"answers": 0, "silent": 0, "pending": 0}
+    for seats in scene.seats.values():
+        for seat in seats.values():
+            if seat.pod.phase is PodPhase.PENDING:
+                counts["pending"] += 1
+            else:
+                counts["answers" if seat.contact.reachable else "silent"] += 1
+    return counts

@@ -1,0 +1,194 @@
+"""
+One sentence for every job in every state, with the numbers of this moment: ``dljob why``.
+
+What a job's status says was true when it was decided. Here it is told anew, from the scene that the
+loop saw last and the snapshot that follows from it: what is free by now, who is to release
+something and when, which SideCar has not answered yet. Nothing is decided by it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dlcontrol.acting.coordinating import is_ready
+from dlcontrol.situation.ports import Entry, PodPhase
+from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.status import Condition, ConditionType
+from dlcore.assuming import Assumptions
+from dlcore.contract import Policy
+from dlcore.explaining import sentences
+from dlcore.explaining.sentences import duration
+from dlcore.model import Cause, CauseCode, GpuRef, JobId, JobState, Phase, Placement, Snapshot
+from dlcore.predicting.predictor import Predictor, Span
+
+_UNDECIDED = "was submitted just now, and nothing is decided about it yet"
+
+
+class Outlook:
+    """What can be told about jobs at one instant."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        snapshot: Snapshot,
+        policy: Policy | None = None,
+        *,
+        worths: sentences.Worths = sentences.UNSAID,
+    ) -> None:
+        self._scene = scene
+        self._snapshot = snapshot
+        self._worths = worths
+        self._assumptions = Assumptions(snapshot, policy) if policy is not None else None
+        self._states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
+        self._predictor = Predictor.of(snapshot)
+
+    def remaining(self, job: JobId) -> Span | None:
+        """In how many seconds the job will have ended if nothing changes; ``None``: nobody knows."""
+        state = self._states.get(job)
+        if state is None or state.placement is None or state.iterations_total == float("inf"):
+            return None
+        if state.gang > state.placement.gpus:
+            return None  # Half a gang does not train.
+        span = self._predictor.remaining_span(state, self._snapshot.now)
+        return None if span.expected == float("inf") else span
+
+    def sentence(self, entry: Entry) -> str:
+        """Say what the job does now and why."""
+        aside = _aside(entry)
+        if entry.status.is_final or (entry.problem and not entry.cancelled):
+            return entry.problem or entry.status.message
+        if entry.cancelled:
+            return f"is cancelled{self._lingering(entry)}"
+        if aside is not None:
+            return f"is set aside: {aside.message}"
+        if entry.status.placement is not None:
+            return self._having(entry, entry.status.placement)
+        return self._waiting(entry)
+
+    def assumptions(self, job: JobId) -> tuple[str, ...]:
+        """Say what the policy assumes of a job that it decides about, where it lacks knowledge."""
+        state = self._states.get(job)
+        known = self._assumptions
+        return known.of(state) if state is not None and known is not None else ()
+
+    # --- without GPUs
+
+    def _waiting(self, entry: Entry) -> str:
+        status = entry.status
+        pause = status.retry_at - self._scene.now
+        if pause > 0.0:
+            return f"is tried again in {duration(pause)}: {status.message}"
+        state = self._states.get(entry.job.id)
+        if entry.job.suspend:
+            cause: Cause | None = Cause(CauseCode.SUSPENDED)
+        else:
+            cause = status.cause
+        if state is None or cause is None:
+            return status.message or _UNDECIDED
+        told = sentences.sentence_for_wait(self._snapshot, state, cause, self._worths)
+        return told + self._lingering(entry)
+
+    def _lingering(self, entry: Entry) -> str:
+        """Say where processes of it are ending yet."""
+        nodes = [
+            str(node)
+            for node, seat in self._scene.seats_of(entry.job.id).items()
+            if seat.pod.phase is not PodPhase.ENDED
+        ]
+        return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
+
+    # --- with GPUs
+
+    def _having(self, entry: Entry, placement: Placement) -> str:
+        status = entry.status
+        state = self._states.get(entry.job.id)
+        if status.phase is Phase.RUNNING and state is not None:
+            return self._training(entry, state)
+        return f"{status.message}. Now {self._obstacle(entry, placement)}"
+
+    def _training(self, entry: Entry, state: JobState) -> str:
+        told = sentences.sentence_for_training(self._snapshot, state)
+        stalled = _find(entry, ConditionType.PROGRESSING)
+        if stalled is not None and not stalled.status:
+            since = entry.status.iterated_at
+            still = f"no iteration for {duration(self._scene.now - since)}" if since else ""
+            told += f". It stands still: {still or stalled.message}"
+        return f"{told}. Lately: {entry.status.message}"
+
+    def _obstacle(self, entry: Entry, placement: Placement) -> str:
+        """Say what keeps it from training on the GPUs that were decided for it."""
+        pause = entry.status.retry_at - self._scene.now
+        if pause > 0.0:
+            return f"it waits {duration(pause)} before it is started again"
+        found = (
+            *self._iter_missing_pods(entry, placement),
+            *self._iter_holders(entry.job.id, placement),
+            *self._iter_unready(entry, placement),
+        )
+        if found:
+            return found[0]
+        return "its processes are being started"
+
+    def _iter_missing_pods(self, entry: Entry, placement: Placement) -> Iterator[str]:
+        seats = self._scene.seats_of(entry.job.id)
+        for node in placement.nodes:
+            seat = seats.get(node)
+            if seat is None:
+                yield f"its pod on {node} is about to be asked for"
+            elif seat.pod.phase is not PodPhase.UP:
+                reason = ": ".join(part for part in (seat.pod.reason, seat.pod.message) if part)
+                known = f" ({reason})" if reason else ""
+                yield f"its pod on {node} is {seat.pod.phase.value.lower()}{known}"
+            elif not seat.contact.reachable:
+                yield f"its SideCar on {node} does not answer{_quoted(seat.contact.problem)}"
+
+    def _iter_holders(self, job: JobId, placement: Placement) -> Iterator[str]:
+        """Say who has yet to release what."""
+        awaited: dict[JobId, list[GpuRef]] = {}
+        for ref in placement.refs():
+            for holder in self._scene.holders.get(ref, ()):
+                if holder != job:
+                    awaited.setdefault(holder, []).append(ref)
+        for holder, refs in awaited.items():
+            yield f"it waits for {holder} to release {_named(refs)}"
+
+    def _iter_unready(self, entry: Entry, placement: Placement) -> Iterator[str]:
+        scene = self._scene
+        for node, seat in scene.seats_of(entry.job.id).items():
+            if _runs_former(seat, entry.status.run_generation):
+                yield f"its former processes on {node} are saving and ending"
+            elif node in placement.nodes and not seat.is_warm(scene.warm_seconds, scene.now):
+                yield f"its interpreters on {node} are getting ready{_warmth(seat)}"
+        if not is_ready(scene, entry.job.id):
+            yield "its pods are getting ready"
+
+
+def _aside(entry: Entry) -> Condition | None:
+    found = _find(entry, ConditionType.SET_ASIDE)
+    return found if found is not None and found.status else None
+
+
+def _find(entry: Entry, kind: ConditionType) -> Condition | None:
+    return next((each for each in entry.status.conditions if each.type is kind), None)
+
+
+def _runs_former(seat: Seat, generation: int) -> bool:
+    """Whether processes of an earlier start live there yet."""
+    state = seat.state
+    return state is not None and not state.released and state.held_generation < generation
+
+
+def _named(refs: Sequence[GpuRef]) -> str:
+    """Name a few, and count the others."""
+    if len(refs) <= 4:
+        return ", ".join(map(str, refs))
+    return f"{refs[0]} and {len(refs) - 1} others"
+
+
+def _quoted(problem: str) -> str:
+    return f" ({problem})" if problem else ""
+
+
+def _warmth(seat: Seat) -> str:
+    if seat.state is None:
+        return ""
+    warmth = seat.state.warmth
+    return f" ({warmth.ready} of {warmth.wanted})" if warmth.wanted else ""

@@ -1,0 +1,139 @@
+"""
+What a look at everything has found and decided, until people are told and it is kept for later.
+
+Nothing is told before it is recorded. Where that fails half-way, some of it is recorded all the same:
+to the next look nothing about those jobs is new any more, so what there was to tell of them is told
+then. What was not recorded is found, decided and told anew.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, ParamSpec
+
+from dlcontrol.reporting import events
+from dlcontrol.reporting.audience import Gauge, Memory
+from dlcontrol.situation.ports import Entry, Platform
+from dlcontrol.situation.rules import News, Verdict
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, Mechanism, Snapshot
+from dlcore.planning import Plan
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+Told = Sequence[tuple[JobId, News]]
+
+
+class Decision(NamedTuple):
+    """What was decided; there is no plan where the policy failed."""
+
+    statuses: Mapping[JobId, Status]
+    plan: Plan | None = None
+    snapshot: Snapshot | None = None
+    """What the plan was made from."""
+
+
+class Pause(NamedTuple):
+    """For how long the change that made a generation has kept a job from training."""
+
+    generation: int
+    seconds: float
+
+
+def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tuple[JobId, Pause]]:
+    """Find the changes that are over now."""
+    for job, verdict in verdicts.items():
+        old = before.entries[job].status
+        new = verdict.status
+        # What it does once more is as much a cost of the change as the time that it stood still.
+        seconds = new.reshape_seconds - old.reshape_seconds + new.lost_seconds - old.lost_seconds
+        if seconds > 0:
+            yield job, Pause(old.generation, seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All of one look."""
+
+    at: float
+    entries: Mapping[JobId, Entry]
+    """All jobs as they are to be recorded."""
+    seen: Told = ()
+    """What is so whatever is recorded, such as that a GPU is broken."""
+    happened: Told = ()
+    """What has become of jobs."""
+    decided: Told = ()
+    """What people are told besides; the history has it from the decision."""
+    decision: Decision | None = None
+    pauses: Mapping[JobId, Pause] = field(default_factory=dict)
+
+    def recorded_in(self, scene: Scene) -> "Outcome":
+        """Leave out whatever was to be told of jobs that were not recorded so."""
+
+        def is_recorded(job: JobId) -> bool:
+            entry = scene.entries.get(job)
+            return entry is not None and self.entries[job].status.says_the_same_as(entry.status)
+
+        return replace(
+            self,
+            happened=[each for each in self.happened if is_recorded(each[0])],
+            decided=[each for each in self.decided if is_recorded(each[0])],
+            decision=_part_of(self.decision, is_recorded),
+            pauses={job: pause for job, pause in self.pauses.items() if is_recorded(job)},
+        )
+
+
+def _part_of(decision: Decision | None, is_meant: Callable[[JobId], bool]) -> Decision | None:
+    if decision is None or decision.plan is None:
+        return None
+    steps = tuple(step for step in decision.plan.steps if is_meant(step.job))
+    return decision._replace(plan=replace(decision.plan, steps=steps))
+
+
+class Outcomes:
+    """Tells each of them once; one for the life of a controller."""
+
+    def __init__(
+        self, platform: Platform, memory: Memory, gauge: Gauge, mechanism: Mechanism
+    ) -> None:
+        self._platform = platform
+        self._memory = memory
+        self._gauge = gauge
+        self._mechanism = mechanism
+        self._untold: Outcome | None = None
+
+    def note(self, outcome: Outcome) -> None:
+        """Have something to tell, as soon as it is recorded."""
+        self._untold = outcome
+
+    async def catch_up(self, scene: Scene) -> None:
+        """Tell what a look left untold that came to no end, as far as it is recorded in this one."""
+        if self._untold is not None:
+            self._untold = self._untold.recorded_in(scene)
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Tell what is recorded now."""
+        outcome, self._untold = self._untold, None
+        if outcome is None:
+            return
+        for job, pause in outcome.pauses.items():
+            self._gauge.reshaped(pause.seconds, self._mechanism.value)
+            remember(self._memory.note_cost, job, pause.generation, pause.seconds)
+        for job, each in (*outcome.happened, *outcome.seen):
+            remember(self._memory.note_news, job, each, outcome.at)
+        await events.tell_all(self._platform, (*outcome.happened, *outcome.seen, *outcome.decided))
+        decision = outcome.decision
+        if decision is not None and decision.plan is not None and decision.snapshot is not None:
+            remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
+
+
+def remember(keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+    """What is learnt and kept for later is no reason to stop scheduling (law 7)."""
+    try:
+        keep(*args, **named)
+    except Exception:
+        log.exception("could not keep what happened; it goes on without")

@@ -1,0 +1,204 @@
+"""
+What is known of one SideCar, put together from answers that may overtake each other.
+
+Called by :mod:`dlcontrol.sidecars.following`, which does the asking; nothing here waits or speaks. What comes
+out is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to what was known before:
+
+- Within one incarnation the version says which of two states is the later one. What changes without
+  a new version (ages, the use of GPUs) is taken over only from an answer to a question that was
+  asked after the present state had been heard.
+- Incarnations are random and say nothing about their order, but one begins only after the other has
+  ended. So whoever answers a question that was asked after the present incarnation had been heard,
+  is either that one or a later one. An answer to an earlier question may be from before, and asking
+  once more tells.
+
+And it never forgets what may be on its way to the SideCar: to declare something newer does not call
+back what was sent before, which may arrive, and be accepted, first.
+"""
+
+from dataclasses import replace
+from enum import Enum
+from typing import NewType
+
+from dlcontrol.situation.scene import Contact, Doubt
+from dlwire.messages import Refusal, Refused, Run, State, Target
+
+Ticket = NewType("Ticket", int)
+"""When something happened, in the order of this contact: a question asked, or an answer heard."""
+
+FINAL = frozenset(
+    {
+        Refused.OLDER,
+        Refused.CONFLICT,
+        Refused.OTHER_INCARNATION,
+        Refused.OTHER_INSTALLATION,
+        Refused.LEAVING,
+    }
+)
+"""What is refused so will not be accepted later either."""
+
+EXPECTED = frozenset({Refused.OTHER_INCARNATION, Refused.LEAVING})
+"""Nobody has done anything wrong: the SideCar is another one by now, or will be."""
+
+
+class Heard(Enum):
+    """What an answer told us."""
+
+    NOTHING = "nothing"
+    """It is the state that is known already, or an earlier one."""
+    PROGRESS = "progress"
+    MATERIAL = "material"
+    """More than progress is new."""
+    UNCLEAR = "unclear"
+    """Another incarnation, and nobody can say which of the two is the later one: ask again."""
+
+
+class Acquaintance:
+    """A SideCar as we know it. Times are those of whoever calls."""
+
+    def __init__(self, now: float) -> None:
+        self.contact = Contact(since=now)
+        self._tickets = 0
+        self._met_at = Ticket(0)
+        """When the present incarnation was heard first."""
+        self._heard_at = Ticket(0)
+        """When the present state was heard."""
+        self._essence: State | None = None
+        self._was_sent = False
+        """Whether what is declared may have left this machine."""
+        self._silence = ""
+        self._objection = ""
+
+    # --- what it says
+
+    def ask(self) -> Ticket:
+        """Tell that a question is about to be asked; what is returned goes with the answer."""
+        self._tickets += 1
+        return Ticket(self._tickets)
+
+    def hear(self, state: State, *, asked: Ticket, now: float) -> Heard:
+        """Take in a state, whenever it was said."""
+        heard = self._take(state, asked, now)
+        self._reach(now)
+        return heard
+
+    def lose(
+        self, why: str, now: float, *, is_outdated: bool = False, doubt: Doubt | None = None
+    ) -> None:
+        """
+        Take in that no answer came, or none that is believed.
+
+        Its certificate stays over until it answers, whatever comes between.
+        """
+        self._silence = why
+        is_outdated = is_outdated or self.contact.outdated
+        since = now if self.contact.reachable else self.contact.since
+        self.contact = replace(
+            self.contact,
+            reachable=False,
+            since=since,
+            problem=why,
+            outdated=is_outdated,
+            doubt=doubt,
+        )
+
+    def _take(self, state: State, asked: Ticket, now: float) -> Heard:
+        known = self.contact.state
+        if known is None or state.incarnation != known.incarnation:
+            if asked < self._met_at:
+                return Heard.UNCLEAR
+            self._meet(state, now)
+            return Heard.MATERIAL
+        if state.version < known.version:
+            return Heard.NOTHING
+        if state.version == known.version:
+            if asked > self._heard_at:
+                self._keep(state)
+            return Heard.NOTHING
+        self._keep(state)
+        before, self._essence = self._essence, state.essence()
+        return Heard.PROGRESS if self._essence == before else Heard.MATERIAL
+
+    def _meet(self, state: State, now: float) -> None:
+        """A new incarnation: whatever was on its way was not meant for it."""
+        self.contact = replace(self.contact, first_seen=now, declared=None, overtaken=())
+        self._was_sent = False
+        self._objection = ""
+        self._keep(state)
+        self._essence = state.essence()
+        self._met_at = self._heard_at
+
+    def _keep(self, state: State) -> None:
+        coming = tuple(run for run in self.contact.overtaken if run.term > state.term)
+        self.contact = replace(self.contact, state=state, overtaken=coming)
+        self._heard_at = self.ask()
+
+    def _reach(self, now: float) -> None:
+        self._silence = ""
+        since = self.contact.since if self.contact.reachable else now
+        self.contact = replace(
+            self.contact,
+            reachable=True,
+            since=since,
+            problem=self._objection,
+            outdated=False,
+            doubt=None,
+        )
+
+    # --- what it is told
+
+    def declare(self, target: Target) -> bool:
+        """
+        Take in what shall be; says whether there is something to tell the SideCar.
+
+        There is not if it was declared already, if something newer was, or if it is meant for
+        another incarnation than the present one, which would only refuse it.
+        """
+        old, state = self.contact.declared, self.contact.state
+        if state is None or target.incarnation != state.incarnation:
+            return False
+        if old is not None and (target == old or target.term < old.term):
+            return False
+        self._objection = ""
+        self.contact = replace(
+            self.contact,
+            declared=target,
+            overtaken=self._overtaken_by_now(),
+            problem=self._silence,
+        )
+        self._was_sent = False
+        return self.is_due(target)
+
+    def _overtaken_by_now(self) -> tuple[Run, ...]:
+        old, overtaken = self.contact.declared, self.contact.overtaken
+        if not isinstance(old, Run) or not self._was_sent or old not in self.contact.unanswered:
+            return overtaken
+        # Those that want no more GPUs than it does add nothing to what is uncertain.
+        others = (run for run in overtaken if not set(run.gpus) <= set(old.gpus))
+        return (*others, old)
+
+    def send(self) -> Ticket:
+        """Tell that what is declared is about to be sent, and may arrive from now on."""
+        self._was_sent = True
+        return self.ask()
+
+    def is_due(self, target: Target) -> bool:
+        """Whether this is still what shall be, and is not known to be what the SideCar wants."""
+        state = self.contact.state
+        return self.contact.declared is target and state is not None and state.target != target
+
+    def refuse(self, target: Target, refusal: Refusal, now: float) -> None:
+        """Take in that it does not accept what it was told."""
+        if self.contact.declared is target:
+            if refusal.error not in EXPECTED:
+                self._objection = f"it refuses {target.term}: {shown(refusal)}"
+            if refusal.error in FINAL:
+                self.contact = replace(self.contact, declared=None)
+        self._reach(now)
+
+
+def shown(refusal: Refusal) -> str:
+    """Tell a refusal as one line for people."""
+    where = f" at {refusal.path}" if refusal.path else ""
+    remedy = f"; {refusal.remedy}" if refusal.remedy else ""
+    return f"{refusal.error.value}{where}: {refusal.message}{remedy}"

@@ -1,0 +1,356 @@
+"""
+The way to one SideCar: questions and declarations over HTTP, and what can become of them.
+
+Over a Unix socket on one machine, over mutual TLS on a network, where the SideCar has to prove that
+it is the one of this job and we that we are the controller (docs/protocol.md). Whatever goes wrong
+on the way is :class:`Unreachable`, with one line that says why; whatever the SideCar does not accept
+is :class:`NotAccepted`. Nothing is tried twice here: that is :mod:`dlcontrol.sidecars.following`'s.
+"""
+
+import asyncio.sslproto
+import errno
+import logging
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from dlcontrol.sidecars.peers import read_peer
+from dlcontrol.situation.ports import Address
+from dlwire import codec
+from dlwire.kinds import Wrong, harmless
+from dlwire.messages import Refusal, State, Target
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE = "tls.crt"
+KEY = "tls.key"
+AUTHORITY = "ca.crt"
+"""The names of the files are those of a Kubernetes Secret of the type kubernetes.io/tls."""
+
+asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
+"""
+Of each connection over TLS asyncio keeps a buffer of so many bytes, and writes all of it when it is made.
+
+Its own 256 KiB are 2.5 GB for 10,000 SideCars, of which none says more than a few thousand bytes at a time.
+"""
+
+OK = 200
+LONGEST_TEXT = 500
+EXPIRED = 10
+"""What OpenSSL calls a certificate whose time is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialSettings:
+    """How SideCars are spoken to. Times are in seconds."""
+
+    wait_seconds: float = 10.0
+    """How long a SideCar without news may let us wait. A longer time costs fewer questions, and a
+    SideCar that hangs is noticed that much later."""
+    progress_seconds: float = 1.0
+    """By how much mere progress may be told later; all other news is told at once."""
+    progress_per_second: float = 250.0
+    """So many SideCars a second are asked for mere progress. With more of them each is asked less often:
+    each answer takes about a thousandth of a second of a core."""
+    longest_progress_seconds: float = 45.0
+    """But not less often than that, because a SideCar that hangs is noticed only then."""
+    silence_seconds: float = 5.0
+    """How long beyond what it was asked to wait an answer may take. Then the SideCar is silent."""
+    dial_seconds: float = 3.0
+    """How long making a connection may take, with its handshake."""
+    shortest_pause_seconds: float = 0.05
+    """Before the first try after a failure. Each further one may take up to twice as long, and how
+    long it takes in fact is drawn at random, so that hundreds do not come back at once."""
+    longest_pause_seconds: float = 5.0
+    """No pause takes longer than that."""
+    refused_pause_seconds: float = 5.0
+    """Before a declaration is said again that was not accepted, though it may be later."""
+    polls_per_second: float = 10.0
+    """How often one SideCar may be asked for news over a longer time, whatever it answers."""
+    polls_at_once: int = 20
+    """How many questions may come faster than that."""
+    keep_seconds: float = 8.0
+    """How long an idle connection is kept; the SideCar closes it after ten seconds."""
+    certificates: str = ""
+    """The folder with ``tls.crt``, ``tls.key`` and ``ca.crt`` that prove who we are, and tell whom
+    we believe; needed where SideCars are on a network. On Kubernetes the operator makes it itself."""
+    renewal_seconds: float = 5.0
+    """Renewed certificates are in use so long after they were written."""
+    largest_answer: int = 2 * 1024 * 1024
+    """In bytes; nothing a SideCar says is nearly as long."""
+    changes_per_second: float = 1.0
+    """How often one SideCar may have news besides progress over a longer time, before it is asked again."""
+    changes_at_once: int = 100
+    """How much news may come faster than that."""
+    bytes_per_second: float = 256 * 1024
+    """How much one SideCar may say over a longer time. Reading it is what its answers cost."""
+    bytes_at_once: int = 8 * 1024 * 1024
+    """How much it may say faster than that."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would ask no SideCar ever, or all the time."""
+        for name in (
+            "wait_seconds",
+            "silence_seconds",
+            "dial_seconds",
+            "polls_per_second",
+            "progress_per_second",
+            "changes_per_second",
+            "bytes_per_second",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name):g}; it has to be above 0")
+
+    def pace(self, sidecars: int) -> float:
+        """How long each of so many SideCars may keep mere progress to itself."""
+        due = sidecars / self.progress_per_second
+        return max(self.progress_seconds, min(due, self.longest_progress_seconds))
+
+
+class Unreachable(Exception):
+    """There was no answer, or none that can be understood; the text is one line that says why."""
+
+    def __init__(self, why: str, *, is_outdated: bool = False) -> None:
+        # It may quote what a hostile one has sent.
+        super().__init__(harmless(why))
+        self.is_outdated = is_outdated
+        """Whether somebody is there, whose certificate is over."""
+
+
+class NotAccepted(Exception):
+    """It answered, and refused."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.error.value}: {refusal.message}")
+        self.refusal = refusal
+
+
+class Credentials:
+    """Who we are, from a folder of certificates that somebody else renews."""
+
+    def __init__(self, folder: str, *, renewal_seconds: float, now: Callable[[], float]) -> None:
+        self._folder = Path(folder)
+        self._renewal_seconds = renewal_seconds
+        self._now = now
+        self._looked_at = float("-inf")
+        self._stamp: object = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what to dial with at present; raises :class:`Unreachable` if there is nothing."""
+        if self._now() >= self._looked_at + self._renewal_seconds:
+            self._look()
+        if self._context is None:
+            names = f"{CERTIFICATE}, {KEY} and {AUTHORITY}"
+            raise Unreachable(f"no usable certificates: {self._folder} has to hold {names}")
+        return self._context
+
+    def _look(self) -> None:
+        self._looked_at = self._now()
+        stamp = [_stamp_of(self._folder / name) for name in (CERTIFICATE, KEY, AUTHORITY)]
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._context = self._load()
+        except OSError as error:
+            # They may be half written. The old ones serve until these are touched again.
+            log.warning("cannot use the certificates in %s: %s", self._folder, error)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self._folder / CERTIFICATE, self._folder / KEY)
+        context.load_verify_locations(self._folder / AUTHORITY)
+        return context
+
+
+def _stamp_of(file: Path) -> object:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns, status.st_size
+
+
+class OwnedConnector(aiohttp.UnixConnector):
+    """
+    Connections to a socket in a folder of a user, who may put anything in its place.
+
+    A link there would lead root, who may connect to all, to the SideCar of another user. So the kernel is
+    asked who listens, before a single byte is sent.
+    """
+
+    def __init__(self, path: str, owner: int, *, keepalive_timeout: float) -> None:
+        super().__init__(path, keepalive_timeout=keepalive_timeout)
+        self._owner = owner
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        self._insist(_is_socket(self.path), req, "it is no socket")
+        made = await super()._create_connection(req, traces, timeout)
+        transport = made.transport
+        listener = None if transport is None else read_peer(transport.get_extra_info("socket")).uid
+        if listener != self._owner and transport is not None:
+            transport.abort()
+        why = f"user {listener} listens there, and the job is of user {self._owner}"
+        self._insist(listener == self._owner, req, why)
+        return made
+
+    def _insist(self, is_so: bool, request: Any, why: str) -> None:  # noqa: FBT001 - what is insisted on
+        if not is_so:
+            error = PermissionError(errno.EACCES, why)
+            raise aiohttp.ClientConnectorError(request.connection_key, error)
+
+
+def _is_socket(path: str) -> bool:
+    """Whether a socket is there, and no link to one; where nothing is, connecting says so."""
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return True
+
+
+class Line:
+    """
+    The way to one SideCar, with connections of its own that are kept between requests.
+
+    A request gets a connection to itself, so that a declaration never waits behind a question that
+    has no answer yet. Whoever cancels a request has its connection closed.
+    """
+
+    def __init__(
+        self, address: Address, settings: DialSettings, credentials: Credentials | None
+    ) -> None:
+        self.received = 0
+        """How many bytes it has said so far."""
+        self._address = address
+        self._settings = settings
+        self._credentials = credentials
+        connector: aiohttp.BaseConnector
+        keep = settings.keep_seconds
+        if address.socket and address.owner is not None:
+            connector = OwnedConnector(address.socket, address.owner, keepalive_timeout=keep)
+        elif address.socket:
+            connector = aiohttp.UnixConnector(address.socket, keepalive_timeout=keep)
+        else:
+            connector = aiohttp.TCPConnector(keepalive_timeout=keep)
+        if address.socket:
+            self._base = f"http://sidecar/{codec.VERSION}"
+        else:
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            self._base = f"https://{host}:{address.port}/{codec.VERSION}"
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "dljob-controller"},
+        )
+
+    async def read_state(
+        self, known: State | None, *, wait: float = 0.0, progress: float = 0.0
+    ) -> State:
+        """
+        Ask what is; with a known state and a time to wait, as soon as it is something else.
+
+        What is mere progress may be told as much later as ``progress`` says.
+        """
+        query = ""
+        if known is not None and wait > 0:
+            query = (
+                f"?after={known.version}&incarnation={known.incarnation}"
+                f"&wait={wait:g}&progress={progress:g}"
+            )
+        else:
+            wait = 0.0
+        return await self._ask("GET", f"state{query}", wait + self._settings.silence_seconds)
+
+    async def declare(self, target: Target) -> State:
+        """Say what shall be."""
+        body = codec.encode_target(target)
+        return await self._ask("PUT", "target", self._settings.silence_seconds, body)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def _ask(
+        self, method: str, path: str, seconds: float, body: bytes | None = None
+    ) -> State:
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=self._settings.dial_seconds)
+        try:
+            async with self._session.request(
+                method,
+                f"{self._base}/{path}",
+                data=body,
+                ssl=self._context(),
+                server_hostname=self._address.name or None,
+                timeout=limits,
+                allow_redirects=False,
+            ) as response:
+                status, answer = response.status, await self._read(response)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            why = self._why(error, seconds)
+            raise Unreachable(why, is_outdated=_is_outdated(error)) from error
+        return _understand(status, answer)
+
+    def _context(self) -> ssl.SSLContext | bool:
+        if self._address.socket:
+            return False
+        if not self._address.name:
+            raise Unreachable(f"nobody says what name {self._place} has to prove")
+        if self._credentials is None:
+            raise Unreachable(f"no certificates to dial {self._place} with; say where they are")
+        return self._credentials.context()
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        answer = bytearray()
+        async for chunk in response.content.iter_any():
+            answer += chunk
+            self.received += len(chunk)
+            if len(answer) > self._settings.largest_answer:
+                raise Unreachable(
+                    f"the answer is longer than {self._settings.largest_answer} bytes"
+                )
+        return bytes(answer)
+
+    @property
+    def _place(self) -> str:
+        return self._address.socket or f"{self._address.host}:{self._address.port}"
+
+    def _why(self, error: Exception, seconds: float) -> str:
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            cause = error.certificate_error
+            text = f"{self._place} does not prove that it is {self._address.name}: {cause}"
+        elif isinstance(error, aiohttp.ClientConnectorError):
+            cause = error.os_error
+            text = f"cannot connect to {self._place}: {cause.strerror or cause}"
+        elif isinstance(error, TimeoutError):
+            text = f"no answer from {self._place} within {seconds:g} s"
+        elif isinstance(error, aiohttp.ServerDisconnectedError):
+            text = f"no answer from {self._place}: it closed the connection"
+        else:
+            text = f"no answer from {self._place}: {str(error) or type(error).__name__}"
+        return text[:LONGEST_TEXT]
+
+
+def _is_outdated(error: Exception) -> bool:
+    """Whether of all that a certificate must be, only its time is over: it is of the right authority."""
+    cause = getattr(error, "certificate_error", None)
+    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code == EXPIRED
+
+
+def _understand(status: int, answer: bytes) -> State:
+    try:
+        if status == OK:
+            return codec.decode(State, answer)
+        refusal = codec.decode(Refusal, answer)
+    except Wrong as wrong:
+        text = f"what it answers (with status {status}) is not in our protocol: {wrong}"
+        raise Unreachable(text[:LONGEST_TEXT]) from wrong
+    raise NotAccepted(refusal)

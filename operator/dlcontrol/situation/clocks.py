@@ -1,0 +1,158 @@
+"""
+The clock by which controllers decide: it goes on evenly, however the clock of the machine is set.
+
+The loop judges SideCars, pods and trainings by how long something lasts. If somebody or NTP sets the clock
+of the machine back by an hour, a pod that came up a minute ago would not be up for another hour; set forward,
+a training would have stood still for an hour. So a controller reads the clock of the machine once, at its
+start, and adds what the kernel counts since the boot, which nobody can set. That the clock was set is
+reported, because times that people read are by the clock of the start from then on.
+
+What is recorded outlives a controller. A platform that finds the clock set between two controllers moves
+the recorded times by as much (:func:`moved`), so that what was ten seconds ago still is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from dlcontrol.situation.status import Status
+
+LEAST_STEP_S = 2.0
+"""A smaller difference is none: NTP slews the clock, and two clocks are not read at once."""
+
+LOOK_S = 2.0
+"""How often a controller compares its clock with that of the machine."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_TIMES = tuple(each.name for each in fields(Status) if each.name.endswith("_at"))
+"""All fields of a status that are times by the clock of the controller."""
+
+
+def read_since_boot() -> float:
+    """Return the seconds since the kernel started, with those in which the machine slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Seconds since the epoch as they were at the start, and evenly on from there."""
+
+    def __init__(
+        self,
+        *,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = read_since_boot,
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._offset = wall() - steady()
+        self._told = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._steady() + self._offset
+
+    def step(self) -> float:
+        """Return by how many seconds the clock of the machine was set since this was asked last."""
+        differs = self._wall() - self()
+        step = differs - self._told
+        if abs(step) < LEAST_STEP_S:
+            return 0.0
+        self._told = differs
+        return step
+
+
+async def report_steps(clock: SteadyClock, report: Callable[[str], None]) -> None:
+    """Report that the clock of the machine was set, soon after each time, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if step := clock.step():
+            report(describe_step(step))
+
+
+def describe_step(step: float) -> str:
+    """Say that the clock of the machine was set, and what follows from it."""
+    return (
+        f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s;"
+        " what was decided stays as it is, and times go on by the clock of the start"
+    )
+
+
+@cache
+def read_boot() -> str:
+    """Return the id of this start of the machine, one word also where the kernel does not tell."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def describe_step_between(step: float) -> str:
+    """Say that the clock of the machine was set while no controller ran."""
+    return (
+        f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s since the"
+        " last controller; the recorded times were moved by as much"
+    )
+
+
+class Stamp(NamedTuple):
+    """An instant in the life of a machine, which no setting of its clock moves."""
+
+    boot: str
+    since_boot: float
+
+    @classmethod
+    def now(cls) -> "Stamp":
+        return cls(read_boot(), read_since_boot())
+
+    def seconds_ago(self) -> float:
+        """Return how long ago that was; infinite where the machine has started again since."""
+        now = Stamp.now()
+        return now.since_boot - self.since_boot if self.is_before(now) else float("inf")
+
+    def is_before(self, other: "Stamp") -> bool:
+        """Whether that was earlier in the same life of the machine."""
+        # What was written was rounded.
+        return self.boot == other.boot and self.since_boot <= other.since_boot + 0.1
+
+
+class Reading(NamedTuple):
+    """What the clock of a controller said, and when that was in the life of the machine."""
+
+    stamp: Stamp
+    at: float
+
+    @classmethod
+    def now(cls, clock: Callable[[], float] = time.time) -> "Reading":
+        return cls(Stamp.now(), clock())
+
+
+def find_step(before: Reading, now: Reading, latest: float) -> float:
+    """
+    Find by how many seconds the clock was set between two controllers.
+
+    ``latest`` is the latest time that was recorded. In another boot nothing tells how long the machine was off;
+    only that what was recorded cannot lie in the future.
+    """
+    if before.stamp.is_before(now.stamp):
+        step = now.at - (before.at + now.stamp.since_boot - before.stamp.since_boot)
+        return step if abs(step) >= LEAST_STEP_S else 0.0
+    return min(0.0, now.at - max(latest, before.at))
+
+
+def latest_of(status: Status) -> float:
+    """Return the latest time in a status at which something happened."""
+    return max(getattr(status, name) or 0.0 for name in _TIMES if name != "retry_at")
+
+
+def moved(status: Status, seconds: float) -> Status:
+    """Move all times of a status; what never happened still never did."""
+    times = {name: at + seconds for name in _TIMES if (at := getattr(status, name))}
+    conditions = tuple(
+        replace(each, since=each.since + seconds) if each.since else each
+        for each in status.conditions
+    )
+    return replace(status, **times, conditions=conditions)

@@ -1,0 +1,227 @@
+"""
+What the controller asks of the place where jobs, nodes and pods live.
+
+There are two such places: one machine (``dllocal``) and Kubernetes (``dloperator``). Both keep the
+jobs and what was decided about them (:mod:`dlcontrol.situation.status`), and both start and end *pods*: a
+SideCar on one node, which waits to be told what to run. The controller does the rest by speaking
+to the SideCars.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
+
+from dlcontrol.situation.status import Booking, Status
+from dlcore.model import CauseCode, Job, JobId, Node, NodeName
+from dlcore.placement.needs import Needs
+
+UNSCHEDULABLE: Final = "Unschedulable"
+NODE_NOT_READY: Final = "NodeNotReady"
+"""Why a pod is not up that the platform did not let on its node."""
+
+
+class PodKey(NamedTuple):
+    """A pod, by what it is for: a job has at most one on a node."""
+
+    job: JobId
+    node: NodeName
+
+    def __str__(self) -> str:
+        return f"{self.job} on {self.node}"
+
+
+class Address(NamedTuple):
+    """Where a SideCar listens: at a Unix socket, or on a network under a name that it proves."""
+
+    socket: str = ""
+    host: str = ""
+    port: int = 0
+    name: str = ""
+    """What its certificate must say."""
+    owner: int | None = None
+    """At a Unix socket, the only user whose SideCar is believed; ``None`` where there is one user."""
+
+
+class PodPhase(StrEnum):
+    """What the platform can say of a pod."""
+
+    PENDING = "Pending"
+    """It was asked for, and its SideCar cannot be spoken to yet."""
+    UP = "Up"
+    """Its SideCar can be spoken to, or could a moment ago."""
+    LOST = "Lost"
+    """Nobody knows what goes on there; whatever it had is not proven to be free."""
+    ENDED = "Ended"
+    """Proven: no process of it is left, and none will be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that was booked, as the platform sees it now."""
+
+    key: PodKey
+    phase: PodPhase
+    address: Address | None = None
+    reason: str = ""
+    """Why it is not up, or, if it is, how its container ended last: a CamelCase word, as Kubernetes
+    has them (``ImagePullBackOff``)."""
+    message: str = ""
+    """The same in a sentence. It may be known without a reason, of a pod that just takes its time."""
+    fault: bool = False
+    """Whether the reason is the job's own, so that the same would happen again (out of memory)."""
+    stuck: bool = False
+    """Whether it does not come up until somebody does something about the reason."""
+    unwelcome: bool = False
+    """Whether it has ended because its node would not have it any longer."""
+    vanished: bool = False
+    """Whether nobody would start its container again, nor tell of its end, because it is known no more."""
+    start: str = ""
+    """Which start of its container this is, by the platform's own word, where it knows that. Another one
+    is a proof that the processes of the former one have ended or are ended by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job as the platform keeps it: what its user wrote, and what was recorded about it."""
+
+    job: Job
+    order: int
+    """Its place in the order of arrival."""
+    status: Status
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """As its user wrote it."""
+    cancelled: bool = False
+    """Whether its user wants it gone."""
+    problem: str = ""
+    """Why it cannot be dealt with at all (its spec can no longer be read); it is set aside."""
+    spec_generation: int = 0
+    """Counts the changes of its spec."""
+
+    @property
+    def is_wanted_gone(self) -> bool:
+        """Whether nothing of it is to train, as its user has it or because it is over."""
+        return self.status.is_final or self.cancelled or self.job.suspend
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it has lost its node or GPUs, and would go on with what it had there."""
+        cause = self.status.cause
+        was_lost = cause is not None and cause.code in (CauseCode.NODE_LOST, CauseCode.GPUS_GONE)
+        return was_lost and self.status.placement is None and not self.is_wanted_gone
+
+
+class Machine(NamedTuple):
+    """What a platform knows of a node besides its GPUs."""
+
+    boot: str = ""
+    """Which start of it this is, where that is known."""
+    pardons: Mapping[int, str] = MappingProxyType({})
+    """The GPUs that somebody has given back by hand, by number: another word each time."""
+    ails: str = ""
+    """Why the node itself, or what watches it, says that its GPUs are not well; empty if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything there is, at one instant."""
+
+    entries: Mapping[JobId, Entry]
+    nodes: tuple[Node, ...]
+    pods: Mapping[PodKey, Pod] = field(default_factory=dict)
+    """Of every booking, and none besides."""
+    needs: Mapping[JobId, Needs] = field(default_factory=dict)
+    """What pods of a job need of a node besides GPUs, where that is known."""
+    machines: Mapping[NodeName, Machine] = field(default_factory=dict)
+    """What is known of nodes besides, where anything is."""
+
+
+class PodOrder(NamedTuple):
+    """What is asked for when a pod is launched."""
+
+    entry: Entry
+    booking: Booking
+
+
+class Fenced(Exception):
+    """Somebody else leads by now: nothing more may be decided or commanded here."""
+
+
+class Behind(Exception):
+    """
+    SideCars obey a later epoch than ours, although nobody else leads: what is recorded was set back.
+
+    That is so after a restore from a backup. Whoever leads goes on in a later epoch than theirs.
+    """
+
+    def __init__(self, epoch: int, why: str) -> None:
+        super().__init__(why)
+        self.epoch = epoch
+        """The epoch to go on in, at least."""
+
+
+class NotKept(Exception):
+    """Nothing can be kept at present; the text is one line that says why, and what to do."""
+
+
+class NotKeptAlone(Exception):
+    """Of these jobs nothing can be kept, for each of which it is said why; of others it can."""
+
+    def __init__(self, jobs: Mapping[JobId, str]) -> None:
+        super().__init__("; ".join(jobs.values()))
+        self.jobs = jobs
+
+
+class Platform(Protocol):
+    """The place. Every method may be called again with the same arguments, without harm."""
+
+    async def observe(self) -> Observation:
+        """Tell everything there is, the effects of all former calls of :meth:`record` included."""
+
+    async def record(self, statuses: Mapping[JobId, Status]) -> None:
+        """
+        Keep these, so that they survive any crash, before anything is done that they speak of.
+
+        One after the other in their order, where they cannot be kept at once. Raises
+        :class:`Fenced` if this controller is no longer the one that decides, :class:`NotKept` if it
+        is, and it cannot be done now, and :class:`NotKeptAlone` if that concerns some of them only.
+        Then of the others some may be kept, as after a crash.
+        """
+
+    async def is_overtaken(self, job: JobId) -> bool:
+        """
+        Tell whether another controller leads by now, as it is recorded and not as it is remembered.
+
+        Asked when a SideCar of this job says so, which by itself proves nothing. Raises :class:`NotKept`
+        if the record cannot be read now.
+        """
+
+    async def launch(self, order: PodOrder) -> None:
+        """
+        Let there be this pod, if there is none yet.
+
+        A controller asks again for what its predecessor booked and may have asked for. What is not
+        booked any more when this is done must not be left: nobody would ever end it.
+        """
+
+    async def remove(self, key: PodKey, *, because: str) -> None:
+        """
+        End this pod whatever it does, because its SideCar does not answer or cannot be started.
+
+        In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation. That holds for
+        one that was never made as well: whoever booked it may have died before, and it is not
+        :attr:`~dlcontrol.situation.status.Status.used`.
+        """
+
+    async def forget(self, job: JobId) -> None:
+        """Remove what is kept of a job that has ended and whose pods have."""
+
+    def host_of(self, key: PodKey, /) -> str:
+        """Where the other pods of the job reach this one."""
+
+    def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
+        """The first of so many ports in a row that this generation may use; another each time."""
+
+    async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
+        """Let people know what happened to a job (an Event)."""

@@ -1,0 +1,235 @@
+"""
+How many processes a job starts on each node, where its file does not say it.
+
+:mod:`dlcore.documents.jobfile` asks when it reads a job, the rules of :mod:`dlcore.documents.jobrules` when they check
+one, and the command when it shows the specification of one that it has not read itself.
+
+A launcher, such as torchrun, starts the processes of a node by itself. Started once for each GPU, each
+of them would start processes for all GPUs, and all of them would listen at the same port.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dlcore.documents.podrules import TRAINER
+from dlcore.problems import Problem
+
+PER_GPU: Final = "perGpu"
+PER_NODE: Final = "perNode"
+
+LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
+"""Commands that start several processes of what follows them."""
+OTHER_NAMES: Final[Mapping[str, str]] = {"accelerate-launch": "accelerate"}
+MODULES: Final[Mapping[str, str]] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""The same, as Python runs them by ``-m``."""
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+PREFIXES: Final = frozenset(
+    {
+        *(
+            "exec",
+            "command",
+            "env",
+            "nice",
+            "ionice",
+            "chrt",
+            "time",
+            "nohup",
+            "setsid",
+            "numactl",
+            "taskset",
+        ),
+        *(
+            "timeout",
+            "stdbuf",
+            "unbuffer",
+            "sudo",
+            "gosu",
+            "su-exec",
+            "setpriv",
+            "tini",
+            "dumb-init",
+        ),
+        *("nsys", "xvfb-run"),
+    }
+)
+"""Commands that become, or only surround, the command that follows them."""
+RUNNERS: Final = tuple(
+    [name, "run"]
+    for name in (
+        "uv",
+        "poetry",
+        "pipenv",
+        "pdm",
+        "hatch",
+        "rye",
+        "pixi",
+        "conda",
+        "mamba",
+        "micromamba",
+    )
+)
+"""The same, of two words: they run a command in an environment."""
+STARTING: Final = frozenset({*LAUNCHERS, *OTHER_NAMES, *SHELLS, *PREFIXES})
+"""What can be the command behind those, besides Python."""
+PYTHON_TAKES_A_VALUE: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+SHELL_WORDS: Final = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
+"""Words of a shell that a command may follow."""
+ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\+?=")
+
+
+def processes_of(spec: Mapping[str, Any]) -> str:
+    """Return ``perGpu`` or ``perNode``: what a specification says, or what follows from it."""
+    return str(spec.get("processes") or default_processes(spec))
+
+
+def default_processes(spec: Mapping[str, Any]) -> str:
+    """Return how many processes are started where the specification does not say it."""
+    # Several processes without ranks would each take themselves for the only one.
+    is_alone = spec.get("framework", "none") == "none"
+    return PER_NODE if is_alone or launcher_of(spec.get("template")) else PER_GPU
+
+
+def problem_of(spec: Mapping[str, Any], most: int) -> Problem | None:
+    """Return why a launcher cannot be started once for each GPU of a job that may have ``most``."""
+    launcher = launcher_of(spec.get("template"))
+    if spec.get("processes") != PER_GPU or not launcher or most == 1:
+        return None
+    message = (
+        f'"{PER_GPU}" starts {launcher} once for each GPU, and each of them starts processes for all GPUs, at the'
+        " same port"
+    )
+    remedy = f"write processes: perNode, or start your script by python instead of {launcher}"
+    return Problem("spec.processes", PER_GPU, message, remedy)
+
+
+def notice_of(spec: Mapping[str, Any]) -> str:
+    """Return what the user should know of the default; empty where nothing is unusual."""
+    launcher = launcher_of(spec.get("template"))
+    if not launcher or spec.get("processes") or spec.get("framework", "none") == "none":
+        return ""
+    return (
+        f"spec.processes is perNode, because {launcher} starts the processes of a node by itself;"
+        " see docs/training.md"
+    )
+
+
+def launcher_of(template: object) -> str:
+    """Name the launcher that the trainer of a template starts; empty where none is seen."""
+    return _launcher_in(_command(template))
+
+
+def _command(template: object) -> list[str]:
+    """Return the words that the trainer's container is started with; a wrong template has none."""
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    for container in containers if isinstance(containers, list) else ():
+        if isinstance(container, Mapping) and container.get("name") == TRAINER:
+            words = [container.get("command"), container.get("args")]
+            lists = [each for each in words if isinstance(each, list)]
+            return [word for each in lists for word in each if isinstance(word, str)]
+    return []
+
+
+def _launcher_in(words: list[str]) -> str:
+    if not words:
+        return ""
+    name, rest = _name(words[0]), words[1:]
+    if name in SHELLS:
+        return _launcher_in_script(rest)
+    if name in PREFIXES or words[:2] in RUNNERS:
+        return _launcher_in(_after_prefix(rest))
+    if _is_python(name):
+        return _launcher_of_python(rest)
+    is_launcher = name in LAUNCHERS and (name != "accelerate" or rest[:1] == ["launch"])
+    return name if is_launcher else OTHER_NAMES.get(name, "")
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _is_python(name: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", name) is not None
+
+
+def _launcher_of_python(words: list[str]) -> str:
+    """Find the module that Python runs; what follows a script is for the script."""
+    left = iter(words)
+    for word in left:
+        if word == "-m":
+            return MODULES.get(next(left, ""), "")
+        if word in PYTHON_TAKES_A_VALUE:
+            next(left, "")
+        elif not word.startswith("-"):
+            return ""
+    return ""
+
+
+def _after_prefix(words: list[str]) -> list[str]:
+    """
+    Return the command that follows the options and other arguments of one that surrounds it.
+
+    Which options take a value differs from command to command, so that it begins at the first word that can
+    start processes. Behind a script, such a word would be for the script.
+    """
+    for index, word in enumerate(words):
+        name = _name(word)
+        if name.endswith((".py", ".sh")):
+            return []
+        if _is_python(name) or name in STARTING or words[index : index + 2] in RUNNERS:
+            return words[index:]
+    return []
+
+
+def _launcher_in_script(words: list[str]) -> str:
+    """Look into what a shell is given by ``-c``; a script in a file is not read."""
+    script = _script(words)
+    return next((found for each in _commands(script) if (found := _launcher_in(each))), "")
+
+
+def _script(words: list[str]) -> str:
+    """Return the first word that is no option, where any option before it is a ``c``."""
+    left, has_script = iter(words), False
+    for word in left:
+        if word[:1] not in ("-", "+") or word in ("-", "--"):
+            given = next(left, "") if word in ("-", "--") else word
+            return given if has_script else ""
+        if word.startswith("--"):
+            continue
+        has_script = has_script or (word.startswith("-") and "c" in word)
+        # Such as -eo pipefail: the name of what is switched on.
+        if word.endswith(("o", "O")):
+            next(left, "")
+    return ""
+
+
+def _commands(script: str) -> Iterable[list[str]]:
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=";&|()\n")
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    command: list[str] = []
+    try:
+        for word in lexer:
+            if word.strip(";&|()\n"):
+                command.append(word)
+            else:
+                yield _simple(command)
+                command = []
+    except ValueError:
+        # A quotation that does not end: the shell will say so.
+        pass
+    yield _simple(command)
+
+
+def _simple(command: list[str]) -> list[str]:
+    """Return a command without the words of the shell and the assignments that it begins with."""
+    for index, word in enumerate(command):
+        if word not in SHELL_WORDS and not ASSIGNMENT.match(word):
+            return command[index:]
+    return []

@@ -1,0 +1,1 @@
+"""The sentences for people, made from the reasons of a plan."""

@@ -1,0 +1,1 @@
+"""What several policies share; none of it is a policy."""

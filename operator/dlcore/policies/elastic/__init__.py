@@ -1,0 +1,1 @@
+"""The rules of AFS-L and its relatives."""

@@ -1,0 +1,1 @@
+"""From a profile to throughput, remaining time and restart cost, each with a confidence."""

@@ -1,0 +1,1 @@
+"""The places where jobs run, behind one contract."""

@@ -1,0 +1,274 @@
+"""
+Options that many verbs have, and which place they talk to: one machine, or a cluster.
+
+The first of these that applies decides, and docs/command.md says the same:
+
+1. ``--state`` is the ``dljob up`` of a state folder; ``--kubeconfig``, ``--context``, ``--namespace``
+   and ``--all-namespaces`` are a cluster.
+2. ``kubectl dljob`` is a cluster.
+3. ``$DLJOB_PLATFORM``, which is ``machine`` or ``cluster``.
+4. ``$DLJOB_STATE`` is the ``dljob up`` of that folder.
+5. A ``dljob up`` of the usual state folder, if one answers, or else that of all users of this
+   machine (``dljob up --system``), if that does.
+6. A cluster, if there is a kubeconfig, or if this is a pod of one.
+7. Else the ``dljob up`` of the usual folder, which is then told to be missing.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from dlctl.backends.backend import Backend, BackendError
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.jobviews import full_name
+from dllocal.folders import SYSTEM_ROOT, Folders, default_root
+
+if TYPE_CHECKING:
+    from dlctl.backends.cluster.backend import ClusterBackend
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PLATFORM = "DLJOB_PLATFORM"
+MACHINE, CLUSTER = "machine", "cluster"
+
+CLUSTER_REMEDY = "; if you mean a cluster, name its --kubeconfig"
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""By this a pod knows that it is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What was said of the place that is meant."""
+
+    state: Path | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    everywhere: bool = False
+
+    @property
+    def names_cluster(self) -> bool:
+        return bool(self.kubeconfig or self.context or self.namespace or self.everywhere)
+
+
+def choose(place: Place) -> Backend:
+    """Find the place that is meant."""
+    if place.state is not None and place.names_cluster:
+        raise click.UsageError(
+            "--state is one machine, and --kubeconfig, --context, --namespace and"
+            " --all-namespaces are a cluster; give one or the other"
+        )
+    if place.state is None and _is_cluster(place):
+        return _cluster(place)
+    return LocalBackend(
+        find_folders(place.state).socket, or_else="" if place.state else CLUSTER_REMEDY
+    )
+
+
+def _is_cluster(place: Place) -> bool:
+    if place.names_cluster or _is_plugin():
+        return True
+    wanted = os.environ.get(PLATFORM, "")
+    if wanted not in ("", MACHINE, CLUSTER):
+        raise click.UsageError(
+            f"{PLATFORM}: {wanted!r} is no platform; write {MACHINE} or {CLUSTER}"
+        )
+    if wanted or os.environ.get("DLJOB_STATE"):
+        return wanted == CLUSTER
+    return _has_cluster() and not _answers(find_folders(None).socket)
+
+
+def _is_plugin() -> bool:
+    """Whether kubectl has started us."""
+    context = click.get_current_context(silent=True)
+    name = context.find_root().info_name if context is not None else ""
+    return (name or "").startswith("kubectl")
+
+
+def _has_cluster() -> bool:
+    """Whether anything says where a cluster is."""
+    named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    files = named or [Path.home() / ".kube" / "config"]
+    return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
+
+
+def find_folders(state: Path | None) -> Folders:
+    """Find the state folder: that which is named, else one's own, else that of all users."""
+    own = Folders(state or default_root(os.environ))
+    if state is not None or os.environ.get("DLJOB_STATE") or _answers(own.socket):
+        return own
+    of_all = Folders(SYSTEM_ROOT)
+    return of_all if _answers(of_all.socket) else own
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _cluster(place: Place) -> "ClusterBackend":
+    # It takes longer to load than all else, and who has one machine does not need it.
+    from dlctl.backends.cluster.backend import ClusterBackend  # noqa: PLC0415
+    from dlctl.backends.cluster.connecting import connect  # noqa: PLC0415
+
+    return ClusterBackend(
+        connect(place.kubeconfig, place.context, place.namespace), place.everywhere
+    )
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Backend]:
+    """Find the place that is meant, and let go of it in the end."""
+    backend = choose(place)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+STATE_HELP = (
+    "The state folder of the dljob up that is meant."
+    "  [default: $DLJOB_STATE, or dljob in the folder for state of your user]"
+)
+
+_OPTIONS = (
+    click.option(
+        "--state",
+        # That of a server of all users can be passed through by them, and not be read.
+        type=click.Path(path_type=Path, file_okay=False, readable=False),
+        metavar="DIR",
+        help=STATE_HELP,
+    ),
+    click.option(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="The kubeconfig of the cluster that is meant.  [default: as kubectl finds it]",
+    ),
+    click.option("--context", default="", metavar="NAME", help="Which context of that file."),
+    click.option(
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        help="Which namespace of the cluster.  [default: that of the context]",
+    ),
+)
+_EVERYWHERE = click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="The jobs of all namespaces."
+)
+
+
+def with_backend(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that choose a place, and that place as its first argument."""
+    return _chosen(function, _OPTIONS)
+
+
+def with_wide_backend(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb that lists jobs the option for all namespaces, too."""
+    return _chosen(function, (*_OPTIONS, _EVERYWHERE))
+
+
+def with_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that choose a place, and what they say as ``place``."""
+
+    @wraps(function)
+    def chosen(**given: Any) -> Any:
+        place, rest = place_of(given)
+        return function(place=place, **rest)
+
+    for option in reversed((*_OPTIONS, _EVERYWHERE)):
+        chosen = option(chosen)
+    return chosen
+
+
+def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callable[..., Any]:
+    @wraps(function)
+    def chosen(**given: Any) -> Any:
+        place, rest = place_of(given)
+        with opened(place) as backend:
+            return function(backend, **rest)
+
+    for option in reversed(options):
+        chosen = option(chosen)
+    return chosen
+
+
+def place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
+    """Tell what of the options of a verb says of the place, and what is the verb's."""
+    named = {each.name for each in fields(Place)}
+    said = {name: value for name, value in given.items() if name in named}
+    return Place(**said), {name: value for name, value in given.items() if name not in named}
+
+
+def output_option(*formats: str, default: str = "") -> Callable[[Command], Command]:
+    """``-o`` with these formats; without it people are told as people like it."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        default=default or None,
+        help="How it is printed; without it, for people.",
+    )
+
+
+def complete_jobs(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Complete the names of jobs. Where nobody answers there is nothing to complete."""
+    try:
+        with opened(place_of(ctx.params)[0]) as backend:
+            items, home = backend.list_jobs().items, backend.home
+    except (BackendError, click.UsageError):
+        return []
+    names = [full_name(document, home) for document in items]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def name_argument(*, several: bool = False, required: bool = True) -> Callable[[Command], Command]:
+    """The names of jobs."""
+    return click.argument(
+        "names" if several else "name",
+        nargs=-1 if several else 1,
+        required=required,
+        metavar=("NAME…" if required else "[NAME…]") if several else "NAME",
+        shell_complete=complete_jobs,
+        callback=_read_names,
+    )
+
+
+RESOURCES = ("dljob.dljob.io/", "dljobs.dljob.io/")
+"""What ``get -o name`` and kubectl print before a name. No namespace has dots."""
+
+
+def _read_names(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    typed: str | tuple[str, ...],
+) -> str | tuple[str, ...]:
+    """Take names as ``get -o name`` prints them, too."""
+    return read_name(typed) if isinstance(typed, str) else tuple(map(read_name, typed))
+
+
+def read_name(typed: str) -> str:
+    """Read the name of a job, as a user types it or ``get -o name`` prints it."""
+    for resource in RESOURCES:
+        if typed.startswith(resource):
+            return typed.removeprefix(resource)
+    return typed

@@ -1,0 +1,369 @@
+"""
+A Kubernetes cluster, as the verbs ask it: everything through its API server, with the user's rights.
+
+There is no other server: what people are to see stands in objects that Kubernetes' own rights guard.
+The operator decides; what it decided and why it says in the status of a job, and in Events.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from dlcore.documents.launchers import notice_of
+from dlctl.backends.backend import (
+    BackendError,
+    Conflict,
+    Created,
+    JobList,
+    Json,
+    Keeping,
+    LogLine,
+    LogQuery,
+    NotThere,
+    Plan,
+)
+from dlctl.backends.cluster import past, podlogs, submitting
+from dlctl.backends.cluster.asking import Asker
+from dlctl.backends.cluster.connecting import Connection
+from dlctl.backends.cluster.operators import Operator
+from dlctl.backends.cluster.refusals import FORBIDDEN
+from dlctl.backends.cluster.watching import Watcher
+from dlctl.backends.cluster.wording import (
+    assumptions,
+    describe_waiting,
+    outages,
+    sentence,
+)
+from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.messages import say
+from dlkube.client import ApiServer, Rejected
+from dlkube.resources import DLJOBS, EVENTS, NODES
+
+ATTEMPTS: Final = 5
+"""So often a node is changed anew that somebody else has changed meanwhile."""
+
+T = TypeVar("T")
+
+_Said = Callable[[str], dict[str, str]]
+"""What an annotation of a node says of which GPUs, by their numbers."""
+_Change = Callable[[_Said], Mapping[str, Mapping[str, str]]]
+"""Makes of that what annotations are to say."""
+
+
+class ClusterBackend:
+    """Asks one API server, mostly about one namespace."""
+
+    look_seconds = 5.0
+    removes_checkpoints = False
+
+    def __init__(
+        self,
+        connection: Connection,
+        everywhere: bool = False,  # noqa: FBT001, FBT002 - as the option has it
+        *,
+        notice: Callable[[str], None] = say,
+    ) -> None:
+        self._asker = Asker(connection.access)
+        self._connection = connection
+        self._listed = "" if everywhere else connection.namespace
+        self._notice = notice
+        self._noticed: set[str] = set()
+        self._operator = Operator(self._asker)
+
+    @property
+    def home(self) -> str:
+        return self._listed
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def about(self) -> Json:
+        return self._operator.about()
+
+    # --- jobs
+
+    def list_jobs(self, selector: str = "") -> JobList:
+        listing = self._asker.ask(lambda api: api.list(DLJOBS, self._listed, labels=selector))
+        return JobList([_shown(item) for item in listing.items], listing.version)
+
+    def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
+        def watch(api: ApiServer) -> Any:
+            watcher = Watcher(api, self._listed, selector)
+            return watcher.watch(version)
+
+        for news in self._asker.iterate(watch):
+            items = [_shown(item) for item in news.items]
+            removed = tuple(full_name(each, self.home) for each in news.removed)
+            yield JobList(items, news.version, removed, news.is_complete)
+
+    def get_job(self, name: str) -> Json:
+        namespace, own = self._locate(name)
+        return _shown(self._asker.ask(lambda api: api.get(DLJOBS, own, namespace)))
+
+    def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
+        prepared = submitting.prepare(documents, self._connection)
+        with self._asker.translating():
+            made = self._asker.ask_plainly(
+                lambda api: submitting.create(api, prepared, dry_run=dry_run)
+            )
+        return Created([_shown(item) for item in made], _notices(documents))
+
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
+        namespace = document["metadata"]["namespace"]
+        return _shown(
+            self._asker.ask(
+                lambda api: api.replace(DLJOBS, document, namespace, dry_run=dry_run, strict=True)
+            )
+        )
+
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:  # noqa: ARG002 - volumes outlive jobs
+        document = self.get_job(name)
+        metadata = document["metadata"]
+        self._asker.ask(
+            lambda api: api.delete(
+                DLJOBS, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+            )
+        )
+        return document
+
+    def preview(self, documents: Sequence[Json]) -> Plan:
+        created = self.create_jobs(documents, dry_run=True)
+        effects = [
+            {
+                "job": full_name(item, self.home),
+                "submitted": True,
+                "step": "unknown",
+                "message": "would be taken in by the API server",
+            }
+            for item in created.items
+        ]
+        notice = (
+            "what would be decided is known to the operator of the cluster alone, which decides when"
+            " the job is there; dljob why NAME tells then"
+        )
+        jobs, _ = self._find_holders()
+        waiting = describe_waiting(jobs, time.time())
+        return Plan(effects, [*created.notices, notice, waiting], tells_others=False)
+
+    def explain(self, name: str) -> Json:
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        remarks = [*assumptions(job), *outages(job, self._operator.known_gpus)]
+        told = {"message": sentence(job, time.time()), "assumptions": remarks}
+        return {"name": called, **told, "job": job}
+
+    # --- what happened
+
+    def list_history(self, name: str, limit: int) -> list[Json]:
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        try:
+            events = self._events_of(job)
+        except BackendError as error:
+            self._tell_once(f"{error}; what else happened to {called} is left out")
+            events = []
+        return past.list_history(job.get("status") or {}, events, called)[-limit:]
+
+    def list_events(self, name: str = "", since: int = 0) -> list[Json]:
+        if name:
+            return self._events_of(self.get_job(name))
+        selector = "involvedObject.kind=DLJob"
+        listing = self._asker.ask(lambda api: api.list(EVENTS, self._listed, fields=selector))
+        return past.list_events(listing.items, "")[since:]
+
+    def _events_of(self, job: Json) -> list[Json]:
+        metadata = job["metadata"]
+        selector = f"involvedObject.uid={metadata['uid']}"
+        listing = self._asker.ask(
+            lambda api: api.list(EVENTS, metadata["namespace"], fields=selector)
+        )
+        return past.list_events(listing.items, full_name(job, self.home))
+
+    # --- GPUs
+
+    def list_nodes(self) -> list[Json]:
+        from dlctl.backends.cluster import gpus  # noqa: PLC0415 - takes longer to load than to get jobs
+
+        jobs, sees_all_jobs = self._find_holders()
+        holdings = gpus.find_holdings(jobs, self.home)
+        nodes = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(NODES)),
+            "only the GPUs are shown that jobs have which you may see",
+        )
+        if nodes is None:
+            return gpus.list_held(holdings)
+        pool = self._operator.pool()
+        told = self._operator.known_gpus()
+        return gpus.list_gpus(nodes.items, holdings, pool, told, sees_all_jobs=sees_all_jobs)
+
+    def _find_holders(self) -> tuple[list[Json], bool]:
+        """List all jobs that may be seen, and tell whether those are all there are."""
+        everywhere = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(DLJOBS)),
+            f"of jobs only those in namespace {self._connection.namespace} are seen",
+        )
+        if everywhere is not None:
+            return everywhere.items, True
+        home = self._connection.namespace
+        return self._asker.ask(lambda api: api.list(DLJOBS, home)).items, False
+
+    def cordon(self, node: str, gpu: int, reason: str) -> Json:
+        from dloperator.nodes.nodes import CORDONS  # noqa: PLC0415 - as above
+
+        number = str(gpu)
+        self._change_gpu(node, gpu, lambda said: {CORDONS: said(CORDONS) | {number: reason}})
+        return {"node": node, "gpu": gpu, "reason": reason}
+
+    def uncordon(self, node: str, gpu: int) -> Json:
+        """Take a cordon back, and say of a fault that is known that it is mended."""
+        from dloperator.nodes.nodes import CORDONS, PARDONS  # noqa: PLC0415 - as above
+
+        number, told = str(gpu), self._operator.known_gpus().get(node, {})
+        fault = told.get("faults", {}).get(number, "")
+        was_cordoned = False
+
+        def change(said: _Said) -> Mapping[str, Mapping[str, str]]:
+            nonlocal was_cordoned
+            cordons = said(CORDONS)
+            was_cordoned = number in cordons
+            changed = {CORDONS: {key: why for key, why in cordons.items() if key != number}}
+            # Another word than ever before, so that what is found after it counts again.
+            word = datetime.now(UTC).isoformat(timespec="microseconds")
+            return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
+
+        self._change_gpu(node, gpu, change)
+        other = told.get("out", {}).get(number)
+        if other and not fault and not was_cordoned:
+            self._tell_once(f"as the operator told last, {node}/{gpu} is out all the same: {other}")
+        return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
+
+    def _change_gpu(self, node: str, gpu: int, change: _Change) -> None:
+        """Change what annotations of a node say of its GPUs."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                self._try_to_change_gpu(node, gpu, change)
+            except Conflict:
+                continue
+            return
+        self._try_to_change_gpu(node, gpu, change)
+
+    def _try_to_change_gpu(self, node: str, gpu: int, change: _Change) -> None:
+        from dlctl.backends.cluster import gpus  # noqa: PLC0415 - as above
+
+        try:
+            document = self._asker.ask(lambda api: api.get(NODES, node))
+        except NotThere as error:
+            raise NotThere(f"{node}: there is no such node; dljob gpu list has all") from error
+        gpus.insist_on_gpu(document, gpu, self._operator.pool())
+        wanted = change(lambda name: gpus.read_numbered(document, name))
+        if any(gpus.read_numbered(document, name) != said for name, said in wanted.items()):
+            written = gpus.write_numbered(document, wanted)
+            self._asker.ask(lambda api: api.merge(NODES, node, written))
+
+    def list_settings(self) -> list[Json]:
+        return self._operator.settings()
+
+    # --- where it trains
+
+    def list_log_nodes(self, name: str) -> list[str]:
+        job = self._log_of(name)
+        pods = self._asker.ask(lambda api: podlogs.list_pods(api, job))
+        view = JobView.of(self.get_job(name), self.home)
+        nodes = {podlogs.node_of(pod) for pod in pods} | {part.node for part in view.slices}
+        return sorted(nodes - {""})
+
+    def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        job = self._log_of(name)
+        nodes = self.list_log_nodes(name)
+        if query.node and query.node not in nodes:
+            known = ", ".join(nodes) or "none yet"
+            raise NotThere(f"{name} has no log of {query.node}; nodes with one: {known}")
+        if query.follow:
+            return self._asker.iterate(
+                lambda api: podlogs.Follower(api, job, query, notice=self._tell_once).follow()
+            )
+        return self._asker.iterate(lambda api: podlogs.read(api, job, query))
+
+    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+        from dlctl.backends.cluster import remote  # noqa: PLC0415 - no other verb needs it
+
+        job = self.get_job(name)
+        view = JobView.of(job, self.home)
+        if not view.slices:
+            raise Conflict(f"{name} has no GPUs now ({view.phase}); try again when it is Running")
+        chosen = [part for part in view.slices if node in ("", part.node)]
+        if not chosen:
+            nodes = ", ".join(part.node for part in view.slices)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+        place = remote.Place(job["metadata"]["namespace"], _pod_on(job, chosen[0].node))
+        numbers = ",".join(map(str, chosen[0].gpus))
+        seen = [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            f"CUDA_VISIBLE_DEVICES={numbers}",
+            f"NVIDIA_VISIBLE_DEVICES={numbers}",
+        ]
+        return self._asker.ask(lambda api: remote.execute(api, place, ["env", *seen, *command]))
+
+    # --- what they share
+
+    def _locate(self, name: str) -> tuple[str, str]:
+        """Say in which namespace a job is meant, and its name there."""
+        namespace, slash, own = name.rpartition("/")
+        return (namespace if slash else self._connection.namespace), own
+
+    def _log_of(self, name: str) -> podlogs.Job:
+        metadata = self.get_job(name)["metadata"]
+        return podlogs.Job(metadata["namespace"], metadata["name"])
+
+    def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
+        """Look at something that not everybody may see, or tell what follows from that."""
+        with self._asker.translating():
+            try:
+                return look()
+            except Rejected as error:
+                if error.status != FORBIDDEN:
+                    raise
+                self._tell_once(f"{self._asker.explain(error)}; {then}")
+                return None
+
+    def _tell_once(self, notice: str) -> None:
+        if notice not in self._noticed:
+            self._noticed.add(notice)
+            self._notice(f"note: {notice}")
+
+
+def _shown(document: Json) -> Json:
+    """Leave out who has written which field, which nobody asks a job for."""
+    document["metadata"].pop("managedFields", None)
+    return document
+
+
+def _notices(documents: Sequence[Json]) -> list[str]:
+    """Say what has another effect than it seems; each thing once."""
+    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
+    from dlcore.documents import jobfile  # noqa: PLC0415
+
+    specs = [each.get("spec") or {} for each in documents]
+    notices = [notice_of(spec) for spec in specs]
+    for document in documents:
+        # What cannot be read here the API server has refused already, and has said why.
+        with suppress(jobfile.JobFileError):
+            notices.append(saving.notice_for(jobfile.parse(document)))
+    if any("environment" in spec for spec in specs):
+        notices.append("spec.environment has no effect on a cluster: the image is the environment")
+    return [each for each in dict.fromkeys(notices) if each]
+
+
+def _pod_on(job: Json, node: str) -> str:
+    """Name the pod of a job on a node, as the operator does."""
+    from dloperator.podspecs.building import trainer_name  # noqa: PLC0415 - takes long to load
+
+    metadata = job["metadata"]
+    bookings = (job.get("status") or {}).get("pods", ())
+    serials = [booking["serial"] for booking in bookings if booking["node"] == node]
+    if not serials:
+        called = f"{metadata['namespace']}/{metadata['name']}"
+        raise Conflict(f"{called} has no pod on {node} yet; try again when it is Running")
+    return trainer_name(metadata["name"], max(serials))

@@ -1,0 +1,1 @@
+"""The backend of one machine, over the socket of `dljob up`."""

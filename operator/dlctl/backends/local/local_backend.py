@@ -1,0 +1,259 @@
+"""
+The ``dljob up`` of this machine, as the verbs ask it.
+
+Everything but two things is asked at its socket. Logs are files that it names, and a command that
+is to see a job's GPUs runs here, in the surroundings that it tells.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dlctl.backends.backend import (
+    Away,
+    BackendError,
+    Created,
+    JobList,
+    Json,
+    Keeping,
+    LogLine,
+    LogQuery,
+    NotThere,
+    Plan,
+)
+from dlctl.backends.local.following import follow, read_lines
+from dlctl.backends.local.socket_client import SocketClient
+from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.messages import complain
+from dllocal import environments
+from dllocal.api.logtimes import Begin
+
+WATCH_S = 25.0
+"""A question for news is asked again after so long, so that nobody waits on a dead connection."""
+
+RETRY_S = 1.0
+"""Where nobody answers any longer, it is asked again so often."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""What a shell returns for a command that is not there, or that cannot be executed."""
+
+WORKING_DIRECTORY = "dljob.io/working-directory"
+
+
+class LocalBackend:
+    """Asks at a socket."""
+
+    look_seconds = 1.0
+    removes_checkpoints = True
+
+    def __init__(self, socket: Path, *, or_else: str = "") -> None:
+        self._client = SocketClient(socket, or_else=or_else)
+
+    def close(self) -> None:
+        """Nothing is open between two questions."""
+
+    @cached_property
+    def home(self) -> str:
+        """The namespace of one's own jobs: where users share a server, the user; else none."""
+        # Who may open the socket tells whether it is shared, without a question more.
+        try:
+            is_shared = self._client.path.stat().st_mode & 0o077
+        except OSError:
+            return ""
+        home: str = self.about().get("home", "") if is_shared else ""
+        return home
+
+    def _named(self, name: str) -> str:
+        """Complete the name of a job as people write it."""
+        return name if "/" in name or not self.home else f"{self.home}/{name}"
+
+    def about(self) -> Json:
+        return self._get("about")
+
+    # --- jobs
+
+    def list_jobs(self, selector: str = "") -> JobList:
+        return _job_list(self._get("jobs", query={"selector": selector}))
+
+    def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
+        while True:
+            query = {"selector": selector, "watch": version, "seconds": WATCH_S}
+            try:
+                news = _job_list(self._get("jobs", query=query, seconds=WATCH_S))
+            except Away:
+                # The next one goes on with the same jobs, and tells all of them anew.
+                time.sleep(RETRY_S)
+                continue
+            version = news.version
+            yield news
+
+    def get_job(self, name: str) -> Json:
+        return self._get("jobs", self._named(name))
+
+    def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
+        query = {"dryRun": "true"} if dry_run else None
+        body = {**_list(documents), "environment": environments.record(os.environ)}
+        answer = self._client.ask("POST", ("jobs",), query=query, body=body)
+        return Created(answer["items"], answer["notices"])
+
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
+        parts = ("jobs", self._named(full_name(dict(document))))
+        query = {"dryRun": "true"} if dry_run else None
+        return self._client.ask("PUT", parts, query=query, body=document)
+
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:
+        query = {checkpoints.value: "true"} if checkpoints.value else None
+        return self._client.ask("DELETE", ("jobs", self._named(name)), query=query)
+
+    def preview(self, documents: Sequence[Json]) -> Plan:
+        answer = self._ask("POST", "plan", body=_list(documents))
+        return Plan(answer["items"], answer["notices"])
+
+    def explain(self, name: str) -> Json:
+        return self._get("jobs", self._named(name), "why")
+
+    def list_history(self, name: str, limit: int) -> list[Json]:
+        return self._items("jobs", self._named(name), "history", query={"limit": limit})
+
+    # --- the machine
+
+    def list_events(self, name: str = "", since: int = 0) -> list[Json]:
+        query = {"since": since, **({"job": self._named(name)} if name else {})}
+        return self._items("events", query=query)
+
+    def list_nodes(self) -> list[Json]:
+        return self._items("nodes")
+
+    def cordon(self, node: str, gpu: int, reason: str) -> Json:
+        parts = ("nodes", node, "gpus", str(gpu), "cordon")
+        return self._ask("PUT", *parts, body={"reason": reason})
+
+    def uncordon(self, node: str, gpu: int) -> Json:
+        return self._ask("DELETE", "nodes", node, "gpus", str(gpu), "cordon")
+
+    def list_settings(self) -> list[Json]:
+        return self._items("config")
+
+    # --- what happens here
+
+    def list_log_nodes(self, name: str) -> list[str]:
+        job = JobView.of(self.get_job(name), self.home)
+        return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
+
+    def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        begins = {} if query.since is None else self._find_begins(name, query.since)
+        if not query.follow:
+            return read_lines(self._find_logs(name, query.node)[0], query.lines, begins)
+        return follow(lambda: self._find_logs(name, query.node), query.lines, begins)
+
+    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+        there = self._items("jobs", self._named(name), "surroundings")
+        chosen = [each for each in there if each["node"] == node] if node else there
+        if not chosen:
+            nodes = ", ".join(each["node"] for each in there)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+        place = chosen[0]
+        try:
+            status = _run(list(command), place)
+        except OSError as error:
+            return _tell_not_run(command[0], place["folder"], error)
+        # As a shell tells of a command that a signal has ended.
+        return status if status >= 0 else 128 - status
+
+    def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
+        """Say where in the log of each node that begins which was written within so many seconds."""
+        answer = self._get("jobs", self._named(name), "logs", query={"since": since})
+        return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
+
+    def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
+        """Say where the output is, and whether there will be no more of it."""
+        answer = self._get("jobs", self._named(name), "logs")
+        logs = {each["node"]: Path(each["path"]) for each in answer["items"]}
+        if node and node not in logs:
+            known = ", ".join(logs) or "none yet"
+            raise NotThere(f"{name} has no log of {node}; nodes with one: {known}")
+        return {n: path for n, path in logs.items() if not node or n == node}, answer["ended"]
+
+    # --- asking
+
+    def _get(
+        self, *parts: str, query: Mapping[str, object] | None = None, seconds: float = 0.0
+    ) -> Json:
+        return self._client.ask("GET", parts, query=query, seconds=seconds)
+
+    def _ask(self, method: str, *parts: str, body: object = None) -> Json:
+        return self._client.ask(method, parts, body=body)
+
+    def _items(self, *parts: str, query: Mapping[str, object] | None = None) -> list[Json]:
+        items: list[Json] = self._get(*parts, query=query)["items"]
+        return items
+
+
+def _run(command: Sequence[str], place: Json) -> int:
+    import subprocess  # noqa: PLC0415 - no other verb needs it
+
+    from dlctl.inputs import own_terminal  # noqa: PLC0415 - as above
+
+    surroundings = {
+        "cwd": place["folder"],
+        "env": {**_of_this_terminal(), **place["environment"]},
+    }
+    other = _as_user(place)
+    if other:
+        return own_terminal.run(command, **surroundings, **other)
+    return subprocess.run(  # noqa: S603 - it is what the user has asked for
+        command, check=False, **surroundings
+    ).returncode
+
+
+def _as_user(place: Json) -> dict[str, Any]:
+    """Let root run a command beside a job of another user as that user, whose PATH it is."""
+    if os.getuid() != 0:
+        return {}
+    if "user" not in place:
+        raise BackendError(
+            "dljob up does not say whose job it is, so that the command would run as root; start"
+            " dljob up again with this version"
+        )
+    user = place["user"]
+    if user["uid"] == 0:
+        return {}
+    return {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+
+
+def _of_this_terminal() -> dict[str, str]:
+    """What belongs to the terminal and not to the job, in whose environment a command runs."""
+    return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+
+
+def _tell_not_run(command: str, folder: str, error: OSError) -> int:
+    """Say why a command was not run, and return what a shell would."""
+    if error.filename == folder:
+        raise BackendError(
+            f"{folder}: the folder of the job is not there ({error.strerror})"
+        ) from error
+    remedy = "check the command, and PATH" if "/" not in command else "check the command"
+    complain(f"{command}: cannot be run ({error.strerror}); {remedy}")
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _job_list(answer: Json) -> JobList:
+    version = answer["metadata"]["resourceVersion"]
+    removed = tuple(answer.get("removed", ()))
+    return JobList(answer["items"], version, removed, answer.get("complete", True))
+
+
+def _list(documents: Sequence[Json]) -> Json:
+    """Say where the relative paths of jobs begin that do not say it: here."""
+    here = str(Path.cwd())
+    return {"kind": "DLJobList", "items": [_placed(document, here) for document in documents]}
+
+
+def _placed(document: Json, here: str) -> Json:
+    metadata = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    placed = {**metadata, "annotations": {WORKING_DIRECTORY: here, **annotations}}
+    return {**document, "metadata": placed}

@@ -1,0 +1,1 @@
+"""What is typed: arguments, units, job files, selections and changes."""

@@ -1,0 +1,91 @@
+"""
+Changes of a job that is there: read it, alter its document, write it, and once more if it was overtaken.
+
+``suspend``, ``resume``, ``set``, ``apply`` and ``edit`` change jobs this way. Which fields may change is
+decided where the job is kept, so that every way to change a job has the same answer.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from dlcontrol.reporting.formatting import in_ranges
+from dlctl.backends.backend import (
+    Backend,
+    BackendError,
+    Conflict,
+    Json,
+)
+from dlctl.inputs.demands import COUNTS
+from dlctl.output.jobviews import JobView
+
+ATTEMPTS = 5
+"""A change that another writer overtook is tried so often."""
+
+LONGEST_VALUE = 60
+
+
+class Change(NamedTuple):
+    """The document of a job before and after."""
+
+    before: Json
+    after: Json
+
+    @property
+    def is_change(self) -> bool:
+        return self.before is not self.after
+
+
+def change_job(backend: Backend, name: str, alter: Callable[[Json], Json]) -> Change:
+    """
+    Write what ``alter`` makes of the document of a job; where it returns it as it is, nothing is written.
+
+    Raises :class:`~dlctl.backends.backend.BackendError` if the job has ended or does not take the change.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with suppress(Conflict):
+            return _try_to_change(backend, name, alter)
+    return _try_to_change(backend, name, alter)
+
+
+def _try_to_change(backend: Backend, name: str, alter: Callable[[Json], Json]) -> Change:
+    document = backend.get_job(name)
+    insist_on_living(JobView.of(document), name)
+    altered = alter(document)
+    if altered is document:
+        return Change(document, document)
+    return Change(document, backend.replace_job(altered))
+
+
+def insist_on_living(job: JobView, name: str) -> None:
+    """Refuse to change a job that has ended or is another user's: nothing would come of it."""
+    if job.owner:
+        raise BackendError(
+            f"{name} belongs to {job.owner}; only {job.owner} and root may see more than dljob get"
+            " shows, or change it"
+        )
+    if job.is_final:
+        remedy = "submit it under another name to train it again"
+        raise BackendError(f"{name} is {job.phase} already; {remedy}")
+
+
+def describe_changes(before: Json, after: Json) -> list[str]:
+    """Say in which fields two documents of a job differ: ``spec.priority 0 -> 5``."""
+    from dlcore.documents import jobfile  # noqa: PLC0415 - takes longer to load than to suspend a job
+
+    old, new = (jobfile.parse(each, require_template=True) for each in (before, after))
+    told = [
+        f"{each.path} {_shown(each.old)} -> {_shown(each.new)}"
+        for each in jobfile.spec_differences(old, new)
+        if each.path.removeprefix("spec.gpus.").partition("[")[0] not in COUNTS
+    ]
+    if old.gpus.options != new.gpus.options:
+        counts = [in_ranges(each.gpus.options) for each in (old, new)]
+        told.insert(0, f"spec.gpus {' -> '.join(counts)}")
+    return [*told, "metadata.labels"] if old.labels != new.labels else told
+
+
+def _shown(value: Any) -> str:
+    """Write a value on one line; of what is long only that it is another one."""
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

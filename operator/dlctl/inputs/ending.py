@@ -1,0 +1,42 @@
+"""
+Ending in order what has started processes: once asked to end, it ends, and leaves nothing behind.
+"""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from dlctl.output.messages import say
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
+
+
+def run_to_the_end(activity: Coroutine[Any, Any, T]) -> T:
+    """
+    Run this to its end, or until a signal asks to end; raises :class:`click.Abort` then.
+
+    A second signal changes nothing: whoever is impatient cannot keep it from tidying up.
+    """
+    return asyncio.run(_run(activity))
+
+
+async def _run(activity: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(activity)
+    loop = asyncio.get_running_loop()
+    for signum in SIGNALS:
+        loop.add_signal_handler(signum, _interrupt, task)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+def _interrupt(task: "asyncio.Future[Any]") -> None:
+    if isinstance(task, asyncio.Task) and not task.cancelling():
+        say("ends what it has started …")
+        task.cancel()

@@ -1,0 +1,1 @@
+"""What is shown: tables, frames, pictures, messages and documents."""

@@ -1,0 +1,66 @@
+"""Progress bars on standard error, for those who watch."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from dlctl.output.streams import raw
+
+PATIENCE_S = 1.5
+"""A replay that is done by then needs no bar."""
+
+PERIOD_S = 0.1
+"""How often the bar is told of progress at most: replays complete thousands of jobs a second."""
+
+
+class Bar:
+    """A progress bar that appears only when there is something to wait for."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._began: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._told = 0.0
+
+    def watch(self, label: str, done: int, total: int) -> None:
+        """Take note that so much of what bears this label is done."""
+        now = time.monotonic()
+        began = self._began.setdefault(label, now)
+        if now - began < PATIENCE_S or (now - self._told < PERIOD_S and done < total):
+            return
+        self._told = now
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label, total=total)
+            self._progress.start()
+        self._progress.update(self._tasks[label], completed=done, total=total)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Bar | None]:
+    """A bar while a person watches, who sees standard error; ``None`` when nobody does."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        console=Console(file=raw(sys.stderr)),
+        transient=True,
+    )
+    try:
+        yield Bar(progress)
+    finally:
+        progress.stop()

@@ -1,0 +1,41 @@
+"""
+How data is written for programs: JSON and YAML.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dlctl.output.streams import harmless
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON. What is not a number, because it does not exist, becomes null."""
+    return json.dumps(_without_nan(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def to_json_line(value: Any) -> str:
+    """JSON on one line, for those who read several one after the other."""
+    return json.dumps(_without_nan(value), allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def to_yaml(value: Any) -> str:
+    """YAML in the order in which people wrote it."""
+    import yaml  # noqa: PLC0415 - most verbs need none
+
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    if harmless(text, keeps="\n\t") == text:
+        return text
+    # In a text without quotes, what a terminal obeys could not be written in another way.
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,330 @@
+"""
+What ``dljob top`` shows: one picture of all GPUs and jobs, as lines of text.
+
+Pure: what is known and how large the window is go in, lines come out. Whatever does not fit is
+counted or named in the last line, so that nothing is lost silently.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rich.text import Text
+
+from dlctl.backends.backend import Json
+from dlctl.output import texts
+from dlctl.output.jobviews import JobView
+from dlctl.output.turns import show_turn
+from dlctl.verbs.watching.get import progress_of
+
+SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")
+STRANGER = "?"
+
+FREE, TAKEN_OUT = "·", "×"
+
+BAR = 12
+LEAST_REASON = 16
+"""Narrower than that nothing can be told."""
+
+_RANKS = {
+    "Running": 0,
+    "Adjusting": 0,
+    "Initialized": 0,
+    "Cancelling": 0,
+    "Submitted": 1,
+    "Queued": 1,
+    "Suspended": 2,
+    "Failed": 3,
+    "Completed": 3,
+}
+
+
+class Window(NamedTuple):
+    """How much room there is, and what of it is looked at."""
+
+    width: int
+    height: int | None
+    """``None``: as much as is needed."""
+    skipped: int = 0
+    """So many jobs were scrolled over."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known at one look."""
+
+    about: Json
+    jobs: Sequence[JobView]
+    nodes: Sequence[Json]
+    at: float
+    problem: str = ""
+    """Why there is nothing newer."""
+
+
+@dataclass
+class Signs:
+    """Which letter and colour stand for which job. A job keeps its own for as long as it is there."""
+
+    known: dict[str, str] = field(default_factory=dict)
+
+    def learn(self, jobs: Iterable[JobView]) -> None:
+        """Give letters to newcomers, those of jobs that are over first."""
+        living = {job.name for job in jobs if not job.is_final}
+        for name in [name for name in self.known if name not in living]:
+            del self.known[name]
+        for job in jobs:
+            if job.name in living and job.name not in self.known:
+                free = (s for s in SYMBOLS if s not in self.known.values())
+                self.known[job.name] = next(free, STRANGER)
+
+    def show(self, job: str | None) -> Text:
+        symbol = self.known.get(job or "", STRANGER)
+        place = SYMBOLS.find(symbol)
+        return Text(symbol, style=f"bold {COLOURS[place % len(COLOURS)]}" if place >= 0 else "")
+
+
+class Frame:
+    """Draws one picture."""
+
+    def __init__(self, sight: Sight, signs: Signs, window: Window) -> None:
+        self._sight = sight
+        self._signs = signs
+        self._window = window
+        jobs = enumerate(sight.jobs)
+        self._jobs = [job for _, job in sorted(jobs, key=lambda each: (_rank(each[1]), each[0]))]
+
+    @property
+    def most_skipped(self) -> int:
+        """How far it can be scrolled."""
+        return max(0, len(self._jobs) - self._room(len(self._head())))
+
+    def lines(self) -> list[Text]:
+        """Draw it."""
+        head = self._head()
+        room = self._room(len(head))
+        skipped = min(self._window.skipped, self.most_skipped)
+        shown = self._jobs[skipped : skipped + room]
+        header, rows, hidden = self._table(shown)
+        width = self._window.width
+        is_cut = any(row.cell_len > width for row in rows)
+        lines = [*head, header, *rows]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return [*lines, *self._foot(_Left(skipped, len(shown), tuple(hidden), is_cut))]
+
+    def _room(self, head: int) -> int:
+        """How many jobs there is room for, beside the head, the header and the foot."""
+        if self._window.height is None:
+            return len(self._jobs)
+        return max(1, self._window.height - head - 2)
+
+    # --- the head
+
+    def _head(self) -> list[Text]:
+        lines = self._title()
+        if self._sight.problem:
+            lines.append(Text(self._sight.problem, style="bold red"))
+        nodes = self._map()
+        if self._window.height is not None:
+            # Half of the window is for the jobs.
+            most = max(1, self._window.height // 2 - len(lines) - 1)
+            if len(nodes) > most:
+                left_out = len(nodes) - most + 1
+                nodes = [
+                    *nodes[: most - 1],
+                    Text(f"… {left_out} more rows of GPUs: dljob gpu list"),
+                ]
+        return [*lines, *nodes, Text("")]
+
+    def _title(self) -> list[Text]:
+        """Tell what all of it comes to; in a narrow window on several lines."""
+        about = self._sight.about
+        states = Counter(gpu["state"] for node in self._sight.nodes for gpu in node["gpus"])
+        phases = Counter(job.phase.lower() for job in self._jobs)
+        parts = [
+            Text("dljob top", style="bold"),
+            *(Text(", ".join(how)) for how in [_named(about)] if how),
+            Text(_counted(states, "GPU")),
+            Text(_counted(phases, "job")),
+            Text(time.strftime("%H:%M:%S", time.localtime(self._sight.at)), style="dim"),
+        ]
+        lines = [parts[0]]
+        for part in parts[1:]:
+            if lines[-1].cell_len + 2 + part.cell_len <= self._window.width:
+                lines[-1] = Text("  ").join((lines[-1], part))
+            else:
+                lines.append(part)
+        return lines
+
+    def _map(self) -> list[Text]:
+        """Draw the GPUs, as many nodes on a line as there is room for."""
+        cells = [self._node(node) for node in self._sight.nodes]
+        widest = max((cell.cell_len for cell in cells), default=0)
+        each_line = max(1, (self._window.width + 3) // (widest + 3))
+        lines = []
+        for start in range(0, len(cells), each_line):
+            line = Text()
+            for cell in cells[start : start + each_line]:
+                line.append_text(cell)
+                line.append(" " * (widest - cell.cell_len + 3))
+            line.rstrip()
+            lines.extend(_wrap(line, self._window.width))
+        return lines
+
+    def _node(self, node: Json) -> Text:
+        names = max(len(each["name"]) for each in self._sight.nodes)
+        cell = Text(f"{node['name']:<{names}} ")
+        for gpu in node["gpus"]:
+            cell.append(" ")
+            cell.append_text(self._gpu(gpu))
+        return cell
+
+    def _gpu(self, gpu: Json) -> Text:
+        if gpu["state"] == "free":
+            return Text(FREE, style="dim")
+        if gpu["state"] == "unavailable":
+            return Text(TAKEN_OUT, style="red")
+        sign = self._signs.show(gpu.get("job"))
+        if gpu["state"] == "in use":
+            sign.stylize("reverse")
+        return sign
+
+    # --- the jobs
+
+    def _table(self, jobs: Sequence[JobView]) -> tuple[Text, list[Text], list[str]]:
+        """Draw the jobs; the last result names the columns that there is no room for."""
+        titles = ["", "NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"]
+        rows = [self._row(job) for job in jobs]
+        hidden: list[str] = []
+        # The least important go first.
+        for title in ("AGE", "RESHAPES", "SPEED", "ETA", "PHASE"):
+            if _width(titles, rows) + LEAST_REASON <= self._window.width:
+                break
+            place = titles.index(title)
+            del titles[place]
+            rows = [row[:place] + row[place + 1 :] for row in rows]
+            hidden.append(title)
+        widths = [max(map(_cells, column)) for column in zip(titles, *rows, strict=True)]
+        header = _join([Text(title) for title in (*titles, "REASON")], (*widths, 6))
+        header.stylize("bold")
+        reasons = [Text(self._reason(job), style="dim") for job in jobs]
+        lines = [
+            _join((*row, reason), (*widths, 0)) for row, reason in zip(rows, reasons, strict=True)
+        ]
+        return header, lines, hidden
+
+    def _reason(self, job: JobView) -> str:
+        """Say why; of a job that waits at first when it is expected to start."""
+        if job.ahead is None:
+            return job.message
+        return f"starts {show_turn(job, self._sight.at)}; {job.message}"
+
+    def _row(self, job: JobView) -> list[Text]:
+        sign = self._signs.show(job.name) if not job.is_final else Text(" ")
+        eta = texts.duration(job.eta) if job.eta is not None and not job.is_final else texts.NOTHING
+        return [
+            sign,
+            Text(job.name),
+            Text(job.phase, style=texts.COLOURS.get(job.phase, "")),
+            Text(str(job.gpus)),
+            _bar(job),
+            Text(texts.speed(job.speed)),
+            Text(eta),
+            Text(str(job.reshapes)),
+            Text(texts.age(job.submitted_at, self._sight.at)),
+        ]
+
+    def _foot(self, left: "_Left") -> list[Text]:
+        """Say what is not shown, in a line; without a window in as many as that takes."""
+        told = []
+        below = len(self._jobs) - left.above - left.shown
+        if left.above:
+            told.append(f"{left.above} more above")
+        if below:
+            told.append(f"{below} more below")
+        if left.hidden:
+            told.append(f"no room for {', '.join(left.hidden)}")
+        is_window = self._window.height is not None
+        if left.is_cut:
+            told.append("reasons are cut: dljob why NAME")
+        if (left.hidden or left.is_cut) and not is_window:
+            told.append("-o wide prints all")
+        if is_window:
+            told.append("arrows scroll, q quits")
+        line = Text("; ".join(told), style="dim")
+        if not told:
+            return []
+        if not is_window:
+            return list(_wrap(line, self._window.width))
+        line.truncate(self._window.width, overflow="ellipsis")
+        return [line]
+
+
+class _Left(NamedTuple):
+    """What of the jobs is not shown."""
+
+    above: int
+    shown: int
+    hidden: tuple[str, ...]
+    """Columns."""
+    is_cut: bool
+    """Whether the reason of some job is not shown to its end."""
+
+
+def _counted(counts: Counter[str], thing: str) -> str:
+    total = sum(counts.values())
+    named = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{total} {thing}{'' if total == 1 else 's'}" + (f": {named}" if named else "")
+
+
+def _named(about: Json) -> list[str]:
+    """How it is decided, as far as whoever asks may know."""
+    return [about[name] for name in ("policy", "mechanism") if about.get(name)]
+
+
+def _rank(job: JobView) -> int:
+    return _RANKS.get(job.phase, 1)
+
+
+def _bar(job: JobView) -> Text:
+    """Draw how far a job is."""
+    fraction = 1.0 if job.phase == "Completed" else job.fraction
+    told = progress_of(job)
+    if fraction is None:
+        return Text(told)
+    full = int(fraction * BAR)
+    bar = Text("█" * full, style=texts.COLOURS.get(job.phase, ""))
+    bar.append("░" * (BAR - full), style="dim")
+    return bar.append(f" {told}", style="default")
+
+
+def _wrap(line: Text, width: int) -> list[Text]:
+    """Break a row of GPUs that is wider than the window."""
+    pieces = []
+    while line.cell_len > width:
+        cut = line.plain.rfind(" ", 1, width)
+        cut = cut if cut > 0 else width
+        first, line = line.divide([cut])
+        pieces.append(first)
+    return [*pieces, line]
+
+
+def _cells(cell: Text | str) -> int:
+    return cell.cell_len if isinstance(cell, Text) else len(cell)
+
+
+def _width(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
+    columns = zip(titles, *rows, strict=True)
+    return sum(max(map(_cells, column)) + 2 for column in columns)
+
+
+def _join(cells: Sequence[Text], widths: Sequence[int]) -> Text:
+    line = Text()
+    for cell, width in zip(cells, widths, strict=True):
+        line.append_text(cell)
+        line.append(" " * max(0, width - cell.cell_len) + "  ")
+    line.rstrip()
+    return line

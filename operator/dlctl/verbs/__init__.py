@@ -1,0 +1,1 @@
+"""The verbs of `dljob`, one file each."""

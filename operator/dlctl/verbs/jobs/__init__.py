@@ -1,0 +1,1 @@
+"""Verbs that submit and change jobs."""

@@ -1,0 +1,51 @@
+"""
+``dljob set``: the GPUs and the priority of jobs that are there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from dlctl.backends.backend import Backend, Json
+from dlctl.backends.choosing import with_backend
+from dlctl.inputs.changing import change_job, describe_changes
+from dlctl.inputs.demands import Demand, gpu_options
+from dlctl.inputs.selecting import Selection, with_selection
+from dlctl.verbs.jobs.steer import for_each
+
+
+@click.command("set")
+@with_selection()
+@gpu_options
+@click.option("--priority", type=int, metavar="P", help="Jobs of a higher priority come first.")
+@with_backend
+def command(backend: Backend, *, selection: Selection, priority: int | None, **said: Any) -> int:
+    """
+    Change on how many GPUs jobs can run, and their priority. They go on training meanwhile.
+
+    \b
+    dljob set bert --gpus 1,2,4
+    dljob set bert --max-gpus 2 --priority 10
+    dljob set -l team=vision --priority -5
+    """
+    demand = Demand(**said)
+    if not demand.is_given and priority is None:
+        raise click.UsageError("nothing is set; give --gpus, --min-gpus, --max-gpus or --priority")
+    names = selection.find(backend, "change", applies=lambda job: not job.is_final)
+    return for_each(names, lambda name: _set(backend, name, demand, priority=priority))
+
+
+def _set(backend: Backend, name: str, demand: Demand, *, priority: int | None) -> str:
+    def alter(document: Json) -> Json:
+        spec: Mapping[str, Any] = document["spec"]
+        said: Json = {} if priority is None else {"priority": priority}
+        if demand.is_given:
+            said["gpus"] = demand.changed(spec["gpus"])
+        altered = {**document, "spec": {**spec, **said}}
+        return altered if spec != altered["spec"] else document
+
+    change = change_job(backend, name, alter)
+    if not change.is_change:
+        return "is like that already"
+    return f"changed: {', '.join(describe_changes(change.before, change.after)) or 'nothing'}"

@@ -1,0 +1,24 @@
+"""
+``dljob exec``: a command where a job has its GPUs.
+"""
+
+import click
+
+from dlctl.backends.backend import Backend
+from dlctl.backends.choosing import name_argument, with_backend
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True})
+@name_argument()
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+@click.option(
+    "--node", default="", metavar="NODE", help="Where the job has several nodes: on which of them."
+)
+@with_backend
+def command(backend: Backend, *, name: str, words: tuple[str, ...], node: str) -> int:
+    """
+    Run a command with the GPUs visible that a job has now, in its environment and its folder.
+
+    For example: dljob exec resnet18 -- nvidia-smi. The exit status is that of the command.
+    """
+    return backend.execute(name, words, node)

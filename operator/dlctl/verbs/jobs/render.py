@@ -1,0 +1,83 @@
+"""
+``dljob render``: the pods that the operator makes of job files, without a cluster.
+"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dlctl.backends.backend import Json
+from dlctl.inputs.completing import complete_files
+from dlctl.inputs.sources import (
+    WrongJobs,
+    check,
+    is_job,
+    iter_sources,
+)
+from dlctl.output.forms import to_yaml
+from dlctl.output.messages import complain
+
+if TYPE_CHECKING:
+    from dloperator.podspecs.podsettings import PodSettings
+
+UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@click.command("render")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
+@click.option(
+    "--node", default="NODE", show_default=True, help="The node that the pod is to be on."
+)
+@click.option(
+    "--set",
+    "options",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="A setting of the operator, such as pods.image=dljob-sidecar:1.",
+)
+def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> int:
+    """
+    Print the pods that a job of these files would have on Kubernetes.
+
+    What is added to its template is the SideCar, the certificates by which it is known, its node, and
+    what lets it see GPUs; everything else is as it was written.
+    """
+    from dlcore.problems import WrongDocument  # noqa: PLC0415 - not for --help
+    from dloperator.settings import read_settings  # noqa: PLC0415 - likewise
+
+    settings = read_settings(None, options)
+    try:
+        found = [source for name in files for source in iter_sources(name)]
+        # What stands beside a job, such as its volume, is no pod of it.
+        sources = [source for source in found if is_job(source)]
+        check(sources)
+    except WrongJobs as wrong:
+        for line in wrong.lines:
+            complain(line)
+        return 1
+    pods: list[Json] = []
+    status = 0
+    for source in sources:
+        try:
+            pods += _render(source.document, node, settings.pods)
+        except WrongDocument as wrong:
+            status = 1
+            for problem in wrong.problems:
+                complain(problem.line(source.at(problem.path)))
+    if status:
+        return status
+    click.echo("---\n".join(map(to_yaml, pods)), nl=False)
+    return 0
+
+
+def _render(document: Json, node: str, settings: "PodSettings") -> list[Json]:
+    from dlcontrol.situation.status import Booking  # noqa: PLC0415 - takes longer to load than --help does
+    from dlcore.documents import jobfile  # noqa: PLC0415
+    from dlcore.model import NodeName  # noqa: PLC0415
+    from dloperator.podspecs import building  # noqa: PLC0415
+
+    job = jobfile.parse(document, require_template=True)
+    metadata = {"namespace": "default", "uid": UNKNOWN_UID, **document["metadata"]}
+    kept = {**document, "metadata": metadata}
+    trainer = building.make_trainer(kept, job, Booking(NodeName(node), 1), settings)
+    return [trainer, *building.make_auxiliaries(kept, job.roles)]

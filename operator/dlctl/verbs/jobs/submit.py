@@ -1,0 +1,120 @@
+"""
+``dljob submit``: job files are checked here and there, and taken in all or none.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from dlctl.backends.backend import Backend, BackendError, Json
+from dlctl.backends.choosing import output_option, with_backend
+from dlctl.inputs.completing import complete_files
+from dlctl.inputs.sources import (
+    WrongJobs,
+    check,
+    iter_sources,
+    refuse,
+    tell,
+)
+from dlctl.output import texts
+from dlctl.output.forms import to_json, to_yaml
+from dlctl.output.jobviews import full_name
+from dlctl.output.messages import say
+from dlctl.output.turns import describe_queue
+
+
+@click.command("submit")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would be decided now, and at whose expense.",
+)
+@output_option("json", "yaml", "name")
+@with_backend
+def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> int:
+    """
+    Submit the jobs of YAML files, of the files in folders, or of standard input (-).
+
+    A file may hold several documents. All of them are checked before anything happens; where one
+    is wrong none is submitted.
+    """
+    sources = [source for name in files for source in iter_sources(name)]
+    try:
+        documents = check(sources)
+        try:
+            if dry_run:
+                preview(backend, documents, output)
+            else:
+                _submit(backend, documents, output)
+        except BackendError as error:
+            refuse(error, sources)
+    except WrongJobs as wrong:
+        return tell(wrong)
+    return 0
+
+
+# --- doing --------------------------------------------------------------------------------
+
+
+def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    created = backend.create_jobs(documents)
+    for notice in created.notices:
+        say(f"note: {notice}")
+    if output in ("json", "yaml"):
+        items = created.items
+        document = items[0] if len(items) == 1 else {"kind": "DLJobList", "items": items}
+        click.echo(to_json(document) if output == "json" else to_yaml(document), nl=False)
+        return
+    for item in created.items:
+        name = full_name(item, backend.home)
+        click.echo(f"dljob.dljob.io/{name}" if output == "name" else f"{name} submitted")
+
+
+def preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    """Print what would be decided now if these jobs were submitted."""
+    plan = backend.preview(documents)
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    if output == "json":
+        click.echo(to_json(plan.effects), nl=False)
+    elif output == "yaml":
+        click.echo(to_yaml(plan.effects), nl=False)
+    elif output == "name":
+        click.echo("".join(f"{effect['job']}\n" for effect in plan.effects), nl=False)
+    else:
+        click.echo(show_plan(plan.effects, tells_others=plan.tells_others), nl=False)
+
+
+def show_plan(effects: Sequence[Json], *, tells_others: bool = True) -> str:
+    """Write what would become of the new jobs, and what of the others."""
+    own = [effect for effect in effects if effect["submitted"]]
+    others = [effect for effect in effects if not effect["submitted"]]
+    lines = [_sentence(effect) for effect in own]
+    if others:
+        lines += ["", "Because of that:", *(f"  {_sentence(effect)}" for effect in others)]
+    elif tells_others:
+        lines.append("No other job is touched.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _sentence(effect: Json) -> str:
+    told = f"{effect['job']} {effect['message']}"
+    return "; ".join((told, *_iter_expectations(effect)))
+
+
+def _iter_expectations(effect: Json) -> Iterator[str]:
+    if effect["submitted"] and "queue" in effect:
+        yield describe_queue(effect["queue"])
+    speed, before, after = (
+        effect.get(name) for name in ("iterationsPerSecond", "secondsBefore", "secondsAfter")
+    )
+    if speed:
+        yield f"about {texts.speed(speed)} ({100 * effect['confidence']:.0f} % sure)"
+    if after is None:
+        if before is not None:
+            yield f"without that it would be done in about {texts.duration(before)}"
+    elif before is None or effect["submitted"]:
+        yield f"done in about {texts.duration(after)}"
+    elif texts.duration(before) != texts.duration(after):
+        yield f"done in about {texts.duration(after)} instead of {texts.duration(before)}"

@@ -1,0 +1,1 @@
+"""Verbs about the place where jobs run: the server, its GPUs, settings and profiles."""

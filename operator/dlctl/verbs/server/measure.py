@@ -1,0 +1,179 @@
+"""
+``dljob profiles measure``: the offline profiling of the SideCar paper, section III.B.
+
+A job runs for a while on each number of GPUs, on a controller of its own, and what that learns of
+it there goes into the store.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlcontrol.loop import Options
+from dlcore.documents import jobfile
+from dlcore.model import Job, Mechanism
+from dlcore.predicting import mini_epochs
+from dlcore.problems import Problem
+from dlcore.profiles import (
+    AccuracySeen,
+    CostSeen,
+    CostTerm,
+    Observation,
+    Profile,
+    SpeedSeen,
+)
+from dlctl.inputs.ending import run_to_the_end
+from dlctl.output.messages import say
+from dllocal.gpus import devices
+from dllocal.gpus.devices import RealGpus, Supply
+from dllocal.gpus.gpu_choices import WrongChoice
+from dllocal.gpus.nvml import NoGpus
+from dllocal.measuring import Bench, Stuck, Told
+from dllocal.pods import trainers
+from dllocal.profiling import Course, profile_in_mini_epochs, profile_job
+from dllocal.running import Setup
+from dlsim.clusters import Machines, build_packed
+from dlsim.errors import BadInput
+from dlsim.inputs import yamlfiles
+from dlstore.store import Store, fold_into
+
+Document = dict[str, Any]
+
+MINI_EPOCH_SHARES = 3
+"""A mini-epoch lasts as long as warming up, measuring, and as much again: 30 s where ``--seconds`` is 10."""
+
+
+def measure(
+    file: Path,
+    counts: Sequence[int] | None,
+    cluster: tuple[Machines, ...] | None,
+    *,
+    seconds: float,
+    rounds: int,
+    mechanism: Mechanism,
+    in_mini_epochs: bool = False,
+) -> Profile:
+    """Measure the job of a file; told on the way is what it is doing."""
+    document, job = read_job(file)
+    if in_mini_epochs:
+        counts = mini_epochs.count_gpus(job.gpus.options)
+    counts = counts or job.gpus.options
+    check(file, job, counts)
+    with _quiet("dllocal"), tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
+        supply = find_gpus(cluster, max(counts))
+        setup = Setup(
+            state=Path(folder) / "state",
+            nodes=supply.nodes,
+            real_gpus=supply.real,
+            virtual_gpus=cluster is not None,
+            options=Options(policy=Told(), mechanism=mechanism),
+            sample_seconds=seconds,
+            poll_seconds=min(1.0, seconds / 4),
+        )
+        course = Course(counts=counts, rounds=rounds, patience_s=600.0 + 20 * seconds)
+        length_s = MINI_EPOCH_SHARES * seconds if in_mini_epochs else None
+        try:
+            return run_to_the_end(_measure(setup, document, course, length_s))
+        except Stuck as error:
+            raise click.ClickException(
+                f"{error}; dljob logs of it are gone, run it alone"
+            ) from error
+
+
+async def _measure(
+    setup: Setup, document: Document, course: Course, mini_epoch_s: float | None
+) -> Profile:
+    async with Bench(setup) as bench:
+        if mini_epoch_s is None:
+            return await profile_job(bench, document, course, say)
+        return await profile_in_mini_epochs(
+            bench, document, seconds=mini_epoch_s, patience_s=course.patience_s, watch=say
+        )
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Log errors only, of what is to be told by us."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def keep(store: Store, measured: Profile, seconds: float) -> Profile:
+    """Let the store learn what was measured, as if it had been seen of a job like others."""
+    stored = fold_into(store, measured.type, list(_observations(measured, seconds)))
+    return stored.profile or measured
+
+
+def _observations(measured: Profile, seconds: float) -> Iterator[Observation]:
+    for shape, speed in measured.speeds.items():
+        for each in speed.recent:
+            yield SpeedSeen(shape, each, max(seconds, 10.0 / each), speed.seen_at)
+    for point in measured.accuracy:
+        yield AccuracySeen(point.iteration, point.value)
+    for term, samples in measured.cost_samples.items():
+        for sample in samples:
+            yield CostSeen(CostTerm(term), sample)
+
+
+# --- what is asked for --------------------------------------------------------------------
+
+
+def read_job(file: Path) -> tuple[Document, Job]:
+    """Read the one job of a file."""
+    found = [(line, content) for line, content in yamlfiles.load(file) if content is not None]
+    if len(found) != 1:
+        remedy = "put the job to be measured into a file of its own"
+        raise BadInput(file, f"holds {len(found)} documents", remedy=remedy)
+    ((line, document),) = found
+    return document, jobfile.parse(document, source=f"{file}:{line}", require_template=True)
+
+
+def check(file: Path, job: Job, counts: Sequence[int]) -> None:
+    """Refuse what cannot be measured, with all reasons."""
+    problems = [*trainers.problems_here(job)]
+    if job.type.is_of_one_job:
+        remedy = "name the model; profiles are kept by it"
+        problems.append(Problem("spec.profile.model", None, "is missing", remedy))
+    options = ", ".join(map(str, job.gpus.options))
+    problems += [
+        Problem("--gpus", count, f"{count} is no option of the job", f"give some of {options}")
+        for count in counts
+        if count not in job.gpus.options
+    ]
+    if problems:
+        raise jobfile.JobFileError(tuple(problems), str(file))
+
+
+def find_gpus(cluster: tuple[Machines, ...] | None, needed: int) -> Supply:
+    """Find the GPUs to measure on; they have to suffice."""
+    if cluster is not None:
+        nodes = build_packed(cluster)
+        supply = Supply(lambda: nodes)
+    else:
+        real = _find_real()
+        supply = Supply(real.nodes, real)
+    there = sum(len(node.gpus) for node in supply.nodes())
+    if there < needed:
+        raise click.UsageError(f"there are {there} GPUs and {needed} are to be measured")
+    return supply
+
+
+def _find_real() -> RealGpus:
+    try:
+        return devices.find_gpus(environment=os.environ)
+    except NoGpus as error:
+        message = "NVML finds no GPU here; give --cluster 1x4 for four virtual ones"
+        raise click.ClickException(message) from error
+    except WrongChoice as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,407 @@
+"""
+``dljob up``: the controller of this machine, in the foreground or, with ``--detach``, behind it.
+
+Everything that can be set is in :mod:`dlcontrol.settings`; the options here are the few that are
+needed often.
+"""
+
+import asyncio
+import grp
+import logging
+import logging.handlers
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from dlcontrol import settings as setting
+from dlcontrol.loop import Options
+from dlcontrol.settings import Loaded
+from dlcontrol.situation.ports import Behind, Fenced
+from dlcore import policies
+from dlcore.contract import Policy
+from dlcore.model import Mechanism
+from dlctl.backends.choosing import STATE_HELP
+from dlctl.inputs import arguments, units
+from dlctl.inputs.completing import complete_policies
+from dlctl.output.messages import say
+from dlctl.verbs.server import detaching
+from dlctl.verbs.server.installation import insist_on_root
+from dllocal.events import Events
+from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root
+from dllocal.gpus import devices, gpu_choices
+from dllocal.gpus.devices import Supply
+from dllocal.gpus.gpu_choices import WrongChoice, is_count
+from dllocal.gpus.nvml import NoGpus, Nvml
+from dllocal.running import Running, Setup, Sharing
+from dllocal.settings import LocalSettings
+from dlsim.clusters import Machines, build_packed
+from dlsim.errors import BadInput
+from dlsim.inputs import yamlfiles
+from dlstore.opening import open_notebook
+from dlstore.store import StoreError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""How often it is looked whether the controller has looked around for the first time."""
+
+LARGEST_LOG = 10 << 20
+KEPT_LOGS = 3
+
+
+def _read_policy(text: str) -> str:
+    """Check that there is such a policy, no file of a user's; the text is what settings hold."""
+    try:
+        policies.read(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
+
+
+@click.command("up")
+@click.option(
+    "--gpus",
+    metavar="LIST",
+    help="Which GPUs of this machine, such as 0,2-3, or UUIDs. One GPU by its number: 2-2."
+    "  [default: $CUDA_VISIBLE_DEVICES, or all]",
+)
+@click.option(
+    "--virtual-gpus",
+    type=arguments.read_gpus,
+    metavar="N",
+    help="N pretended GPUs instead of those of this machine: numbers that jobs are told.",
+)
+@click.option(
+    "--cluster",
+    type=arguments.read_cluster,
+    metavar="NODESxGPUS[:TYPE][,…]",
+    help="Virtual nodes of virtual GPUs, such as 2x4: a job may run over several of them.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help=STATE_HELP.replace("of the dljob up that is meant", "in which everything is kept"),
+)
+@click.option(
+    "--policy",
+    type=_read_policy,
+    shell_complete=complete_policies,
+    metavar="NAME",
+    help="How GPUs are shared out; see dljob policies.",
+)
+@click.option(
+    "--mechanism",
+    type=click.Choice([each.value for each in Mechanism]),
+    help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
+)
+@click.option("--store", metavar="URL", help="Where profiles and the history are kept.")
+@click.option("--seed", type=int, help="For policies that draw at random.")
+@click.option("--metrics", metavar="[ADDRESS]:PORT", help="Where Prometheus finds the metrics.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A settings file; dljob config show -o yaml prints one.",
+)
+@click.option(
+    "--system",
+    is_flag=True,
+    help="For all users of this machine: each job runs as its submitter. Root only.",
+)
+@click.option("--group", metavar="NAME", help="With --system: only for the users of this group.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Return once it answers, and go on in the background until dljob down.",
+)
+@click.option(
+    "--print-unit",
+    is_flag=True,
+    help="Print a service of systemd that runs it with these options, and do nothing else.",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    *,
+    gpus: str | None,
+    virtual_gpus: tuple[Machines, ...] | None,
+    cluster: tuple[Machines, ...] | None,
+    state: Path | None,
+    config: Path | None,
+    detach: bool,
+    print_unit: bool,
+    **given: str | int | None,
+) -> int:
+    """
+    Run jobs on this machine until Ctrl-C, or with --detach until dljob down.
+
+    What trains goes on training when this ends, and is found again by the next dljob up. Settings
+    come from the options, then from the environment (DLJOB_POLICY, DLJOB_PACE_PERIOD_SECONDS, …),
+    then from the settings file. The log is dljob.log in the state folder.
+    """
+    sharing = _read_sharing(system=bool(given.pop("system")), group=given.pop("group"))
+    root = state or (SYSTEM_ROOT if sharing is not None else default_root(os.environ))
+    loaded = load_settings(config, given)
+    if print_unit:
+        click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
+        return 0
+    if sharing is not None:
+        insist_on_root()
+        # Logs and lists of jobs are for root; what jobs write has the usual rights all the same.
+        os.umask(0o077)
+    child = None
+    if detach:
+        _make_folders(root)
+        process = detaching.fork(root.absolute() / "dljob.log")
+        if isinstance(process, detaching.Parent):
+            return process.wait()
+        child = process
+    setup = build_setup(root, loaded, find_supply(root, gpus, virtual_gpus, cluster))
+    setup = replace(setup, sharing=sharing)
+    try:
+        with _logging(root / "dljob.log") as shown:
+            asyncio.run(_run(setup, child, shown))
+    except (StateError, StoreError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        what = f"{error.filename or root}: {error.strerror or error}"
+        remedy = "make that possible, or name another folder with --state"
+        raise click.ClickException(f"{what}; {remedy}") from error
+    except Fenced as error:
+        raise click.ClickException(f"{error}; this one has ended") from error
+    return 0
+
+
+def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
+    if not system:
+        if group is not None:
+            raise click.UsageError("--group says who may use a server of all users; add --system")
+        return None
+    try:
+        return Sharing(None if group is None else grp.getgrnam(str(group)).gr_gid)
+    except KeyError as error:
+        raise click.UsageError(
+            f"--group {group}: there is no such group; make it with groupadd"
+        ) from error
+
+
+def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> list[str]:
+    """Say what a service is to be started with; it has neither this folder nor this environment."""
+    if config is not None and not config.is_absolute():
+        raise click.UsageError(
+            f"--config {config} begins at this folder; for a service name the whole path"
+        )
+    kept = [each for each in typed if each not in ("--print-unit", "--detach")]
+    places = [i for i, each in enumerate(kept) if each == "--state" or each.startswith("--state=")]
+    for place in reversed(places):
+        del kept[place : place + (2 if kept[place] == "--state" else 1)]
+    return [*kept, "--state", str(root.absolute())]
+
+
+def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[LocalSettings]:
+    """Put the settings together; whatever is wrong with them is told by name."""
+    document: object = None
+    if config is not None:
+        documents = [content for _, content in yamlfiles.load(config)]
+        if len(documents) > 1:
+            raise BadInput(config, "holds several documents", remedy="keep one of them")
+        document = documents[0] if documents else None
+    options = {_PATHS.get(name, name): value for name, value in given.items() if value is not None}
+    return setting.load_tree(
+        LocalSettings(), document, file=str(config), environment=os.environ, options=options
+    )
+
+
+_PATHS = {"metrics": "serving.metrics"}
+
+
+def find_supply(
+    root: Path,
+    gpus: str | None,
+    virtual: tuple[Machines, ...] | None,
+    cluster: tuple[Machines, ...] | None,
+) -> Supply:
+    """Say which GPUs there are: those of this machine, or virtual ones."""
+    given = [gpus is not None, virtual is not None, cluster is not None]
+    if sum(given) > 1:
+        raise click.UsageError(
+            "--gpus, --virtual-gpus and --cluster exclude each other; give one of them"
+        )
+    if cluster is not None:
+        nodes = build_packed(cluster)
+        return Supply(lambda: nodes)
+    if gpus is not None and is_count(gpus):
+        virtual = _read_old_count(gpus)
+    name = machine_name(root)
+    if virtual is not None:
+        node = devices.virtual_node(sum(each.nodes * each.gpus for each in virtual), name)
+        return Supply(lambda: (node,))
+    return _find_real(name, gpus)
+
+
+def _read_old_count(text: str) -> tuple[Machines, ...]:
+    """
+    Read a plain number as so many virtual GPUs, as it always was.
+
+    Where there are GPUs it could as well be meant as the number of one, or as so many of them: there
+    it is refused, because trainings would run on GPUs that were not asked for.
+    """
+    virtual: tuple[Machines, ...] = arguments.read_gpus(text)
+    try:
+        there = len(Nvml().devices())
+    except NoGpus:
+        say(
+            f"note: --gpus {text} pretends that there are {text} GPUs; write --virtual-gpus {text}"
+            " for that. --gpus names GPUs of this machine, such as 0,2-3"
+        )
+        return virtual
+    raise click.UsageError(
+        f"--gpus {text}: the {there} GPUs here are named, not counted; write --gpus {text}-{text} for"
+        f" GPU {text} alone, --gpus 0,1 for some of them, or --virtual-gpus {text} for pretended ones"
+    )
+
+
+def _find_real(name: str, gpus: str | None) -> Supply:
+    try:
+        chosen = None if gpus is None else gpu_choices.parse(gpus)
+        real = devices.find_gpus(name, chosen=chosen, environment=os.environ)
+    except NoGpus as error:
+        raise click.ClickException(str(error)) from error
+    except WrongChoice as error:
+        option = "" if gpus is None else "--gpus: "
+        raise click.UsageError(f"{option}{error}") from error
+    return Supply(real.nodes, real)
+
+
+def machine_name(root: Path) -> str:
+    """Find what this machine is called here."""
+    folders = _make_folders(root)
+    try:
+        return folders.machine_name()
+    except StateError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _make_folders(root: Path) -> Folders:
+    folders = Folders(root)
+    try:
+        folders.make()
+    except StateError as error:
+        raise click.ClickException(str(error)) from error
+    return folders
+
+
+def build_setup(
+    root: Path,
+    loaded: Loaded[LocalSettings],
+    supply: Supply,
+) -> Setup:
+    """Say what is to be run."""
+    chosen = loaded.settings
+    return Setup(
+        state=root,
+        nodes=supply.nodes,
+        virtual_gpus=supply.real is None,
+        real_gpus=supply.real,
+        options=Options.of(chosen, _make_policy(chosen.policy)),
+        store=chosen.store,
+        sample_seconds=chosen.learning.sample_seconds,
+        dialing=chosen.dialing,
+        logs=chosen.logs,
+        user_limits=chosen.users,
+        release_seconds=chosen.release_seconds,
+        settings=tuple(loaded.described()),
+        metrics=chosen.serving.metrics,
+    )
+
+
+def _make_policy(text: str) -> Policy:
+    try:
+        return policies.read(text)
+    except ValueError as error:
+        raise click.ClickException(f"policy: {error}") from error
+
+
+async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
+    try:
+        await _control(setup, child, shown)
+    except Behind as behind:
+        log.warning("goes on in epoch %d: %s", behind.epoch, behind)
+        options = replace(setup.options, may_rise=False)
+        again = replace(setup, options=options, least_epoch=behind.epoch)
+        await _control(again, child, shown)
+    say("Ended. What trains goes on; the next dljob up takes it over.")
+
+
+async def _control(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
+    running = Running(setup)
+    announcing = None
+    try:
+        say(_greeting(setup, "dljob down" if child else "Ctrl-C"))
+        announcing = asyncio.create_task(_announce(running, child, shown))
+        await running.run()
+    finally:
+        if announcing is not None:
+            announcing.cancel()
+        await running.close()
+
+
+async def _announce(
+    running: Running, child: detaching.Child | None, shown: logging.Handler
+) -> None:
+    """Tell systemd and the waiting command that the server answers from now on."""
+    while running.controller.scene is None:
+        await asyncio.sleep(LOOK_S)
+    units.tell_ready()
+    if child is not None:
+        say(f"It goes on in the background as process {os.getpid()}; its log is {child.log}")
+        logging.getLogger().removeHandler(shown)
+        child.let_go()
+
+
+def _greeting(setup: Setup, ending: str) -> str:
+    nodes = setup.nodes()
+    count = sum(len(node.gpus) for node in nodes)
+    kind = "virtual GPU" if setup.virtual_gpus else "GPU"
+    where = ", ".join(f"{len(node.gpus)} on {node.name}" for node in nodes)
+    policy = setup.options.policy.name
+    return f"{count} {kind}{'' if count == 1 else 's'} ({where}), policy {policy}; {ending} ends it"
+
+
+def _is_for_people(record: logging.LogRecord) -> bool:
+    """Show what happens to jobs, and all that is wrong; the rest is in the file."""
+    return record.levelno >= logging.WARNING or record.name in (
+        Events.__module__,
+        Running.__module__,
+        open_notebook.__module__,
+    )
+
+
+@contextmanager
+def _logging(file: Path) -> Iterator[logging.Handler]:
+    """Log to standard error, by the handler that this yields, and into a file."""
+    shown = logging.StreamHandler(sys.stderr)
+    shown.addFilter(_is_for_people)
+    shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    # Made when there is something to write, because the folder is not checked before.
+    kept = logging.handlers.RotatingFileHandler(
+        file, maxBytes=LARGEST_LOG, backupCount=KEPT_LOGS, delay=True
+    )
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for handler in (shown, kept):
+        root.addHandler(handler)
+    try:
+        yield shown
+    finally:
+        for handler in (shown, kept):
+            root.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,1 @@
+"""Verbs for studies: simulations, comparisons, bounds, reproductions and the demonstration."""

@@ -1,0 +1,311 @@
+"""
+A live system as a simulation: its jobs as far as they are, its GPUs, and what it knows of speeds.
+
+``dljob simulate --live`` calls :func:`look` with the place that ``dljob get`` would ask, and plays
+what comes back. Everything is read from the documents that ``-o json`` prints, so one machine and
+a cluster are looked at in the same way:
+
+* **Jobs** that are neither ended, cancelled nor suspended. One that has GPUs trains there when the
+  simulation begins, at time 0, also if a change of its GPUs is still under way. Its length is what
+  the system believes of it. Where that is nothing, policies are not given it either, and it trains
+  as long again as it has trained, an hour on its fewest GPUs at least.
+* **GPUs** that are taken out of use, and those of jobs that are not played, are given to no job.
+* **Speeds and costs** are those of the system's store of profiles, where it can be read, of
+  ``--profiles``, and else the shipped ones. A type of job of which nothing is known has the speed
+  at which such a job trains now, or a curve by lot.
+
+CPU, memory, taints and volumes are not in these documents, so every node takes every pod.
+"""
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlcontrol.situation import status_documents
+from dlcontrol.situation.status import Status
+from dlcore.documents import jobfile
+from dlcore.model import (
+    Cluster,
+    Gpu,
+    GpuRef,
+    Job,
+    JobState,
+    Mechanism,
+    Node,
+    NodeName,
+    Phase,
+    Placement,
+)
+from dlcore.placement.limits import NamespaceLimits
+from dlcore.predicting.predictor import Predictor
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlctl.backends.backend import Backend, BackendError, Json
+from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.jobviews import full_name
+from dlctl.verbs.server.profiles import list_known, open_profiles
+from dlsim.beliefs import Beliefs, believe
+from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
+from dlsim.engine.world import Setting
+from dlsim.inputs.documents import Described
+from dlsim.inputs.shipped import load_profiles, load_shipped
+from dlsim.jobs.curves import Ground, Pool
+from dlsim.jobs.noise import noise_of
+from dlsim.jobs.scaling import load_standard_curves
+from dlsim.jobs.workloads import (
+    Standing,
+    TracedJob,
+    Workload,
+    with_costs,
+)
+from dlwire.kinds import camel
+
+NAME = "live"
+"""How the workload is called among traces."""
+
+LONGEST_SILENCE_S = 60.0
+"""For so long a training is taken to have gone on as fast as it was when it was last heard of."""
+
+
+ALLOWED = frozenset(
+    {
+        *("policies", "profiles", "mechanism", "restart_cost", "period", "seed"),
+        *("speed_error", "size_error", "sizes", "output", "jobs_out", "plot", "formats", "look"),
+    }
+)
+"""The options of ``dljob simulate`` that mean something of a live system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What a live system looks like now."""
+
+    workload: Workload
+    setting: Setting
+    policy: str
+    """The policy by which it decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A job that is to be played."""
+
+    name: str
+    """What the verbs call it."""
+    job: Job
+    status: Status
+
+
+def look(backend: Backend, *, state: Path | None, profiles: Path | None, seed: int) -> Present:
+    """Look at a live system; raises :class:`~dlctl.backends.backend.BackendError` if it does not answer."""
+    return _Look(backend, state, profiles, seed).make()
+
+
+def check_usage(typed: Collection[str]) -> None:
+    """Refuse options that say what a live system says itself."""
+    for name in sorted(set(typed) - ALLOWED):
+        what = "TRACE" if name == "trace" else f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"--live says itself what is played; leave {what} out")
+
+
+def adjust(setting: Setting, given: Mapping[str, Any], typed: Collection[str]) -> Setting:
+    """Take what the command line says instead of what the system is set to."""
+    cost, period = given["restart_cost"], given["period"]
+    return replace(
+        setting,
+        mechanism=Mechanism(given["mechanism"]) if "mechanism" in typed else setting.mechanism,
+        costs=setting.costs if cost is None else costs_of_change(cost),
+        period_s=setting.period_s if period is None else period,
+    )
+
+
+def mislead(workload: Workload, given: Mapping[str, Any]) -> Workload:
+    """Let policies be as wrong as the command line says."""
+    beliefs = Beliefs(
+        speed_error=given["speed_error"],
+        size_error=given["size_error"],
+        sizes_known=given["sizes"] == "known",
+        seed=given["seed"],
+    )
+    return believe(workload, beliefs)
+
+
+class _Look:
+    def __init__(
+        self, backend: Backend, state: Path | None, profiles: Path | None, seed: int
+    ) -> None:
+        self._backend = backend
+        self._state, self._profiles, self._seed = state, profiles, seed
+        self._notes: list[str] = []
+        self._now = time.time()
+
+    def make(self) -> Present:
+        settings = self._read_settings()
+        found = list(self._iter_jobs())
+        nodes = self._read_nodes({each.name for each in found})
+        seed = self._seed
+        setting = Setting(
+            nodes=nodes,
+            mechanism=Mechanism(settings.get("mechanism", Mechanism.IN_PLACE)),
+            costs=_read_costs(settings),
+            seed=seed,
+            limits=NamespaceLimits(
+                max_gpus=settings.get("limits.maxGpus") or {},
+                max_priority=settings.get("limits.maxPriority") or {},
+            ),
+        )
+        workload = self._make_workload(found, setting)
+        return Present(
+            workload=workload, setting=setting, policy=str(settings.get("policy", "foresight"))
+        )
+
+    def _read_settings(self) -> Mapping[str, Any]:
+        try:
+            return {each["name"]: each["value"] for each in self._backend.list_settings()}
+        except BackendError as error:
+            self._notes.append(f"its settings cannot be read ({error}); the defaults are taken")
+            return {}
+
+    # --- jobs
+
+    def _iter_jobs(self) -> Iterator[_Found]:
+        for document in self._backend.list_jobs().items:
+            status = status_documents.read_status(document.get("status") or {})
+            cancelled = document.get("status", {}).get("cancelled")
+            gone = cancelled or document["metadata"].get("deletionTimestamp")
+            if gone or status.is_final or status.phase is Phase.SUSPENDED:
+                continue
+            name = full_name(document, self._backend.home)
+            try:
+                job = jobfile.parse(document, require_template=True)
+            except jobfile.JobFileError as error:
+                self._notes.append(f"{name} is left out: {error.problems[0].message}")
+                continue
+            if not job.suspend:
+                submitted = status_documents.read_time(
+                    document["metadata"].get("creationTimestamp")
+                )
+                past = min(0.0, (submitted or self._now) - self._now)
+                yield _Found(name, replace(job, submitted_at=past), status)
+
+    def _make_workload(self, found: Sequence[_Found], setting: Setting) -> Workload:
+        cluster = Cluster(setting.nodes)
+        ground = Ground(
+            gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)) or ("",),
+            largest=max(cluster.totals.values(), default=1),
+            node_gpus=max((len(node.gpus) for node in cluster.nodes), default=1),
+        )
+        known = self._read_profiles()
+        table = {**load_shipped(), **known}
+        for each in found:
+            table.setdefault(each.job.type, _profile_now(each))
+        table = {kind: profile for kind, profile in table.items() if profile.speeds}
+        speeds = Described(table, Pool(load_standard_curves(), ground), ground, seed=self._seed)
+        ordered = sorted(found, key=lambda each: each.job.submitted_at)
+        jobs = [replace(each, job=speeds.add(each.job)) for each in ordered]
+        profiles = {kind: with_costs(each, known) for kind, each in speeds.profiles().items()}
+        predictor = Predictor(
+            profiles=profiles, costs=setting.costs, mechanism=setting.mechanism, cluster=cluster
+        )
+        traced = tuple(self._trace(each, cluster, predictor) for each in jobs)
+        notes = (*self._notes, *speeds.notes())
+        return Workload(NAME, traced, profiles, profiles, notes)
+
+    def _trace(self, found: _Found, cluster: Cluster, predictor: Predictor) -> TracedJob:
+        job, status = found.job, found.status
+        done = self._count_done(status)
+        total = status.iterations_total or float(job.training.iterations or 0) or math.inf
+        state = JobState(
+            job=job, order=0, iterations_done=done, iterations_total=total, service=status.service
+        )
+        shape = predictor.shape(state.least, predictor.best_type(job, state.least))
+        # Of an unknown length this supposes something; of a known one it is what is left.
+        left = predictor.training_time(state, shape, 0.0) * predictor.speed(job, shape)
+        standing = Standing(
+            iterations_done=done,
+            service=status.service,
+            placement=_find_placement(status, cluster),
+            started_at=None if status.started_at is None else status.started_at - self._now,
+            bound_to=() if job.checkpoint.shared else status.bound_to,
+            batch_size=status.batch_size,
+        )
+        believed = None if math.isfinite(total) else math.inf
+        return TracedJob(
+            job, done + left, believed=believed, standing=standing, noise=noise_of(job)
+        )
+
+    def _count_done(self, status: Status) -> float:
+        """How far it is by now, if it has gone on since it was last heard of."""
+        if status.phase is not Phase.RUNNING or not status.iterated_at:
+            return float(status.iteration)
+        silent = min(max(0.0, self._now - status.iterated_at), LONGEST_SILENCE_S)
+        done = status.iteration + status.speed * silent
+        return min(done, status.iterations_total) if status.iterations_total else done
+
+    # --- GPUs
+
+    def _read_nodes(self, played: set[str]) -> tuple[Node, ...]:
+        nodes = tuple(_read_node(each, played) for each in self._backend.list_nodes())
+        others = [gpu for node in nodes for gpu in node.gpus if gpu.unavailable_because]
+        if others:
+            self._notes.append(f"{len(others)} GPUs are out of use, or held by jobs not played")
+        return nodes
+
+    # --- what is known
+
+    def _read_profiles(self) -> dict[JobType, Profile]:
+        known: dict[JobType, Profile] = {}
+        if isinstance(self._backend, LocalBackend):
+            try:
+                with open_profiles(None, self._state) as store:
+                    known = {profile.type: profile for profile in list_known(store).values()}
+            except BackendError as error:
+                self._notes.append(f"its profiles cannot be read ({error})")
+        elif self._profiles is None:
+            self._notes.append(
+                "the profiles of a cluster are its operator's: speeds are the shipped ones and those"
+                " of now; give --profiles FILE, as `dljob profiles export` writes it"
+            )
+        if self._profiles is not None:
+            known |= load_profiles(self._profiles)
+        return known
+
+
+def _read_costs(settings: Mapping[str, Any]) -> Costs:
+    """Read the costs that are set; where none are, those of the simulator."""
+    names = {each.name: f"costs.{camel(each.name)}" for each in fields(Costs)}
+    costs = Costs(**{name: float(settings.get(path) or 0.0) for name, path in names.items()})
+    return DEFAULT_COSTS if costs == Costs() else costs
+
+
+def _read_node(document: Json, played: set[str]) -> Node:
+    gpus = []
+    for gpu in document["gpus"]:
+        holder, reason = gpu.get("job"), gpu.get("reason", "")
+        if holder is not None and holder not in played:
+            reason = reason or f"held by {holder}, which is not played"
+        elif holder is None and gpu.get("state") != "free":
+            reason = reason or str(gpu.get("state"))
+        gpus.append(Gpu(gpu["index"], gpu.get("uuid", ""), reason))
+    return Node(NodeName(document["name"]), tuple(gpus), document.get("gpuType", ""))
+
+
+def _profile_now(found: _Found) -> Profile:
+    """What a job that trains shows of its type."""
+    placement, kind = found.status.placement, found.job.type
+    if placement is None or found.status.speed <= 0.0:
+        return Profile(kind)
+    return Profile(kind, {placement.shape: Speed(found.status.speed)})
+
+
+def _find_placement(status: Status, cluster: Cluster) -> Placement | None:
+    """Where a job trains; nowhere if it still gathers its gang, or its GPUs are not to be seen."""
+    placement = status.placement
+    if placement is None or status.gang not in (0, placement.gpus):
+        return None
+    there = {GpuRef(node.name, gpu.index) for node in cluster.nodes for gpu in node.gpus}
+    return placement if set(placement.refs()) <= there else None

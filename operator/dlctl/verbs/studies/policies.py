@@ -1,0 +1,84 @@
+"""``dljob policies``: which policies there are, where they come from, and what they need to know."""
+
+import inspect
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from dlcore import policies
+from dlcore.options import rules_of
+from dlctl.output import printing
+from dlctl.output.forms import to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is told of a policy."""
+
+    name: str
+    does: str
+    paper: str
+    needs: str
+    breaks: tuple[str, ...]
+    """The laws of plans that it breaks on purpose."""
+    options: dict[str, Any]
+    """What may follow its name, with the defaults."""
+    allowed: dict[str, str]
+    """What each option may be."""
+
+
+@click.command("policies")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How the list is printed.",
+)
+def command(output: str) -> None:
+    """List the policies: name, what it does, which paper it is from, what it needs to know."""
+    entries = [describe(name) for name in policies.NAMES]
+    if output == "json":
+        click.echo(to_json([asdict(entry) for entry in entries]), nl=False)
+    else:
+        click.echo(_tabulate(entries), nl=False)
+
+
+def describe(name: str) -> Entry:
+    """Tell of a policy what its file says of it."""
+    policy = policies.make(name)
+    summary = (inspect.getdoc(type(policy)) or "").partition("\n\n")[0]
+    return Entry(
+        name=name,
+        does=" ".join(summary.split()),
+        paper=policy.paper,
+        needs=policy.needs,
+        breaks=tuple(sorted(law.value for law in policy.breaks)),
+        options=policies.options_of(name),
+        allowed={key: rule.allowed for key, rule in rules_of(policy).items()},
+    )
+
+
+def _tabulate(entries: list[Entry]) -> str:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("policy", no_wrap=True, style="bold")
+    table.add_column("what it does", ratio=4)
+    table.add_column("from", ratio=2)
+    table.add_column("needs to know", ratio=2)
+    table.add_column("options", ratio=2)
+    for entry in entries:
+        options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
+        breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
+        table.add_row(entry.name, entry.does + breaks, entry.paper, entry.needs, options)
+    return printing.render(table)
+
+
+def _write(value: Any) -> str:
+    """A value as it is written behind the name of a policy."""
+    if isinstance(value, tuple):
+        return ",".join(f"{each:g}" for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,115 @@
+"""``dljob reproduce``: the evaluation of a paper, its own figures beside ours."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from dlctl.output import printing
+from dlctl.output.bars import progress_bar
+from dlctl.output.forms import to_json
+from dlctl.output.messages import say
+from dlctl.output.streams import divert_libraries
+from dlctl.verbs.studies.scenarios import PLOT_FORMAT, takes
+from dlpapers.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
+from dlpapers.reproducing.findings import Row
+from dlsim.results import writing
+from dlsim.results.looks import Format
+
+
+@click.command("reproduce")
+@click.argument("name", type=click.Choice(list(REPRODUCTIONS)), metavar="NAME")
+@click.option(
+    "--all",
+    "is_whole",
+    is_flag=True,
+    help="Play the workloads and policies too that the usual form leaves out because they take "
+    "long, where it does: " + ", ".join(WHOLE) + ".",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(printing.FORMATS),
+    default="table",
+    show_default=True,
+    help="How the figures are printed.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, file_okay=False),
+    is_flag=False,
+    flag_value="plots",
+    metavar="[DIR]",
+    help="Also draw them, as PNG and SVG, into DIR or plots/. The word behind it is taken for "
+    "DIR, so without DIR put it last.",
+)
+@takes(PLOT_FORMAT)
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Play the traces in DIR instead of the shipped ones; for afs: philly_CLUSTER.csv.",
+)
+def command(
+    name: str,
+    *,
+    is_whole: bool,
+    output: str,
+    plot: Path | None,
+    formats: tuple[Format, ...],
+    traces: Path | None,
+) -> None:
+    """
+    Play the evaluation of a paper again and print its own figures beside ours.
+
+    NAME is one of sidecar, gang, dragon, afs, ones, sia, shockwave, rubick and pollux, which are
+    papers, or peers: the figures of other simulators.
+    What was assumed for each stands in docs/reproduction.md.
+    """
+    if is_whole and name not in WHOLE:
+        raise click.UsageError(f"{name} has one form only; leave --all out")
+    reproduce = (WHOLE if is_whole else REPRODUCTIONS)[name]
+    if traces is not None and name not in FROM_TRACES:
+        raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
+    if plot is not None:
+        writing.check_writable(plot / "picture.png")
+    with progress_bar() as bar, divert_libraries():
+        watch = bar.watch if bar is not None else None
+        reproduction = FROM_TRACES[name](watch, [traces]) if traces else reproduce(watch)
+    if plot is not None:
+        # Not at the top, because it takes longer to load than most commands take to run.
+        from dlctl.output.pictures import write_pictures  # noqa: PLC0415
+
+        write_pictures(plot, reproduction.draw(), formats)
+    for note in reproduction.notes:
+        say(note)
+    click.echo(show_rows(reproduction.rows, output), nl=False)
+
+
+def show_rows(rows: Sequence[Row], form: str) -> str:
+    """Show figures beside each other in one of the formats of :mod:`dlctl.output.printing`."""
+    if form == "json":
+        return to_json([asdict(row) for row in rows])
+    if form == "csv":
+        return printing.to_csv([asdict(row) for row in rows])
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("item", "quantity", "unit"):
+        table.add_column(title, no_wrap=True)
+    for title in ("paper", "ours", "±", "ours/paper"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        spread = _round(row.spread) if row.spread else ""
+        ratio = f"{row.ours / row.paper:.3f}" if row.paper else ""
+        paper = _round(row.paper) if row.paper else ""
+        table.add_row(row.item, row.quantity, row.unit, paper, _round(row.ours), spread, ratio)
+    return printing.render(table)
+
+
+def _round(value: float) -> str:
+    """As many digits as people print: one behind the point, more where little is before it."""
+    if abs(value) >= 10 or value == round(value):
+        return f"{value:,.1f}".removesuffix(".0")
+    return f"{value:.3g}"

@@ -1,0 +1,76 @@
+"""
+``dljob history``: each change of a job's GPUs with its cause and cost, and what else happened to it.
+"""
+
+import click
+
+from dlctl.backends.backend import Backend, Json
+from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlctl.output import texts
+from dlctl.output.forms import to_json
+from dlctl.output.jobviews import Slice, read_time
+from dlctl.output.messages import say
+
+HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")
+
+
+@click.command("history")
+@name_argument()
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="How many of the latest entries.",
+)
+@output_option("wide", "json")
+@with_backend
+def command(backend: Backend, *, name: str, limit: int, output: str | None) -> None:
+    """
+    List what was decided about a job and what happened to it, oldest first.
+
+    The cost of a change is for how long the job did not train because of it. With -o wide it is
+    also told which GPUs it had.
+    """
+    entries = backend.list_history(name, limit)
+    if output == "json":
+        click.echo(to_json(entries), nl=False)
+        return
+    if not entries:
+        say(f"Nothing is remembered of {name} yet.")
+        return
+    rows = [_row(entry, wide=output == "wide") for entry in entries]
+    click.echo(texts.tabulate(HEADER, rows), nl=False)
+
+
+def _row(entry: Json, *, wide: bool) -> tuple[str, ...]:
+    cost = entry.get("costSeconds")
+    return (
+        texts.instant(read_time(entry["at"])),
+        entry["kind"],
+        _where_to(entry, wide=wide),
+        f"{cost:.1f}s" if cost is not None else texts.NOTHING,
+        entry.get("message", "") or texts.NOTHING,
+    )
+
+
+def _where_to(entry: Json, *, wide: bool) -> str:
+    """Write what it had and what it has, as in ``2 > 4``."""
+    old, new = entry.get("old"), entry.get("new")
+    if old is None and new is None:
+        return texts.NOTHING
+    show = _slices if wide else _count
+    return f"{show(old)} > {show(new)}" if old is not None else show(new)
+
+
+def _count(placement: Json | None) -> str:
+    return str(placement["gpus"]) if placement is not None else "0"
+
+
+def _slices(placement: Json | None) -> str:
+    if placement is None:
+        return "nothing"
+    if not placement.get("nodes"):
+        return _count(placement)
+    return " ".join(str(Slice(n["name"], tuple(n["gpuIds"]))) for n in placement["nodes"])

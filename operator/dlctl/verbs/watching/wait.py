@@ -1,0 +1,182 @@
+"""
+``dljob wait``: until jobs are in a phase, have a condition, or are gone.
+
+Programs call it, so the exit status says how it ended: 0 when all jobs are as awaited, 1 when one of them
+can no longer come to be, 124 when the time is over (as ``timeout`` has it).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import click
+from click.shell_completion import CompletionItem
+
+from dlctl.backends.backend import Backend, NotThere
+from dlctl.backends.choosing import with_backend
+from dlctl.inputs.selecting import Selection, with_selection
+from dlctl.inputs.spans import read_span_option
+from dlctl.output.jobviews import (
+    CANCELLING,
+    FINAL,
+    PHASES,
+    JobView,
+)
+from dlctl.output.messages import complain
+
+LOOK_S = 0.3
+"""A job is looked at so often where the whole may be looked at once a second; else more rarely."""
+TIMED_OUT = 124
+
+DELETED = "deleted"
+FINISHED = "finished"
+_GOALS = {each.lower(): each for each in (*PHASES, FINISHED, DELETED)} | {"delete": DELETED}
+_VALUES = {"": "True", "true": "True", "false": "False", "unknown": "Unknown"}
+
+
+class Verdict(Enum):
+    """What is to be said of a job that is waited for."""
+
+    HOLDS = auto()
+    NOT_YET = auto()
+    NEVER = auto()
+    """It can no longer come to be."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is waited for."""
+
+    phase: str = ""
+    condition: str = ""
+    value: str = "True"
+
+    def __str__(self) -> str:
+        if self.condition:
+            return self.condition if self.value == "True" else f"{self.condition}={self.value}"
+        return self.phase
+
+    def judge(self, job: JobView | None) -> Verdict:
+        """Tell whether it is reached; ``None`` is a job that is gone."""
+        if job is None:
+            return Verdict.HOLDS if self.phase == DELETED else Verdict.NEVER
+        if self.phase == DELETED:
+            return Verdict.NOT_YET
+        if self._holds(job):
+            return Verdict.HOLDS
+        is_over = job.is_final or job.phase == CANCELLING
+        return Verdict.NEVER if is_over else Verdict.NOT_YET
+
+    def _holds(self, job: JobView) -> bool:
+        if self.condition:
+            conditions = job.status.get("conditions", ())
+            return any(
+                each["type"].lower() == self.condition.lower() and each["status"] == self.value
+                for each in conditions
+            )
+        if self.phase == FINISHED:
+            return job.phase in FINAL
+        return job.phase == self.phase
+
+
+def read_goal(text: str) -> Goal:
+    """Read what is waited for; raises :class:`click.BadParameter`."""
+    name, _, value = text.removeprefix("condition=").partition("=")
+    if text.startswith("condition=") and name and value.lower() in _VALUES:
+        return Goal(condition=name, value=_VALUES[value.lower()])
+    phase = _GOALS.get(text.removeprefix("phase=").lower())
+    if phase is not None:
+        return Goal(phase=phase)
+    raise click.BadParameter(
+        f"{text!r} is nothing to wait for; write {FINISHED}, {DELETED}, condition=NAME[=False], or a"
+        f" phase: {', '.join(PHASES)}"
+    )
+
+
+def _read_goal(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    text: str,
+) -> Goal:
+    return read_goal(text)
+
+
+def _complete_goal(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    incomplete: str,
+) -> list[CompletionItem]:
+    words = (FINISHED, DELETED, *PHASES, "condition=")
+    return [CompletionItem(word) for word in words if word.lower().startswith(incomplete.lower())]
+
+
+@click.command("wait")
+@with_selection(asks=False)
+@click.option(
+    *("--for", "goal"),
+    default=FINISHED,
+    show_default=True,
+    callback=_read_goal,
+    shell_complete=_complete_goal,
+    metavar="WHAT",
+    help="A phase, such as Running; condition=NAME, such as condition=Progressing=False; finished"
+    " (Completed, or Failed with exit status 1); or deleted.",
+)
+@click.option(
+    "--timeout",
+    callback=read_span_option,
+    metavar="TIME",
+    help="For so long at most, such as 90s or 5m; then the exit status is 124.  [default: for ever]",
+)
+@with_backend
+def command(backend: Backend, *, selection: Selection, goal: Goal, timeout: float | None) -> int:
+    """
+    Wait until jobs are in a phase, have a condition, or are gone.
+
+    The exit status is 0 when all of them are, 1 when one of them never will be (or finished as
+    Failed), and 124 when the time is over.
+    """
+    names = selection.find(backend, "wait for")
+    until = None if timeout is None else time.monotonic() + timeout
+    return _wait(backend, names, goal, until=until)
+
+
+def _wait(backend: Backend, names: Sequence[str], goal: Goal, *, until: float | None) -> int:
+    left, status = list(names), 0
+    while True:
+        for name in list(left):
+            job = _look(backend, name)
+            verdict = goal.judge(job)
+            if verdict is Verdict.NOT_YET:
+                continue
+            left.remove(name)
+            status = max(status, _tell(name, goal, verdict, job))
+        if not left:
+            return status
+        if until is not None and time.monotonic() >= until:
+            for name in left:
+                complain(f"{name} is not {goal} within the time")
+            return TIMED_OUT
+        pause = LOOK_S * backend.look_seconds
+        rest = pause if until is None else min(pause, max(0.0, until - time.monotonic()))
+        time.sleep(rest)
+
+
+def _look(backend: Backend, name: str) -> JobView | None:
+    try:
+        return JobView.of(backend.get_job(name), backend.home)
+    except NotThere:
+        return None
+
+
+def _tell(name: str, goal: Goal, verdict: Verdict, job: JobView | None) -> int:
+    if verdict is Verdict.HOLDS:
+        click.echo(f"{name} is {job.phase if job is not None and goal.phase else goal}")
+        return int(goal.phase == FINISHED and job is not None and job.phase == "Failed")
+    if job is None:
+        complain(f"{name}: there is no such job; dljob get lists those that are")
+    else:
+        why = f" ({job.message})" if job.message else ""
+        complain(f"{name} is {job.phase}{why}, and will not be {goal} any more")
+    return 1

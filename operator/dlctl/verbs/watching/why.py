@@ -1,0 +1,46 @@
+"""
+``dljob why``: one sentence for each job, with the numbers of this moment.
+"""
+
+from typing import Any
+
+import click
+
+from dlctl.backends.backend import Backend
+from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlctl.output.forms import to_json
+from dlctl.output.jobviews import JobView
+from dlctl.output.turns import describe_turn
+
+
+@click.command("why")
+@name_argument(several=True)
+@output_option("json")
+@with_backend
+def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
+    """
+    Explain what a job does now: why it waits and until when, who has what it waits for, or what it
+    makes of the GPUs that it has. Below that stands how many jobs start before it and when it is
+    expected to start, and what the policy assumes of the job because it does not know it.
+    """
+    answers = [backend.explain(name) for name in names]
+    if output == "json":
+        told = [_without_document(answer) for answer in answers]
+        click.echo(to_json(told[0] if len(told) == 1 else told), nl=False)
+        return
+    for answer in answers:
+        prefix = f"{answer['name']} " if len(answers) > 1 else ""
+        click.echo(f"{prefix}{answer['message']}")
+        turn = describe_turn(JobView.of(answer["job"], backend.home))
+        if turn:
+            click.echo(f"  {turn}")
+        for assumption in answer["assumptions"]:
+            click.echo(f"  {assumption}")
+
+
+def _without_document(answer: dict[str, object]) -> dict[str, object]:
+    """Leave out what ``get -o json`` prints."""
+    job: Any = answer["job"]
+    queue = (job.get("status") or {}).get("queue")
+    told = {name: value for name, value in answer.items() if name != "job"}
+    return told if queue is None else {**told, "queue": queue}

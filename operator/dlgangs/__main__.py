@@ -1,0 +1,137 @@
+"""``python -m dlgangs``: the extender of the gang scheduler, in the foreground."""
+
+import asyncio
+import ipaddress
+import logging
+from pathlib import Path
+
+import click
+
+from dlgangs.deciding import Overtaking, Rules
+from dlgangs.running import Gangs, GangSettings
+from dlkube import access
+from dlkube.certificates import WrongAuthority
+from dlkube.program import log_to_stderr, new_identity, run_until_told
+from dlkube.shown_certificate import NoCertificate
+
+log = logging.getLogger("dlgangs")
+
+
+class Place(click.ParamType[tuple[str, int]]):
+    """An address with a port."""
+
+    name = "address"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        host, colon, port = value.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65_535:
+            self.fail(f"{value!r} is no ADDRESS:PORT; write one like 127.0.0.1:8443", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+@click.command("dlgangs")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option("--context", default="", metavar="NAME", help="Which context of that file.")
+@click.option(
+    "--scheduler-name",
+    default="dljob-scheduler",
+    show_default=True,
+    help="The schedulerName of the pods it answers for.",
+)
+@click.option(
+    "--listen",
+    type=Place(),
+    default="127.0.0.1:8443",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Where kube-scheduler asks.",
+)
+@click.option(
+    "--health",
+    default=":8081",
+    show_default=True,
+    metavar="[ADDRESS]:PORT",
+    help="Where it answers /healthz, /readyz and /metrics.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="With tls.crt and tls.key, which are read again when they change.",
+)
+@click.option("--make-tls", is_flag=True, help="Make and renew what that folder has to hold.")
+@click.option(
+    "--client-ca",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Answer only those with a certificate of this authority.",
+)
+@click.option(
+    "--hold-seconds",
+    type=click.FloatRange(min=1.0),
+    default=Rules().hold_seconds,
+    show_default=True,
+    help="How long room is kept for pods that are to be bound.",
+)
+@click.option(
+    "--overtaking",
+    type=click.Choice([each.value for each in Overtaking]),
+    default=Overtaking.NEVER.value,
+    show_default=True,
+    help="Whether a gang may go before an older one that does not fit yet.",
+)
+def main(  # noqa: PLR0913 - an argument for each option
+    *,
+    kubeconfig: str,
+    context: str,
+    scheduler_name: str,
+    listen: tuple[str, int],
+    health: str,
+    tls: Path | None,
+    make_tls: bool,
+    client_ca: Path | None,
+    hold_seconds: float,
+    overtaking: str,
+) -> None:
+    """Answer a kube-scheduler about the pods of gangs: all of a gang, or none."""
+    log_to_stderr()
+    if tls is None and (make_tls or client_ca is not None):
+        raise click.UsageError("--make-tls and --client-ca need a folder: --tls FOLDER")
+    if tls is None and not is_loopback(listen[0]):
+        raise click.UsageError(
+            f"without certificates others could read along on {listen[0] or 'all addresses'}; name a"
+            " folder with --tls, or listen on 127.0.0.1"
+        )
+    settings = GangSettings(
+        scheduler=scheduler_name,
+        listen=listen,
+        health=health,
+        tls=tls,
+        makes_tls=make_tls,
+        client_authority=client_ca,
+        rules=Rules(hold_seconds=hold_seconds, overtaking=Overtaking(overtaking)),
+    )
+    try:
+        asyncio.run(_run(access.find(kubeconfig, context), settings))
+    except (access.NoAccess, NoCertificate, WrongAuthority, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _run(found: access.Access, settings: GangSettings) -> None:
+    gangs = Gangs(found, settings, instance=new_identity())
+    if await run_until_told(gangs.run()):
+        log.info("ends; what is bound stays bound")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    main()

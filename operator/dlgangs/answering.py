@@ -1,0 +1,141 @@
+"""
+What kube-scheduler asks of an extender, and what it is answered: ``filter`` and ``prioritize``.
+
+The words are those of ``k8s.io/kube-scheduler/extender/v1``. A pod without our label passes untouched.
+Nodes are refused as *unresolvable*, which tells kube-scheduler that to evict other pods would not help:
+a gang gets its room as a whole, and not by preemption for one pod of it.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from dlgangs.book import trimmed
+from dlgangs.decider import Admitted, Decider
+from dlgangs.metrics import GangMetrics
+from dlgangs.placing import HIGHEST, score
+from dlkube.constraints.members import tenant_of
+from dlkube.constraints.reading import gang_of, is_of_a_gang
+from dlkube.mirror import Name, version_of
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+TOP_PRIORITY: Final = 10
+"""What an extender may give at most (``MaxExtenderPriority``)."""
+LARGEST_QUESTION: Final = 64 * 1024 * 1024
+"""With all nodes in it, as of a scheduler that is not told that we know them."""
+
+
+class NotUnderstood(Exception):
+    """This is no question of kube-scheduler."""
+
+
+class Answering:
+    """The two verbs."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        metrics: GangMetrics,
+        *,
+        is_ready: Callable[[], str],
+        heard: Callable[[str, bool], None],
+    ) -> None:
+        self._decider = decider
+        self._metrics = metrics
+        self._is_ready = is_ready
+        """Says why we cannot answer yet; empty if we can."""
+        self._heard = heard
+        """Told for which pod was asked, by its uid, and whether it may run."""
+
+    def application(self) -> web.Application:
+        """Return what is to be served."""
+        application = web.Application(client_max_size=LARGEST_QUESTION)
+        application.router.add_post("/filter", self._filter)
+        application.router.add_post("/prioritize", self._prioritize)
+        return application
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        try:
+            question = _read(await request.read())
+        except NotUnderstood as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        return web.json_response(self.filter(question))
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        try:
+            question = _read(await request.read())
+        except NotUnderstood as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        return web.json_response(self.prioritize(question))
+
+    def filter(self, question: Json) -> dict[str, Any]:
+        """Say on which of these nodes a pod may run."""
+        pod, nodes = question["Pod"], _node_names(question)
+        if not is_of_a_gang(pod):
+            return _passing(question, nodes, {})
+        if why := self._is_ready():
+            # An error, after which the pod is tried again; to refuse would have it wait for news.
+            return {"Error": f"the gang scheduler is not ready: {why}"}
+        # What kube-scheduler has seen of it may not have come to us yet.
+        self._decider.book.pods.show(trimmed(pod))
+        nominated = (pod.get("status") or {}).get("nominatedNodeName")
+        answer = self._decider.ask(Name.of(pod), nodes, tells_all=nodes != [nominated])
+        self._metrics.count_answer(admitted=isinstance(answer, Admitted))
+        self._heard(pod["metadata"]["uid"], isinstance(answer, Admitted))
+        if isinstance(answer, Admitted):
+            others = {
+                node: f"node {answer.node} is kept for the pod"
+                for node in nodes
+                if node != answer.node
+            }
+            return _passing(question, [answer.node], others)
+        return _passing(question, [], dict.fromkeys(nodes, answer.why))
+
+    def prioritize(self, question: Json) -> list[dict[str, Any]]:
+        """Score these nodes for a pod, by Algorithm 3."""
+        pod = question["Pod"]
+        own = tenant_of(gang_of(pod)) if is_of_a_gang(pod) else ""
+        tenants = self._decider.book.world().tenants
+        return [
+            {"Host": node, "Score": score(tenants.get(node, ()), own) * TOP_PRIORITY // HIGHEST}
+            for node in _node_names(question)
+        ]
+
+
+def _read(body: bytes) -> Json:
+    try:
+        question = json.loads(body)
+        version_of(question["Pod"])
+        _ = question["Pod"]["metadata"]["namespace"], question["Pod"]["metadata"]["uid"]
+        _node_names(question)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NotUnderstood(
+            "this is not what kube-scheduler asks of an extender: a JSON object with Pod, and NodeNames"
+            " or Nodes"
+        ) from error
+    found: Json = question
+    return found
+
+
+def _node_names(question: Json) -> list[str]:
+    names = question.get("NodeNames")
+    if names is not None:
+        return [str(name) for name in names]
+    nodes = question.get("Nodes") or {}
+    return [each["metadata"]["name"] for each in nodes.get("items") or ()]
+
+
+def _passing(question: Json, names: list[str], refused: Mapping[str, str]) -> dict[str, Any]:
+    """Answer in the form in which was asked: with names, or with whole nodes."""
+    answer: dict[str, Any] = {"FailedAndUnresolvableNodes": dict(refused), "Error": ""}
+    if question.get("NodeNames") is not None:
+        return answer | {"NodeNames": names}
+    passed = set(names)
+    items = (question.get("Nodes") or {}).get("items") or ()
+    return answer | {"Nodes": {"items": [i for i in items if i["metadata"]["name"] in passed]}}

@@ -1,0 +1,167 @@
+"""
+The one who decides about gangs: it holds what was decided from one look to the next.
+
+Everything here runs on one event loop and never waits in between, so that two questions of
+kube-scheduler, which come at the same time and again and again, are answered one after the other.
+What it holds is lost when it ends, which costs nothing: what is bound is seen in the cluster, and the
+rest is decided anew.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlgangs import deciding
+from dlgangs.book import Book
+from dlgangs.deciding import (
+    Decision,
+    Rules,
+    Standing,
+    State,
+    Verdict,
+)
+from dlgangs.placing import Placing
+from dlkube.constraints.members import (
+    GangName,
+    Held,
+    Machine,
+    Member,
+    Stage,
+)
+from dlkube.mirror import Name
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A pod may run on this node, and on no other."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A pod may run nowhere yet."""
+
+    why: str
+
+
+class Since(NamedTuple):
+    """A verdict, and for how long it has been so."""
+
+    verdict: Verdict
+    since: float
+
+
+class Decider:
+    """Asked by kube-scheduler about one pod after the other, and woken by what changes."""
+
+    def __init__(
+        self, book: Book, rules: Rules, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.book = book
+        self._rules = rules
+        self._clock = clock
+        self._decision = Decision(State(), {})
+        self._decided_at: tuple[int, float] | None = None
+        """About which version of the book, and until when it holds if nothing changes."""
+        self._feasible: dict[GangName, tuple[object, object, Placing]] = {}
+        self.standings: dict[GangName, Since] = {}
+        self.looks = 0
+
+    @property
+    def held(self) -> Mapping[str, Held]:
+        """The room that is kept, by the uid of the pod."""
+        return self._decision.state.held
+
+    @property
+    def due(self) -> float:
+        """When to look again at the latest, even if nothing changes."""
+        return self._decided_at[1] if self._decided_at is not None else self._clock()
+
+    def look(self) -> None:
+        """Decide anew, if there is anything new."""
+        now = self._clock()
+        if self._decided_at is not None:
+            version, due = self._decided_at
+            if version == self.book.version and now < due:
+                return
+        self._decide(now)
+
+    def ask(self, name: Name, passed: list[str], *, tells_all: bool = True) -> Admitted | Refused:
+        """
+        Answer for a pod of a gang, for which kube-scheduler itself would pass these nodes.
+
+        ``tells_all`` says whether it has looked at all nodes, so that others must be unfit.
+        """
+        wrong, member = self.book.wrong.get(name), self.book.members.get(name)
+        if wrong is not None:
+            return Refused(wrong.message)
+        if member is None:
+            return Refused("the pod has ended, or is being deleted")
+        if tells_all and member.stage is Stage.PENDING:
+            self._learn(member, passed)
+        self.look()
+        held = self.held.get(member.uid)
+        if held is not None and held.node in passed:
+            return Admitted(held.node)
+        if held is not None:
+            return Refused(
+                f"room is kept for the pod on node {held.node}, which the scheduler does not let it use"
+                " yet"
+            )
+        return Refused(self._decision.verdicts[member.gang].message)
+
+    def _learn(self, member: Member, passed: list[str]) -> None:
+        now, state = self._clock(), self._decision.state
+        learnt = deciding.note_refusals(
+            self.book.world(), state, member, passed, now=now, rules=self._rules
+        )
+        if learnt.refusals != state.refusals:
+            self._decision = self._decision._replace(state=learnt)
+            self._decided_at = None
+
+    def _decide(self, now: float) -> None:
+        world = self.book.world()
+        self.looks += 1
+        self._decision = deciding.decide(
+            world, self._decision.state, now, self._rules, self._could_fit
+        )
+        self._decided_at = (self.book.version, self._next_deadline(now))
+        for gang in self._feasible.keys() - world.gangs.keys():
+            del self._feasible[gang]
+        self.standings = {
+            gang: self._since(gang, verdict, now)
+            for gang, verdict in self._decision.verdicts.items()
+        }
+
+    def _since(self, gang: GangName, verdict: Verdict, now: float) -> Since:
+        known = self.standings.get(gang)
+        if known is not None and _is_said_alike(known.verdict, verdict):
+            return known
+        return Since(verdict, now)
+
+    def _next_deadline(self, now: float) -> float:
+        state = self._decision.state
+        ends = [held.until for held in state.held.values()]
+        ends += state.rests.values()
+        ends += [refusal.until for refusal in state.refusals.values() if refusal.until > now]
+        return min(ends, default=float("inf"))
+
+    def _could_fit(self, members: tuple[Member, ...], machines: Mapping[str, Machine]) -> Placing:
+        """Look whether a gang fits on empty nodes, once for as long as neither changes."""
+        gang = members[0].gang if members else None
+        known = self._feasible.get(gang) if gang is not None else None
+        if known is not None and known[0] == members and known[1] is machines:
+            return known[2]
+        found = deciding.could_fit(members, machines)
+        if gang is not None:
+            self._feasible[gang] = (members, machines, found)
+        return found
+
+
+def _is_said_alike(one: Verdict, other: Verdict) -> bool:
+    # On which nodes the room is changes with each pod that is bound, and that is said by Kubernetes.
+    return one.standing is other.standing and (
+        one.standing is Standing.RESERVED or one.message == other.message
+    )

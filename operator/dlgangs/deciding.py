@@ -1,0 +1,447 @@
+"""
+Which gangs get their room, all of it or none: a pure function of what there is and what is held.
+
+A gang is *complete* when every role has at least as many pods as it is to have. Complete gangs take
+turns as Algorithm 1 of the thesis orders pods: the higher priority first, then the older one, then by
+name. One that has pods bound already goes before all others, since nobody can use what it has. What
+the first one needs is kept for all its pods at once; while it does not fit, whoever comes after waits
+(or overtakes, see :class:`Overtaking`). Gangs that are not complete, or can never fit, hold up nobody.
+
+What is held for the pods of a gang stands and falls together: when one of them has gone, or time is
+over, or kube-scheduler does not want it there, all of it is given back, and the gang is decided anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from dlcore.placement.amounts import (
+    Amounts,
+    fits,
+    less,
+    total,
+)
+from dlgangs import placing, wording
+from dlgangs.placing import Ground, Pair, Placing
+from dlgangs.wording import called
+from dlkube.constraints.matching import at_best, may_run
+from dlkube.constraints.members import (
+    GangName,
+    Held,
+    Machine,
+    Member,
+    Refusal,
+    Stage,
+    World,
+    tenant_of,
+)
+
+LONGEST_REFUSAL_S: Final = 120.0
+
+
+class Overtaking(StrEnum):
+    """Whether a gang may go before an older one that does not fit yet."""
+
+    NEVER = "never"
+    HARMLESS = "harmless"
+    """
+    If the older ones would still fit beside it, all together, when whatever else runs had ended.
+
+    Then it cannot keep them from starting for as long as it runs, though it may start later.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What can be set. Times are in seconds."""
+
+    hold_seconds: float = 60.0
+    """So long room is kept for pods that are to be bound."""
+    rest_seconds: float = 30.0
+    """So long a gang that did not use its room lets others go first."""
+    refusal_seconds: float = 2.0
+    """So long a node is not tried again that kube-scheduler refused; twice as long each time."""
+    overtaking: Overtaking = Overtaking.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was decided before, and is not to be seen in the cluster yet."""
+
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """By the uid of the pod."""
+    rests: Mapping[GangName, float] = field(default_factory=dict)
+    """Gangs that let others go first, until when."""
+    refusals: Mapping[Pair, Refusal] = field(default_factory=dict)
+
+
+class Standing(StrEnum):
+    """How it stands with a gang; the word is the reason of its Event."""
+
+    BOUND = "GangBound"
+    RESERVED = "GangReserved"
+    INCOMPLETE = "GangIncomplete"
+    WAITING = "GangWaiting"
+    IMPOSSIBLE = "GangNeverFits"
+    WRONG = "GangInvalid"
+
+
+class Verdict(NamedTuple):
+    """What is said about a gang, and why."""
+
+    standing: Standing
+    message: str
+
+
+class Decision(NamedTuple):
+    """What came of one look."""
+
+    state: State
+    verdicts: Mapping[GangName, Verdict]
+
+
+Feasibility = Callable[[tuple[Member, ...], Mapping[str, Machine]], Placing]
+"""Whether pods would fit on the nodes if these were empty."""
+
+
+def could_fit(members: tuple[Member, ...], machines: Mapping[str, Machine]) -> Placing:
+    """Look whether pods would fit on the nodes if these were empty, and nothing was wrong with them."""
+    whole = {name: at_best(machine) for name, machine in machines.items()}
+    free = {name: machine.allocatable for name, machine in whole.items()}
+    return placing.place(members, Ground(whole, free, {}, ""))
+
+
+def decide(
+    world: World, state: State, now: float, rules: Rules, feasibility: Feasibility = could_fit
+) -> Decision:
+    """Take one look at all gangs."""
+    # 1. Give back what is not needed any more.
+    state = give_back(world, state, now, rules)
+    desk = _Desk(world, state, now, rules, feasibility)
+    # 2. Whoever cannot be decided about takes no turn.
+    turns = [gang for gang in sorted(world.gangs, key=desk.turn) if desk.is_ready(gang)]
+    # 3. The others, one after the other.
+    for gang in turns:
+        desk.serve(gang)
+    return Decision(desk.state(), desk.verdicts)
+
+
+# --- what is given back ---------------------------------------------------------------------
+
+
+def give_back(world: World, state: State, now: float, rules: Rules) -> State:
+    """Return what is still to be held: nothing that is used, over, refused, or for half a gang."""
+    rests = {gang: until for gang, until in state.rests.items() if until > now}
+    refusals = {
+        pair: refusal
+        for pair, refusal in state.refusals.items()
+        # Remembered for a while longer, so that the next time is longer.
+        if refusal.until + LONGEST_REFUSAL_S > now
+    }
+    held: dict[str, Held] = {}
+    free: dict[str, Amounts] = dict(world.free)
+    barred = _barred(refusals, now)
+    for gang, members in sorted(world.gangs.items()):
+        ours = {
+            each.uid: state.held[each.uid]
+            for each in members
+            if each.stage is Stage.PENDING and each.uid in state.held
+        }
+        if any(each.until <= now for each in ours.values()):
+            # One that has begun holds room that nobody else can use, and so goes on at once.
+            if not any(each.stage is Stage.BOUND for each in members):
+                rests[gang] = now + rules.rest_seconds
+        elif not _is_torn(members, ours, world, barred) and _is_there(ours, free):
+            held |= ours
+            for each in ours.values():
+                free[each.node] = less(free[each.node], each.amounts)
+    return State(held, rests, refusals)
+
+
+def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
+    """Whether nobody else has taken the room."""
+    asked: dict[str, list[Amounts]] = {}
+    for each in ours.values():
+        asked.setdefault(each.node, []).append(each.amounts)
+    return all(fits(total(parts), free.get(node, {})) for node, parts in asked.items())
+
+
+def _is_torn(
+    members: tuple[Member, ...], ours: Mapping[str, Held], world: World, barred: frozenset[Pair]
+) -> bool:
+    """Whether what is held for a gang is not what it needs."""
+    return (
+        not ours
+        or bool(wording.disagreement(members))
+        or bool(missing_roles(members))
+        or any(each.uid not in ours for each in _needed(members, ours))
+        or any(each.node not in world.machines for each in ours.values())
+        or any((uid, each.node) in barred for uid, each in ours.items())
+    )
+
+
+def _barred(refusals: Mapping[Pair, Refusal], now: float) -> frozenset[Pair]:
+    return frozenset(pair for pair, refusal in refusals.items() if refusal.until > now)
+
+
+def note_refusals(
+    world: World, state: State, member: Member, passed: Iterable[str], *, now: float, rules: Rules
+) -> State:
+    """
+    Learn from the nodes that kube-scheduler passes for a pod.
+
+    Where the pod would run as far as we know, and it does not pass the node, it knows something that
+    we do not. Perhaps only a moment earlier: so it is believed for a short time first.
+    """
+    let_in = set(passed)
+    refusals = {
+        pair: refusal
+        for pair, refusal in state.refusals.items()
+        if pair[0] != member.uid or pair[1] not in let_in
+    }
+    for name in _unexpected(world, state, member, let_in):
+        known = refusals.get((member.uid, name))
+        if known is None or known.until <= now:
+            times = known.times + 1 if known is not None else 0
+            lasts = min(rules.refusal_seconds * 2**times, LONGEST_REFUSAL_S)
+            refusals[member.uid, name] = Refusal(now + lasts, times)
+    return replace(state, refusals=refusals)
+
+
+def _unexpected(world: World, state: State, member: Member, let_in: set[str]) -> list[str]:
+    """Name the nodes that were not passed though a pod could run there, as far as we know."""
+    asked = dict(member.wants.amounts)
+    open_to = [
+        name
+        for name, machine in world.machines.items()
+        if name not in let_in
+        and fits(asked, world.free.get(name, {}))
+        and may_run(member.wants, machine)
+    ]
+    others = [
+        held for uid, held in state.held.items() if uid != member.uid and held.node in open_to
+    ]
+    free = total_free(world, others)
+    return [name for name in open_to if fits(asked, free[name])]
+
+
+def total_free(world: World, held: Iterable[Held]) -> dict[str, Amounts]:
+    """Return what is neither used nor held."""
+    free: dict[str, Amounts] = dict(world.free)
+    touched: dict[str, dict[str, int]] = {}
+    for each in held:
+        there = touched.get(each.node)
+        if there is None:
+            touched[each.node] = there = dict(free.get(each.node, {}))
+        for name, amount in each.amounts.items():
+            there[name] = there.get(name, 0) - amount
+    return free | touched
+
+
+# --- what a gang is -------------------------------------------------------------------------
+
+
+def missing_roles(members: tuple[Member, ...]) -> dict[str, int]:
+    """Count the pods that are missing, by role."""
+    there = Counter(member.role for member in _counted(members))
+    roles = dict(members[0].roles)
+    lack = {role: least - there[role] for role, least in roles.items()}
+    return {role: count for role, count in lack.items() if count > 0}
+
+
+def _counted(members: tuple[Member, ...]) -> list[Member]:
+    """Name the pods that count: who has succeeded is none of a gang that is only to begin."""
+    runs = any(each.stage is Stage.BOUND for each in members)
+    return [each for each in members if runs or each.stage is not Stage.SUCCEEDED]
+
+
+def _needed(members: tuple[Member, ...], held: Mapping[str, Held]) -> list[Member]:
+    """Name the pods that have to find room together, for every role to have its least number."""
+
+    def precedence(member: Member) -> tuple[bool, bool, bool, str, str]:
+        stage = member.stage
+        return (
+            stage is not Stage.SUCCEEDED,
+            stage is not Stage.BOUND,
+            member.uid not in held,
+            member.created,
+            member.name.name,
+        )
+
+    counted = _counted(members)
+    needed: list[Member] = []
+    for role, least in members[0].roles:
+        fellows = sorted((each for each in counted if each.role == role), key=precedence)
+        needed += [each for each in fellows[:least] if each.stage is Stage.PENDING]
+    return needed
+
+
+class _Desk:
+    """One look, while it is taken."""
+
+    def __init__(
+        self, world: World, state: State, now: float, rules: Rules, feasibility: Feasibility
+    ) -> None:
+        self._world = world
+        self._state = state
+        self._now = now
+        self._rules = rules
+        self._feasibility = feasibility
+        self._held = dict(state.held)
+        self._barred = _barred(state.refusals, now)
+        self._free = total_free(world, self._held.values())
+        self._tenants = {name: set(tenants) for name, tenants in world.tenants.items()}
+        self._waiting: list[GangName] = []
+        """Those that do not fit yet, whose turn it was already."""
+        self.verdicts: dict[GangName, Verdict] = {}
+        for held in self._held.values():
+            self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
+
+    def state(self) -> State:
+        return replace(self._state, held=self._held)
+
+    def turn(self, gang: GangName) -> tuple[bool, int, str, GangName]:
+        """Say when it is whose turn."""
+        members = self._world.gangs[gang]
+        begun = any(each.stage is Stage.BOUND or each.uid in self._held for each in members)
+        alive = [each for each in members if each.stage is not Stage.SUCCEEDED] or members
+        highest = max(each.priority for each in alive)
+        return (not begun, -highest, min(each.created for each in alive), gang)
+
+    # --- who takes a turn
+
+    def is_ready(self, gang: GangName) -> bool:
+        """Whether there is something to decide about a gang; if not, it is said why."""
+        members = self._world.gangs[gang]
+        verdict = self._settled(members)
+        if verdict is None and gang in self._state.rests:
+            verdict = Verdict(
+                Standing.WAITING,
+                f"{called(gang)} had room for all its pods, but they were not bound within"
+                f" {self._rules.hold_seconds:g} s, so that others go first for a while",
+            )
+        if verdict is not None:
+            self.verdicts[gang] = verdict
+        return verdict is None
+
+    def _settled(self, members: tuple[Member, ...]) -> Verdict | None:
+        gang = members[0].gang
+        if problem := wording.disagreement(members):
+            return Verdict(Standing.WRONG, problem)
+        pending = [each for each in members if each.stage is Stage.PENDING]
+        if not pending:
+            return Verdict(Standing.BOUND, f"all pods of {called(gang)} have their nodes")
+        if missing := missing_roles(members):
+            told = ", ".join(f"{count} of role {role}" for role, count in sorted(missing.items()))
+            return Verdict(
+                Standing.INCOMPLETE, f"{called(gang)} waits for pods that are missing: {told}"
+            )
+        if all(each.uid in self._held for each in pending):
+            return Verdict(Standing.RESERVED, self._tell_reserved(members))
+        return self._never(members)
+
+    def _never(self, members: tuple[Member, ...]) -> Verdict | None:
+        """Say so if a gang would not fit even on empty nodes."""
+        needed = tuple(_needed(members, {}))
+        found = self._feasibility(needed, self._world.machines)
+        if found.nodes is not None or not found.is_proven:
+            return None
+        short = next(each for each in needed if each.name.name == found.short_of)
+        why = wording.tell_never(short, len(needed), self._world.machines.values())
+        return Verdict(Standing.IMPOSSIBLE, f"{called(members[0].gang)} can never fit: {why}")
+
+    # --- whose turn it is
+
+    def serve(self, gang: GangName) -> None:
+        """Hold what a gang needs, if it is there."""
+        members = self._world.gangs[gang]
+        needed = [each for each in _needed(members, self._held) if each.uid not in self._held]
+        older = self._waiting[0] if self._waiting else None
+        if older is not None and self._rules.overtaking is Overtaking.NEVER:
+            self._wait(gang, f"an older one, {called(older)}, goes first and does not fit yet")
+            return
+        found = self._place(gang, needed)
+        if found.nodes is None:
+            self._wait(gang, self._tell_short(members, found))
+            return
+        if older is not None and not self._is_harmless(members, found.nodes):
+            self._wait(gang, f"going before the older {called(older)} would keep that from fitting")
+            return
+        self._hold(gang, needed, found.nodes)
+        self._add_others(gang, members)
+        self.verdicts[gang] = self._tell_served(members)
+
+    def _place(self, gang: GangName, members: list[Member]) -> Placing:
+        ground = Ground(
+            self._world.machines,
+            self._free,
+            {name: frozenset(tenants) for name, tenants in self._tenants.items()},
+            tenant_of(gang),
+            self._barred,
+        )
+        return placing.place(members, ground)
+
+    def _hold(self, gang: GangName, members: list[Member], nodes: Mapping[str, str]) -> None:
+        until = self._now + self._rules.hold_seconds
+        for member in members:
+            amounts = dict(member.wants.amounts)
+            held = Held(member.uid, gang, nodes[member.uid], amounts, until)
+            self._held[member.uid] = held
+            self._take(held)
+
+    def _take(self, held: Held) -> None:
+        self._free[held.node] = less(self._free.get(held.node, {}), held.amounts)
+        self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
+
+    def _add_others(self, gang: GangName, members: tuple[Member, ...]) -> None:
+        """Let pods above the least number come along, as far as there is room for each."""
+        for member in sorted(members, key=lambda each: (each.created, each.name.name)):
+            if member.stage is Stage.PENDING and member.uid not in self._held:
+                found = self._place(gang, [member])
+                if found.nodes is not None:
+                    self._hold(gang, [member], found.nodes)
+
+    def _wait(self, gang: GangName, why: str) -> None:
+        self._waiting.append(gang)
+        self.verdicts[gang] = Verdict(Standing.WAITING, f"{called(gang)} waits: {why}")
+
+    def _is_harmless(self, members: tuple[Member, ...], nodes: Mapping[str, str]) -> bool:
+        """Whether all who wait would still fit if nothing ran but them and this one."""
+        machines = {name: at_best(each) for name, each in self._world.machines.items()}
+        free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
+        for member in members:
+            node = nodes.get(member.uid, member.node)
+            if node and member.stage is not Stage.SUCCEEDED:
+                free[node] = less(free.get(node, {}), dict(member.wants.amounts))
+        waiting = [each for gang in self._waiting for each in _needed(self._world.gangs[gang], {})]
+        return placing.place(waiting, Ground(machines, free, {}, "")).nodes is not None
+
+    # --- what is said about it
+
+    def _tell_served(self, members: tuple[Member, ...]) -> Verdict:
+        left = [
+            each for each in members if each.stage is Stage.PENDING and each.uid not in self._held
+        ]
+        if left:
+            what = f"{called(members[0].gang)} has room for all that it needs"
+            why = f"there is none for {len(left)} more, such as {left[0].name.name}"
+            return Verdict(Standing.WAITING, f"{what}, and {why}")
+        return Verdict(Standing.RESERVED, self._tell_reserved(members))
+
+    def _tell_reserved(self, members: tuple[Member, ...]) -> str:
+        nodes = sorted({self._held[each.uid].node for each in members if each.uid in self._held})
+        shown = ", ".join(nodes[:8]) + (", …" if len(nodes) > 8 else "")
+        return f"room is kept for the pods of {called(members[0].gang)} on {shown}"
+
+    def _tell_short(self, members: tuple[Member, ...], found: Placing) -> str:
+        needed = len(_needed(members, {}))
+        if found.nodes is None and not found.is_proven:
+            return f"no way was found to place its {needed} pods on what is free"
+        short = next(each for each in members if each.name.name == found.short_of)
+        scarce = wording.tell_scarce(short, self._world.machines, self._free)
+        return (
+            f"its {needed} pods do not all fit on what is free; there is no room for"
+            f" {found.short_of}{scarce}"
+        )

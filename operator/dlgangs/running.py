@@ -1,0 +1,198 @@
+"""
+The gang scheduler's extender as a whole: it follows nodes and pods, answers kube-scheduler, and tells.
+
+It is ready when it has seen what there is. Until then, and while it does not run, kube-scheduler tries
+the pods of gangs again and again, and all others pass.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from dlgangs.answering import Answering
+from dlgangs.book import Book, trimmed
+from dlgangs.decider import Decider
+from dlgangs.deciding import Rules
+from dlgangs.metrics import GangMetrics
+from dlgangs.telling import Story
+from dlgangs.waking import Agenda, Waker
+from dlkube import shown_certificate
+from dlkube.access import Access
+from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.constraints.members import Stage
+from dlkube.events import Teller
+from dlkube.health_server import Door
+from dlkube.resources import NODES, PODS
+from dlkube.shown_certificate import Shown
+from dlkube.tasks import together
+from dlkube.watching import Followed, NotInstalled, Watches
+
+log = logging.getLogger(__name__)
+
+COMPONENT: Final = "dljob-gangs"
+SETTLE_S: Final = 0.02
+"""Changes come in crowds, and one look does for all of them."""
+AGAIN_S: Final = 3.0
+LONGEST_WAIT_S: Final = 60.0
+RENEWAL_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSettings:
+    """Everything that can be set."""
+
+    scheduler: str = "dljob-scheduler"
+    """The ``schedulerName`` of the pods that are answered for."""
+    listen: tuple[str, int] = ("127.0.0.1", 8443)
+    """Where kube-scheduler asks."""
+    health: str = ":8081"
+    """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    tls: Path | None = None
+    """The folder with tls.crt and tls.key; without one it is plain HTTP, for one machine only."""
+    makes_tls: bool = False
+    """Whether the certificates in that folder are made here."""
+    client_authority: Path | None = None
+    """Who vouches for those that may ask; anybody may if nobody is named."""
+    rules: Rules = field(default_factory=Rules)
+    """How is decided."""
+
+
+class Gangs:
+    """All parts. To be made on its event loop."""
+
+    def __init__(
+        self,
+        access: Access,
+        settings: GangSettings,
+        *,
+        instance: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._api = ApiServer(access)
+        self._woken = asyncio.Event()
+        self._book = Book(settings.scheduler, changed=self._woken.set)
+        self._decider = Decider(self._book, settings.rules, clock=clock)
+        self._metrics = GangMetrics(self._decider)
+        self._story = Story()
+        self._agenda = Agenda()
+        self._teller = Teller(self._api, instance=instance, component=COMPONENT, per_second=200.0)
+        self._waker = Waker(self._api)
+        followed = (
+            Followed(PODS, self._book.pods, keep=trimmed),
+            Followed(NODES, self._book.nodes, is_in_namespaces=False),
+        )
+        self._watches = Watches(access, self._api, followed)
+        self._complaint = "has not seen yet what there is"
+        self._answering = Answering(
+            self._decider,
+            self._metrics,
+            is_ready=lambda: self._complaint,
+            heard=self._hear,
+        )
+        self.door = Door(
+            settings.health, is_ready=lambda: self._complaint, metrics=self._metrics.text
+        )
+        self._runner = web.AppRunner(
+            self._answering.application(), access_log=None, auto_decompress=False
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, also when it was told to choose a port."""
+        host, port, *_ = self._runner.addresses[0]
+        return str(host), int(port)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            context = self._show()
+            await self._runner.setup()
+            host, port = self._settings.listen
+            await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+            # That we are asked for our health at all says that the certificates are there.
+            await self.door.open()
+            log.info("answers kube-scheduler at %s port %d", *self.address)
+            await self._see_all()
+            await together(
+                self._watches.run(),
+                self._teller.run(),
+                self._waker.run(),
+                self._renew(),
+                self._look_on(),
+            )
+        finally:
+            self._watches.ended.set()
+            await self._runner.cleanup()
+            await self.door.close()
+            await self._api.close()
+
+    def _show(self) -> ssl.SSLContext | None:
+        settings = self._settings
+        if settings.tls is None:
+            return None
+        if settings.makes_tls:
+            shown_certificate.provide(settings.tls)
+        return Shown(settings.tls, settings.client_authority).context
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_S)
+            if self._settings.tls is not None and self._settings.makes_tls:
+                shown_certificate.provide(self._settings.tls)
+
+    async def _see_all(self) -> None:
+        while True:
+            try:
+                await self._watches.list_all()
+            except (NotInstalled, Rejected, Unreachable) as error:
+                if self._complaint != str(error):
+                    self._complaint = str(error)
+                    log.error("cannot begin: %s", error)  # noqa: TRY400 - its place says nothing
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._complaint = ""
+                log.info("is ready")
+                return
+
+    def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Answering has it
+        """Take in that kube-scheduler has asked, from which something may have been learnt."""
+        if is_admitted:
+            self._agenda.admitted(uid, self._clock())
+        self._woken.set()
+
+    async def _look_on(self) -> None:
+        """Decide whenever there is something new, also when kube-scheduler does not ask."""
+        while True:
+            self._look()
+            ends = (self._decider.due, self._story.due, self._agenda.due())
+            wait = min(min(ends) - self._clock(), LONGEST_WAIT_S)
+            if wait > 0:
+                # When time is over, something is due.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), wait)
+            await asyncio.sleep(SETTLE_S)
+            self._woken.clear()
+
+    def _look(self) -> None:
+        self._decider.look()
+        book, now = self._book, self._clock()
+        words = list(self._story.continue_with(self._decider.standings, book.members, now))
+        words += self._story.tell_wrong(book.wrong)
+        # What somebody has to put right does not wait behind what is only to be known.
+        for word in sorted(words, key=lambda each: not each.is_warning):
+            pod = book.pods.get(word.pod)
+            if pod is not None:
+                self._teller.tell(pod, word.reason, word.message, warning=word.is_warning)
+        names = {each.uid: each for each in book.members.values() if each.stage is Stage.PENDING}
+        held = [(names[uid].name, it) for uid, it in self._decider.held.items() if uid in names]
+        self._waker.say(self._agenda.words(held, set(names), now))

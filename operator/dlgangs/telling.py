@@ -1,0 +1,88 @@
+"""
+What people are told about gangs, as Events of their pods: once for each thing there is to say.
+
+That a gang waits is told when it has done so for a while, because nearly all of them do so for as long
+as it takes to create their pods; what somebody has to put right is told at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from dlgangs.decider import Since
+from dlgangs.deciding import Standing
+from dlkube.constraints.members import (
+    GangName,
+    Member,
+    Stage,
+    Wrong,
+)
+from dlkube.mirror import Name
+
+PATIENCE_S: Final = 2.0
+MOST_TOLD: Final = 8
+"""So many pods of a gang are told; kube-scheduler tells all those that it has asked about."""
+WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
+WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
+
+
+class Word(NamedTuple):
+    """An Event to be."""
+
+    pod: Name
+    reason: str
+    message: str
+    is_warning: bool
+
+
+class Story:
+    """What has been told so far."""
+
+    def __init__(self) -> None:
+        self._told: dict[GangName, tuple[str, str, frozenset[str]]] = {}
+        self._wrong: dict[Name, tuple[str, str]] = {}
+        self.due = float("inf")
+        """When there may be something to tell next."""
+
+    def continue_with(
+        self, standings: Mapping[GangName, Since], members: Mapping[Name, Member], now: float
+    ) -> Iterator[Word]:
+        """Tell what is new about gangs."""
+        self.due = float("inf")
+        for gang in self._told.keys() - standings.keys():
+            del self._told[gang]
+        waiting: dict[GangName, list[Member]] = {}
+        for member in members.values():
+            if member.stage is Stage.PENDING:
+                waiting.setdefault(member.gang, []).append(member)
+        for gang, since in standings.items():
+            yield from self._tell_about(gang, since, waiting.get(gang, []), now)
+
+    def _tell_about(
+        self, gang: GangName, since: Since, members: list[Member], now: float
+    ) -> Iterator[Word]:
+        standing, message = since.verdict
+        before = self._told.get(gang)
+        if standing is Standing.BOUND or (standing is Standing.RESERVED and before is None):
+            return  # Nobody was worried, and Kubernetes says that pods are scheduled.
+        if standing in WAITS and now < since.since + PATIENCE_S:
+            self.due = min(self.due, since.since + PATIENCE_S)
+            return
+        heard = (
+            before[2] if before is not None and before[:2] == (standing, message) else frozenset()
+        )
+        if standing is Standing.RESERVED and before is not None and before[0] == standing:
+            return
+        chosen = sorted(members, key=lambda each: each.name)[:MOST_TOLD]
+        for member in chosen:
+            if member.uid not in heard:
+                yield Word(member.name, standing.value, message, standing in WARNINGS)
+        self._told[gang] = (standing, message, heard | {each.uid for each in chosen})
+
+    def tell_wrong(self, wrong: Mapping[Name, Wrong]) -> Iterator[Word]:
+        """Tell what is wrong with pods themselves."""
+        for name in self._wrong.keys() - wrong.keys():
+            del self._wrong[name]
+        for name, each in wrong.items():
+            if self._wrong.get(name) != (each.uid, each.message):
+                self._wrong[name] = (each.uid, each.message)
+                yield Word(name, Standing.WRONG.value, each.message, is_warning=True)

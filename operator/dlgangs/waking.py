@@ -1,0 +1,134 @@
+"""
+Tells kube-scheduler that pods which it was refused may be tried again.
+
+An extender cannot call it. A pod that it has refused is tried again when something happens in the
+cluster, and else after five minutes; and that room was given back, or that an older gang has gone,
+need not be seen anywhere. A condition on the pod is such a happening. It also lets people see, and
+``kubectl wait`` for, what is kept for whom.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.constraints.members import Held
+from dlkube.mirror import Name
+from dlkube.resources import PODS
+
+log = logging.getLogger(__name__)
+
+CONDITION: Final = "dljob.io/GangReserved"
+FIRST_S: Final = 0.5
+"""So long we wait for it to ask by itself, because of what happens anyway."""
+AGAIN_S: Final = 5.0
+AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A pod that room is kept for, and when it is to be woken."""
+
+    name: Name
+    held: Held
+    due: float
+    was_told: bool = False
+
+
+class Word(NamedTuple):
+    """What is to be said to a pod."""
+
+    name: Name
+    uid: str
+    node: str
+    """Where room is kept for it; empty if nowhere any more."""
+
+
+class Agenda:
+    """Whom to wake, and when. Pure but for what it remembers."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+
+    def due(self) -> float:
+        """When there is something to say next."""
+        return min((each.due for each in self._kept.values()), default=float("inf"))
+
+    def admitted(self, uid: str, now: float) -> None:
+        """Take in that kube-scheduler has just been told of the room for a pod, and may use it."""
+        if uid in self._kept:
+            self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
+
+    def words(self, held: Iterable[tuple[Name, Held]], pending: set[str], now: float) -> list[Word]:
+        """Say what is to be told now: to those kept waiting, and to those whose room is given back."""
+        found: list[Word] = []
+        before, self._kept = self._kept, {}
+        for name, each in held:
+            known = before.get(each.pod)
+            if known is None or known.held.node != each.node:
+                was_told = known is not None and known.was_told
+                known = _Kept(name, each, now + FIRST_S, was_told)
+            if known.due <= now:
+                found.append(Word(name, each.pod, each.node))
+                known = replace(known, due=now + AGAIN_S, was_told=True)
+            self._kept[each.pod] = known
+        for uid, lost in before.items():
+            if uid not in self._kept and lost.was_told and uid in pending:
+                found.append(Word(lost.name, uid, ""))
+        return found
+
+
+class Waker:
+    """Writes the words; :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._api = api
+        self._clock = clock or (lambda: datetime.now(UTC))
+        self._waiting: asyncio.Queue[Word] = asyncio.Queue()
+
+    def say(self, words: Iterable[Word]) -> None:
+        """Have these written; returns at once."""
+        for word in words:
+            self._waiting.put_nowait(word)
+
+    async def run(self) -> None:
+        """Write what waits, for ever, several at a time."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(self._write_on())
+
+    async def _write_on(self) -> None:
+        while True:
+            word = await self._waiting.get()
+            try:
+                await self._api.apply(PODS, self._document(word), word.name.namespace, sub="status")
+            except (NotFound, Conflict):
+                pass  # It has gone meanwhile, or is another one of that name.
+            except (Rejected, Unreachable) as error:
+                log.warning("pod %s cannot be woken: %s", word.name, error)
+
+    def _document(self, word: Word) -> dict[str, Any]:
+        now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        kept = bool(word.node)
+        condition = {
+            "type": CONDITION,
+            "status": "True" if kept else "False",
+            "reason": "Reserved" if kept else "GivenBack",
+            "message": f"room is kept on node {word.node}" if kept else "no room is kept any more",
+            # What does not change wakes nobody.
+            "lastProbeTime": now,
+            "lastTransitionTime": now,
+        }
+        return {
+            "metadata": {"name": word.name.name, "uid": word.uid},
+            "status": {"conditions": [condition]},
+        }

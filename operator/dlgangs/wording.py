@@ -1,0 +1,73 @@
+"""What is said to people about gangs that do not get their room: which pod, what of, and what to do."""
+
+from collections.abc import Iterable, Mapping
+
+from dlcore.placement.amounts import (
+    PODS,
+    Amounts,
+    fits,
+    lacking,
+    show,
+)
+from dlkube.constraints.matching import at_best, may_run
+from dlkube.constraints.members import GangName, Machine, Member
+
+
+def called(gang: GangName) -> str:
+    """Name a gang to those who see its pods, and so know its namespace."""
+    return f"gang {gang.name}"
+
+
+def tell_scarce(
+    member: Member, machines: Mapping[str, Machine], free: Mapping[str, Amounts]
+) -> str:
+    """Say what a pod asks for that no node has left."""
+    asked = dict(member.wants.amounts)
+    nodes = [name for name, each in machines.items() if may_run(member.wants, each)]
+    short = {name for node in nodes for name in lacking(asked, free.get(node, {}))}
+    told = [show(name, asked[name]) for name in sorted((short or set(asked)) - {PODS})]
+    return f", which asks for {' and '.join(told)}" if told else ""
+
+
+def tell_never(short: Member, needed: int, machines: Iterable[Machine]) -> str:
+    """Say why a pod could not have room even if all nodes were empty, and what can be done."""
+    asked = dict(short.wants.amounts)
+    nodes = [at_best(each) for each in machines]
+    open_to = [each for each in nodes if may_run(short.wants, each)]
+    if not open_to:
+        return (
+            f"its node selector, affinity and tolerations leave none of {len(nodes)} nodes to pod"
+            f" {short.name.name}; change them, or label or untaint a node"
+        )
+    if any(fits(asked, each.allocatable) for each in open_to):
+        return (
+            f"its {needed} pods need more than the {len(open_to)} nodes that they may run on have when"
+            f" they are empty, and there would be no room for pod {short.name.name}; ask for fewer or"
+            " smaller pods, or add nodes"
+        )
+    most = {
+        name: max(each.allocatable.get(name, 0) for each in open_to)
+        for each in open_to
+        for name in lacking(asked, each.allocatable)
+    }
+    return (
+        f"pod {short.name.name} asks for {_list({name: asked[name] for name in most})}, and a node that"
+        f" it may run on has at most {_list(most)}; let it ask for less, or add a larger node"
+    )
+
+
+def disagreement(members: tuple[Member, ...]) -> str:
+    """Say what is wrong if the pods of a gang do not agree on what it is; empty if they do."""
+    ways = sorted({each.roles for each in members})
+    if len(ways) == 1:
+        return ""
+    one, other = (next(each for each in members if each.roles == way) for way in ways[:2])
+    return (
+        f"pods of {called(members[0].gang)} do not agree on what it consists of: {one.name.name} says"
+        f" {dict(one.roles)}, {other.name.name} says {dict(other.roles)}; give all of them the same"
+        " annotation dljob.io/gang-roles, or make them different gangs"
+    )
+
+
+def _list(amounts: Amounts) -> str:
+    return " and ".join(show(name, amounts[name]) for name in sorted(amounts))

@@ -1,0 +1,1 @@
+"""Kubernetes as a library: its client, watches, mirror, leases, certificates and events."""

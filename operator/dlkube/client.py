@@ -1,0 +1,402 @@
+"""
+Requests to the API server, as documents: no object of a client library is made of what is only
+passed on, which with thousands of jobs would cost more than all the rest.
+
+Whatever the API server does not accept is :class:`Rejected`, with its own words; that it cannot be
+spoken to is :class:`Unreachable`. What may be tried again is the caller's to know, but for one case:
+a server that says "not now, later" was not asked to do anything.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+from urllib.request import getproxies
+
+import aiohttp
+
+from dlkube.access import Access
+from dlkube.names import MANAGER
+from dlkube.parsing import parse
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+
+UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
+FIRST_ERROR = 400
+PAGE = 500
+SECONDS = 30.0
+PATIENCE = 5
+"""So often it is asked again when it says that it has too much to do."""
+LONGEST_PAUSE_S = 10.0
+WATCH_SECONDS = 300.0
+"""A watch is begun anew after so long, in case its connection is dead."""
+
+
+class Unreachable(Exception):
+    """The API server could not be spoken to, so nobody knows what became of the request."""
+
+
+class Rejected(Exception):
+    """The API server does not do it."""
+
+    def __init__(self, status: int, answer: Json) -> None:
+        super().__init__(answer.get("message") or f"status {status}")
+        self.status = status
+        self.reason: str = answer.get("reason", "")
+        self.details: Json = answer.get("details") or {}
+        self.causes: list[Json] = self.details.get("causes") or []
+
+
+class NotFound(Rejected):
+    """There is no such thing, or not any more."""
+
+
+class Conflict(Rejected):
+    """It has changed since it was read, or exists already."""
+
+
+_KINDS: Final = {NOT_FOUND: NotFound, CONFLICT: Conflict}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, by where it is found."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """Where all of them are, those of a namespace, one, or a part of one."""
+        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if sub:
+            parts.append(sub)
+        return "/".join(parts)
+
+
+class Listing(NamedTuple):
+    """Objects of a kind as they were at one version of the whole."""
+
+    items: list[Json]
+    version: str
+
+
+class ApiServer:
+    """To be made on its event loop, and closed in the end."""
+
+    def __init__(self, access: Access, *, connections: int = 64, manager: str = MANAGER) -> None:
+        self._access = access
+        self._manager = manager
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=access.context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "dljob", "Accept": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=5.0),
+            # Through a proxy if the environment names one, because kubectl does so too. It is not
+            # searched for one with each request where it names none.
+            trust_env=bool(getproxies()),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    # --- reading
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Json:
+        """Read one object."""
+        return await self._ask("GET", resource.path(namespace, name))
+
+    async def list(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        """Read all objects, and keep them all; see :meth:`pages`."""
+        items: list[Json] = []
+        version = ""
+        async for page in self.pages(resource, namespace, labels=labels, fields=fields):
+            items += page.items
+            version = page.version
+        return Listing(items, version)
+
+    async def pages(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Listing]:
+        """Read all objects, a few hundred at a time; together they are those of one version."""
+        query = {"limit": str(PAGE), **_selection(labels, fields)}
+        while True:
+            page = await self._ask("GET", resource.path(namespace), query=query)
+            # Items of a list do not say of what kind they are.
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            metadata = page.get("metadata") or {}
+            items = [kind | item for item in page.get("items") or ()]
+            yield Listing(items, metadata.get("resourceVersion", ""))
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    # --- writing
+
+    async def create(
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        dry_run: bool = False,
+        strict: bool = False,
+    ) -> Json:
+        """
+        Let there be this object; a :class:`Conflict` if there is one of its name.
+
+        If it is ``strict``, fields that the API server does not know are not dropped but refused.
+        """
+        query = self._query_for_writing(dry_run=dry_run, strict=strict)
+        return await self._ask("POST", resource.path(namespace), query=query, body=document)
+
+    async def apply(
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        sub: str = "",
+    ) -> Json:
+        """
+        Let the fields of this document be so, and those that we no longer name be gone.
+
+        With ``metadata.resourceVersion`` in it, only if nobody has written since.
+        """
+        path = resource.path(namespace, document["metadata"]["name"], sub)
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+        query = {"fieldManager": self._manager, "force": "true"}
+        return await self._ask("PATCH", path, query=query, body=whole, form=APPLY)
+
+    async def merge(
+        self,
+        resource: Resource,
+        name: str,
+        changes: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        sub: str = "",
+    ) -> Json:
+        """Change these fields; one that is null is removed."""
+        path = resource.path(namespace, name, sub)
+        return await self._ask(
+            "PATCH", path, query={"fieldManager": self._manager}, body=changes, form=MERGE
+        )
+
+    async def hold_by(
+        self, resource: Resource, document: Mapping[str, Any], finalizers: Sequence[str]
+    ) -> Json:
+        """Let an object bear these finalizers and no others, unless anybody has written it since."""
+        metadata = document["metadata"]
+        change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
+        return await self.merge(
+            resource, metadata["name"], {"metadata": change}, metadata["namespace"]
+        )
+
+    async def replace(
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        dry_run: bool = False,
+        strict: bool = False,
+    ) -> Json:
+        """Write the whole object, if it is still of the version that the document says."""
+        path = resource.path(namespace, document["metadata"]["name"])
+        query = self._query_for_writing(dry_run=dry_run, strict=strict)
+        return await self._ask("PUT", path, query=query, body=document)
+
+    def _query_for_writing(self, *, dry_run: bool, strict: bool) -> dict[str, str]:
+        query = {"fieldManager": self._manager}
+        if dry_run:
+            query["dryRun"] = "All"
+        if strict:
+            query["fieldValidation"] = "Strict"
+        return query
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Let it be deleted: that one and no later one of its name; fine if it is gone."""
+        options: Json = {"propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._ask("DELETE", resource.path(namespace, name), body=options)
+        except NotFound:
+            return
+        except Conflict:
+            if not uid:
+                raise
+            # There is another one of that name by now, which nobody asked to delete.
+
+    # --- what goes on
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, quiet_seconds: float | None = None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open an answer that goes on, such as a watch; it is cut after so long without a word."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=quiet_seconds)
+        try:
+            async with self._session.get(
+                self._url(path, query), headers=self._access.headers(), timeout=timeout
+            ) as response:
+                if response.status >= FIRST_ERROR:
+                    raise _rejected(response.status, await response.read())
+                yield response.content
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[Json]:
+        """Yield events after this version until the watch is over, which it is now and then."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": f"{WATCH_SECONDS:.0f}",
+            **_selection(labels, fields),
+        }
+        path, quiet = resource.path(namespace), WATCH_SECONDS + SECONDS
+        async with self.stream(path, query, quiet_seconds=quiet) as content:
+            async for line in _iter_lines(content):
+                event = _parse(line)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise _rejection(int(status.get("code") or GONE), status)
+                yield event
+
+    async def connect(
+        self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str]
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket."""
+        try:
+            return await self._session.ws_connect(
+                self._url(path, query),
+                protocols=protocols,
+                headers=self._access.headers(),
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=5.0),
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            # It has not kept what the API server said, which says the same when it is asked plainly.
+            await self._ask("GET", f"{path}?{urlencode(query)}")
+            raise Rejected(error.status, {"message": error.message}) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
+    # --- one request
+
+    def _url(self, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] | None) -> str:
+        return f"{self._access.address}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        form: str = "application/json",
+    ) -> Json:
+        url = self._url(path, query)
+        data = json.dumps(body).encode() if body is not None else None
+        for _ in range(PATIENCE):
+            status, answer, pause = await self._send(method, url, data, form)
+            if status != TOO_MANY:
+                break
+            await asyncio.sleep(min(pause, LONGEST_PAUSE_S))
+        else:
+            status, answer, _ = await self._send(method, url, data, form)
+        if status == UNAUTHORIZED:
+            self._access.renew()
+        if status >= FIRST_ERROR:
+            raise _rejected(status, answer)
+        return _parse(answer)
+
+    async def _send(
+        self, method: str, url: str, data: bytes | None, form: str
+    ) -> tuple[int, bytes, float]:
+        headers = self._access.headers()
+        if data is not None:
+            headers["Content-Type"] = form
+        try:
+            async with self._session.request(method, url, data=data, headers=headers) as response:
+                pause = response.headers.get("Retry-After", "")
+                answer = await response.read()
+                return response.status, answer, float(pause) if pause.isdigit() else 1.0
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+
+    def _why(self, error: Exception) -> str:
+        what = str(error) or type(error).__name__
+        return f"the API server at {self._access.address} does not answer ({what})"
+
+
+async def _iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield whole lines, however long they are."""
+    begun = b""
+    async for block in content.iter_any():
+        *lines, begun = (begun + block).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _selection(labels: str, fields: str) -> dict[str, str]:
+    named = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: value for name, value in named.items() if value}
+
+
+def _rejected(status: int, answer: bytes) -> Rejected:
+    return _rejection(status, _parse(answer))
+
+
+def _rejection(status: int, answer: Json) -> Rejected:
+    return _KINDS.get(status, Rejected)(status, answer)
+
+
+def _parse(answer: bytes) -> Json:
+    try:
+        document = parse(answer or b"{}")
+    except ValueError:
+        # A proxy in between speaks for itself.
+        document = {"message": answer[:200].decode(errors="replace")}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,122 @@
+"""
+By which ways the pods of others reach GPUs, as far as their documents tell.
+
+Pure. A pod that has GPUs of Kubernetes says so: it requests them, or claims them by DRA. A pod that
+only sees them names NVIDIA's runtime class, a variable of NVIDIA's toolkit, or a CDI annotation. What no
+document tells is left to the SideCar, which looks before each start whether a GPU is empty: a
+privileged pod, a host path, and a process of the machine itself.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents.podrules import is_gpu_resource
+from dlkube.constraints.usage import Name
+
+Json = Mapping[str, Any]
+
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+HIDDEN: Final = frozenset({"void", "none", ""})
+"""Values of the variable by which a container asks to see no GPU."""
+CDI_MARKS: Final = (
+    "cdi.k8s.io/",
+    "nvidia.cdi.k8s.io/",
+    "cdi-devices.nri.io/",
+    "cdi-devices.noderesource.dev/",
+    "devices.nri.io/",
+)
+"""So annotations begin by which runtimes and their plugins give devices to containers."""
+_GPU_DRIVER: Final = re.compile(r"(^|[.-])gpus?([.-]|$)")
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+
+
+class Ways(NamedTuple):
+    """The ways of one pod that is bound to a node; only a pod that has any is remembered."""
+
+    node: str
+    requested: str = ""
+    """The resource by which it requests GPUs."""
+    claims: tuple[Name, ...] = ()
+    """Its DRA claims, of whatever devices."""
+    seen_by: str = ""
+    """By what it asks to see GPUs that nobody counts."""
+    runtime_class: str = ""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.requested or self.claims or self.seen_by or self.runtime_class)
+
+    def why(self, is_gpu_claim: Callable[[Name], bool], runtime_class: str) -> str:
+        """Say by which way it reaches GPUs; empty if by none."""
+        if self.requested:
+            return f"requests {self.requested}"
+        if claim := next((name for name in self.claims if is_gpu_claim(name)), None):
+            return f"has GPUs by the ResourceClaim {claim[1]}"
+        if runtime_class and self.runtime_class.startswith(runtime_class):
+            return f"sees its GPUs by the runtime class {self.runtime_class}"
+        return f"asks to see its GPUs by {self.seen_by}" if self.seen_by else ""
+
+
+def read_ways(document: Json) -> Ways | None:
+    """Read by which ways a pod may reach GPUs; none if it is on no node, has ended, or has none."""
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    ways = Ways(spec["nodeName"], _requested(spec), tuple(_iter_claims(document)))
+    if not _is_of_daemon_set(document):
+        # Of each node's own: monitors and plugins see all GPUs by design, and compute on none.
+        ways = ways._replace(
+            seen_by=_seen_by(document), runtime_class=str(spec.get("runtimeClassName") or "")
+        )
+    return ways if ways.is_any else None
+
+
+def is_gpu_driver(driver: str) -> bool:
+    """Whether a DRA driver gives out GPUs, by its name, such as ``gpu.nvidia.com``."""
+    return _GPU_DRIVER.search(driver) is not None
+
+
+def _containers(spec: Json) -> Iterator[Json]:
+    for part in _CONTAINERS:
+        yield from spec.get(part) or ()
+
+
+def _requested(spec: Json) -> str:
+    lists = (
+        (container.get("resources") or {}).get(part) or {}
+        for container in _containers(spec)
+        for part in ("limits", "requests")
+    )
+    asked = ((name, amount) for amounts in lists for name, amount in amounts.items())
+    return next((name for name, amount in asked if is_gpu_resource(name) and amount != "0"), "")
+
+
+def _iter_claims(document: Json) -> Iterable[Name]:
+    """Name the claims of a pod, also those that were made for it from a template."""
+    namespace = document["metadata"].get("namespace") or ""
+    made = {
+        each.get("name"): each.get("resourceClaimName") or ""
+        for each in (document.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for claim in (document.get("spec") or {}).get("resourceClaims") or ():
+        if name := claim.get("resourceClaimName") or made.get(claim.get("name")):
+            yield namespace, str(name)
+
+
+def _seen_by(document: Json) -> str:
+    for mark in document["metadata"].get("annotations") or {}:
+        if mark.startswith(CDI_MARKS):
+            return f"the annotation {mark}"
+    for container in _containers(document["spec"]):
+        for variable in container.get("env") or ():
+            if variable.get("name") == VISIBLE and (
+                variable.get("valueFrom") or variable.get("value", "") not in HIDDEN
+            ):
+                return f"the variable {VISIBLE}"
+    return ""
+
+
+def _is_of_daemon_set(document: Json) -> bool:
+    owners = document["metadata"].get("ownerReferences") or ()
+    return any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners)

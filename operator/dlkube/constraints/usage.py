@@ -1,0 +1,103 @@
+"""
+What pods ask of which node, added up.
+
+Of pods that are not ours nothing else is remembered: who shares a pool with thousands of pods of
+others keeps a name, a node and a few numbers of each, and the numbers are shared by those alike.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from sys import intern
+from typing import Any, NamedTuple
+
+from dlcore.placement.amounts import (
+    Amounts,
+    less,
+    requests_of,
+    total,
+)
+
+Json = Mapping[str, Any]
+Name = tuple[str, str]
+"""Of a pod, with its namespace before."""
+
+MOST_ALIKE = 10_000
+PORT = "port/"
+"""Ports of a node are counted as a resource of which there is one."""
+
+
+class Lodger(NamedTuple):
+    """A pod, as far as its node is concerned."""
+
+    node: str
+    amounts: Amounts
+
+
+class Occupancy:
+    """Which pods are on which nodes, and what they ask for together."""
+
+    def __init__(self) -> None:
+        self._lodgers: dict[Name, tuple[Lodger, ...]] = {}
+        self._totals: dict[str, Amounts] = {}
+        self._alike: dict[tuple[tuple[str, int], ...], Amounts] = {}
+        self.dirty: set[str] = set()
+        """The nodes on which something has changed since somebody looked."""
+
+    def put(self, name: Name, lodgers: Iterable[Lodger]) -> bool:
+        """Take in what a pod, or what is meant to be one, asks of nodes; tell whether that is new."""
+        now = tuple(Lodger(intern(each.node), self._share(each.amounts)) for each in lodgers)
+        before = self._lodgers.get(name, ())
+        if now == before:
+            return False
+        for each in before:
+            self._totals[each.node] = less(self._totals[each.node], each.amounts)
+        for each in now:
+            self._totals[each.node] = total((self._totals.get(each.node, {}), each.amounts))
+        self.dirty.update(each.node for each in (*before, *now))
+        if now:
+            self._lodgers[name] = now
+        else:
+            del self._lodgers[name]
+        return True
+
+    def drop(self, name: Name) -> bool:
+        """Take in that it is gone; tell whether it was there."""
+        return self.put(name, ())
+
+    def keep_only(self, names: Collection[Name]) -> bool:
+        """Drop all others; tell whether there were any."""
+        gone = self._lodgers.keys() - set(names)
+        for name in gone:
+            self.drop(name)
+        return bool(gone)
+
+    def on(self, node: str) -> Amounts:
+        """What all pods on a node ask for together."""
+        return self._totals.get(node, {})
+
+    def _share(self, amounts: Amounts) -> Amounts:
+        if len(self._alike) > MOST_ALIKE:
+            self._alike.clear()
+        return self._alike.setdefault(tuple(sorted(amounts.items())), amounts)
+
+
+def read_lodger(document: Json) -> Lodger | None:
+    """
+    Read what a pod asks of its node; nothing if it has none yet, or has ended.
+
+    Raises :class:`~dlcore.placement.amounts.NoAmount` for what the API server does not let through today.
+    """
+    spec = document.get("spec") or {}
+    phase = (document.get("status") or {}).get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return None
+    return Lodger(spec["nodeName"], asked_by(spec))
+
+
+def asked_by(spec: Json) -> Amounts:
+    """Return what a pod asks of a node, its ports there included."""
+    asked = requests_of(spec)
+    for container in spec.get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("hostPort"):
+                asked[f"{PORT}{port.get('protocol') or 'TCP'}/{port['hostPort']}"] = 1000
+    return asked

@@ -1,0 +1,129 @@
+"""
+Events: what happened to a job or a pod, as ``kubectl describe`` shows it.
+
+Written when there is time for it, at most so many a second, and never waited for; what nobody could
+keep up with is left out, and that is told once. What is said again is counted on the first Event.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.resources import EVENTS
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+MOST_WAITING = 2000
+MOST_REMEMBERED = 4000
+LONGEST_MESSAGE = 1024
+COMPONENT = "dljob-operator"
+
+
+class _Told(NamedTuple):
+    name: str
+    times: int
+
+
+class Teller:
+    """One for the life of an operator; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        *,
+        instance: str,
+        component: str = COMPONENT,
+        per_second: float = 50.0,
+    ) -> None:
+        self._api = api
+        self._component = component
+        self._instance = instance
+        self._pause = 1.0 / per_second
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
+        self._told: OrderedDict[tuple[str, str, str], _Told] = OrderedDict()
+        self._has_lost = False
+
+    def tell(self, about: Json, reason: str, message: str, *, warning: bool = False) -> None:
+        """Let people know; returns at once."""
+        try:
+            self._waiting.put_nowait(self._make(about, reason, message, warning=warning))
+        except asyncio.QueueFull:
+            if not self._has_lost:
+                self._has_lost = True
+                log.warning("more happens than can be told; some Events are left out")
+
+    def warn(self, about: Json, reason: str, message: str) -> None:
+        """Let people know of what is wrong."""
+        self.tell(about, reason, message, warning=True)
+
+    async def run(self) -> None:
+        """Write what waits, for ever."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._write(event)
+            except (Rejected, Unreachable) as error:
+                # The namespace may be about to be deleted, or the server away; the log has it.
+                log.info("could not tell %s: %s", event["message"], error)
+            if self._waiting.empty():
+                self._has_lost = False
+            await asyncio.sleep(self._pause)
+
+    async def _write(self, event: dict[str, Any]) -> None:
+        about = event["involvedObject"]
+        key = (about["uid"], event["reason"], event["message"])
+        told = self._told.pop(key, None)
+        if told is not None:
+            again = _Told(told.name, told.times + 1)
+            change = {"count": again.times, "lastTimestamp": event["lastTimestamp"]}
+            try:
+                await self._api.merge(EVENTS, told.name, change, about["namespace"])
+            except NotFound:
+                pass  # Kubernetes forgets Events after an hour.
+            else:
+                self._told[key] = again
+                return
+        await self._api.create(EVENTS, event, about["namespace"])
+        self._told[key] = _Told(event["metadata"]["name"], 1)
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.popitem(last=False)
+
+    def _make(self, about: Json, reason: str, message: str, *, warning: bool) -> dict[str, Any]:
+        metadata = about["metadata"]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{metadata['name']}.{secrets.token_hex(8)}",
+                "namespace": metadata["namespace"],
+            },
+            "involvedObject": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": message[:LONGEST_MESSAGE],
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }

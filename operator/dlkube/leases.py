@@ -1,0 +1,276 @@
+"""
+Who of several operators leads: a Lease, as everywhere in Kubernetes, and an epoch that only rises.
+
+A Lease alone does not stop a leader that was asleep; that every allocation and every command carries
+the epoch does (law 2). The epoch is counted in the Lease itself, in ``leaseTransitions``, and begins
+above whatever was ever written into a job, so that it rises even over a Lease that somebody deleted.
+
+No clock is compared with that of another machine: a Lease has run out when it was not renewed for its
+duration while we looked.
+
+The Lease is renewed from a thread of its own, with a connection of its own, so that a long look at
+everything never loses it. That thread would also renew it for an event loop that never turns again.
+So the event loop gives a sign of life every second, and without one for ``stuck_seconds`` the thread
+stops: the Lease runs out, another operator leads, and this one finds itself fenced if its event loop
+turns once more. (Its liveness probe, which the same event loop answers, has the kubelet restart it.)
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from dlcontrol.situation.ports import Fenced
+from dlkube import names
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.own_thread import OwnThread
+from dlkube.resources import LEASES
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+SIGN_OF_LIFE_S: Final = 1.0
+RISE_LOOK_S: Final = 0.1
+RISEN: Final = f"{names.GROUP}/epoch-risen-because"
+"""The annotation of the Lease that says why the epoch was not just the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How the one that leads is found. Times are in seconds."""
+
+    name: str = "dljob-operator"
+    lease_seconds: float = 15.0
+    """After so long without a renewal another one takes over."""
+    renew_seconds: float = 2.0
+    """How often the leader renews it."""
+    give_up_seconds: float = 10.0
+    """A leader that could not renew it for so long leads no more; less than the lease lasts."""
+    look_seconds: float = 2.0
+    """How often those that wait look."""
+    stuck_seconds: float = 60.0
+    """A leader whose event loop has not turned for so long renews it no more."""
+
+
+class _Rising(NamedTuple):
+    """To which epoch to go on above all that SideCars have heard."""
+
+    epoch: int = 0
+    why: str = ""
+
+
+class Election:
+    """One candidate."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        identity: str,
+        settings: LeaseSettings,
+        *,
+        connect: Callable[[], ApiServer],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Be a candidate; ``connect`` is called on the thread that renews the Lease, for its requests."""
+        self._api = api
+        self._connect = connect
+        self._namespace = namespace
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._lease: Json | None = None
+        self._renewed_at = 0.0
+        self._turned_at = 0.0
+        self._rising = _Rising()
+        """When the event loop gave its last sign of life."""
+        self.epoch = 0
+        """That in which we lead; 0 while we do not."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether nobody else can have begun to lead, as far as the Lease goes."""
+        held_for = self._clock() - self._renewed_at
+        return self.epoch > 0 and held_for < self._settings.give_up_seconds
+
+    async def is_overtaken(self) -> bool:
+        """Tell by the Lease, as the API server has it now, whether another operator leads."""
+        lease = await self._read(self._api)
+        spec = (lease or {}).get("spec") or {}
+        is_ours = spec.get("holderIdentity") == self._identity
+        return not is_ours or spec.get("leaseTransitions", 0) > self.epoch or not self.is_leading
+
+    async def rise(self, epoch: int, why: str) -> None:
+        """
+        Go on in a later epoch, which the Lease says first, with the reason.
+
+        That is necessary where the Lease was restored from a backup, and SideCars have heard of later ones.
+        """
+        self._rising = _Rising(epoch, why)
+        while self.epoch < epoch:
+            await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
+
+    async def win(self, epoch: int) -> int:
+        """
+        Wait until we lead; return the epoch, which is at least this one.
+
+        And it is later than any that was seen while we waited: who led before may go on for a moment when
+        somebody has deleted the Lease, and is told from us by the epoch alone.
+        """
+        seen: tuple[object, ...] | None = None
+        seen_at = self._clock()
+        log.info("waits to lead, as %s", self._identity)
+        while True:
+            try:
+                lease = await self._read(self._api)
+                mark = _mark(lease)
+                if mark != seen:
+                    seen, seen_at = mark, self._clock()
+                spec = (lease or {}).get("spec") or {}
+                epoch = max(epoch, spec.get("leaseTransitions", 0) + 1)
+                lasts = float(spec.get("leaseDurationSeconds") or 0)
+                if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
+                    await self._take(self._api, lease, epoch)
+                    log.info("leads, in epoch %d", self.epoch)
+                    return self.epoch
+            except Conflict:
+                pass  # Somebody else was faster.
+            except (Rejected, Unreachable) as error:
+                log.warning("cannot see who leads: %s", error)
+            await asyncio.sleep(self._settings.look_seconds)
+
+    async def keep(self) -> None:
+        """Have the Lease renewed for ever; raises :class:`Fenced` when that cannot be done."""
+        self._turned_at = self._clock()
+        renewing = OwnThread("dljob-lease", self._renew)
+        renewing.start()
+        try:
+            while not renewing.ended.done():
+                self._turned_at = self._clock()
+                await asyncio.wait({renewing.ended}, timeout=SIGN_OF_LIFE_S)
+            renewing.ended.result()
+        finally:
+            await renewing.stop()
+
+    async def _renew(self) -> None:
+        """Renew the Lease for ever, on a thread of its own."""
+        api = self._connect()
+        try:
+            while True:
+                await asyncio.sleep(self._settings.renew_seconds)
+                self._insist_on_leading()
+                await self._renew_once(api)
+        finally:
+            await api.close()
+
+    def _insist_on_leading(self) -> None:
+        settings = self._settings
+        if not self.is_leading:
+            raise Fenced(
+                f"the Lease {settings.name} could not be renewed for {settings.give_up_seconds:g} s"
+            )
+        if self._clock() >= self._turned_at + settings.stuck_seconds:
+            message = (
+                f"the event loop has not turned for {settings.stuck_seconds:g} s, so the Lease"
+                f" {settings.name} is not renewed any more"
+            )
+            # Nobody else can say so: whoever waits for the exception is what hangs.
+            log.error("%s", message)
+            raise Fenced(message)
+
+    async def _renew_once(self, api: ApiServer) -> None:
+        try:
+            assert self._lease is not None
+            # An answer that does not come is not waited for until it is too late to ask again.
+            async with asyncio.timeout(self._settings.give_up_seconds / 2):
+                await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
+        except Conflict:
+            await self._look_who_wrote(api)
+        except (Rejected, Unreachable, TimeoutError) as error:
+            log.warning("the Lease is not renewed yet: %s", error)
+
+    async def _look_who_wrote(self, api: ApiServer) -> None:
+        """Tell a renewal of ours, whose answer was lost, from another one who leads."""
+        try:
+            lease = await self._read(api)
+        except (Rejected, Unreachable) as error:
+            log.warning("the Lease is not renewed yet: %s", error)
+            return
+        spec = (lease or {}).get("spec") or {}
+        if spec.get("holderIdentity") != self._identity:
+            raise Fenced(f"the Lease is of {spec.get('holderIdentity') or 'nobody'} by now")
+        self._lease = lease
+
+    async def leave(self) -> None:
+        """Let another one lead at once."""
+        if self._lease is None or not self.epoch:
+            return
+        self.epoch = 0
+        try:
+            try:
+                await self._release(self._lease)
+            except Conflict:
+                # The answer to the last renewal was not waited for.
+                await self._look_who_wrote(self._api)
+                await self._release(self._lease)
+        except Fenced:
+            return  # It is another one's already.
+        except (Rejected, Unreachable) as error:
+            log.warning("the Lease runs out by itself: %s", error)
+
+    async def _release(self, lease: Json) -> None:
+        spec = {**lease["spec"], "holderIdentity": ""}
+        await self._api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
+
+    async def _read(self, api: ApiServer) -> Json | None:
+        try:
+            return await api.get(LEASES, self._settings.name, self._namespace)
+        except NotFound:
+            return None
+
+    async def _take(self, api: ApiServer, lease: Json | None, epoch: int) -> None:
+        now, began = _now(), self._clock()
+        old = (lease or {}).get("spec") or {}
+        is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._settings.lease_seconds)),
+            "acquireTime": old.get("acquireTime") if is_ours else now,
+            "renewTime": now,
+            "leaseTransitions": epoch,
+        }
+        if epoch == self._rising.epoch and lease is not None:
+            kept = lease["metadata"].get("annotations") or {}
+            annotations = {**kept, RISEN: self._rising.why}
+            lease = {**lease, "metadata": {**lease["metadata"], "annotations": annotations}}
+        if lease is None:
+            metadata = {"name": self._settings.name, "namespace": self._namespace}
+            document = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": metadata,
+                "spec": spec,
+            }
+            self._lease = await api.create(LEASES, document, self._namespace)
+        else:
+            self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
+        # Counted from before the request, since nobody knows when it was done.
+        self.epoch, self._renewed_at = epoch, began
+
+
+def _mark(lease: Json | None) -> tuple[object, ...] | None:
+    return None if lease is None else (lease["metadata"]["resourceVersion"],)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

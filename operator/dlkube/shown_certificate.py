@@ -1,0 +1,105 @@
+"""
+The certificate that is shown to kube-scheduler: read again whenever its files have changed.
+
+Whoever installs us may put the files there and renew them; else we make our own, with an authority that
+only this folder knows, for a kube-scheduler in the same pod.
+"""
+
+import json
+import logging
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from dlcontrol.sidecars.dialing import AUTHORITY, CERTIFICATE, KEY
+from dlkube.certificates import OUR_DAYS, Authority, write_own
+
+log = logging.getLogger(__name__)
+
+AUTHORITY_FILE: Final = "authority.json"
+SHOWN_AS: Final = "localhost"
+RENEW_BEFORE: Final = timedelta(days=OUR_DAYS / 3)
+
+
+class NoCertificate(Exception):
+    """There is nothing to show."""
+
+
+class Shown:
+    """A server's side of TLS, from ``tls.crt`` and ``tls.key`` in a folder."""
+
+    def __init__(self, folder: Path, client_authority: Path | None = None) -> None:
+        """With an authority of clients, only who shows a certificate of its is answered."""
+        self._files = (folder / CERTIFICATE, folder / KEY)
+        self._client_authority = client_authority
+        self._stamp: object = None
+        try:
+            self._current = self._load()
+            self.context = self._load()
+        except OSError as error:
+            needed = f"{folder} has to hold {CERTIFICATE} and {KEY}"
+            raise NoCertificate(f"no usable certificate ({error}); {needed}") from error
+        # Called for each new connection, before anything is shown.
+        self.context.sni_callback = self._look
+
+    def _look(self, connection: ssl.SSLObject, *_: object) -> None:
+        try:
+            if self._stamps() != self._stamp:
+                self._current = self._load()
+                log.info("shows the new certificate in %s", self._files[0].parent)
+        except OSError as error:
+            # They may be half written. The old ones serve until these are whole.
+            log.warning("cannot use the certificate in %s: %s", self._files[0].parent, error)
+        connection.context = self._current
+
+    def _load(self) -> ssl.SSLContext:
+        stamp = self._stamps()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(*self._files)
+        if self._client_authority is not None:
+            context.load_verify_locations(self._client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._stamp = stamp
+        return context
+
+    def _stamps(self) -> object:
+        more = [self._client_authority] if self._client_authority is not None else []
+        found = [file.stat() for file in (*self._files, *more)]
+        return [(each.st_ino, each.st_mtime_ns, each.st_size) for each in found]
+
+
+def provide(folder: Path) -> None:
+    """
+    See to it that the folder holds a certificate of our own which is valid for long enough.
+
+    The authority stays the same, because kube-scheduler reads it only once.
+    """
+    if _is_good(folder / CERTIFICATE):
+        return
+    kept = folder / AUTHORITY_FILE
+    if kept.exists():
+        authority = Authority.read(json.loads(kept.read_text()))
+    else:
+        authority = Authority.new()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whole or not at all, since whoever is killed meanwhile begins again here.
+        begun = kept.with_suffix(".new")
+        with open(begun, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+            json.dump(authority.data(), opened)
+        begun.replace(kept)
+    write_own(authority, folder, SHOWN_AS)
+    # kube-scheduler may run as another user, and reads whom to trust.
+    (folder / AUTHORITY).chmod(0o644)
+
+
+def _is_good(file: Path) -> bool:
+    try:
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE

@@ -1,0 +1,149 @@
+"""
+Who may see and change what at a server that several users share (``dljob up --system``).
+
+The kernel says who asks: the user and the groups of the process that has connected, never anything that
+it says itself. Each job belongs to the user who has submitted it. Of the jobs of others each user sees
+the name, the owner, the phase and the GPUs; all else, and every change, is its owner's and root's.
+What is not listed here as open to all is root's alone, also what is added later.
+
+Called by :mod:`dllocal.api.serving` around every request. A server of one user needs none of it, because
+no other user can open its socket.
+"""
+
+import re
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+
+from dlcontrol.sidecars.peers import read_peer
+from dlcore.model import JobId
+from dllocal.api.refusals import Refused
+from dllocal.environments import Submitter, name_user
+from dllocal.jobs.registry import Registry
+
+SO_PEERGROUPS = 59
+MOST_BYTES = 1024
+"""So much of an option of a socket Python can take: 256 groups."""
+
+OPEN = frozenset(
+    {
+        ("GET", "/v1/about"),
+        ("GET", "/v1/nodes"),
+        ("GET", "/v1/events"),
+        ("GET", "/v1/jobs"),
+        ("POST", "/v1/jobs"),
+        ("POST", "/v1/plan"),
+        ("GET", "/v1/jobs/{name}"),
+    }
+)
+"""What each user may ask; the answers leave out what is not theirs to see."""
+
+OF_A_JOB = "/v1/jobs/{name}"
+
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+NUMBER = re.compile(r"(uid-)?[0-9]+")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def identify(connection: Any) -> Submitter:
+    """Ask the kernel which user is at the other end of a connection."""
+    _, uid, gid = read_peer(connection)
+    try:
+        groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
+    except OSError as error:
+        raise Refused(
+            403, f"the groups of user {uid} cannot be told ({error.strerror}); 256 is the most"
+        ) from error
+    return Submitter.known(uid, gid, [each for (each,) in struct.iter_unpack("I", groups)])
+
+
+def namespace_of(submitter: Submitter) -> str:
+    """Name the namespace of a user's jobs: the user, where that can be the name of one."""
+    # A login may be called as we call a user by number; it must not get that user's jobs.
+    is_number = NUMBER.fullmatch(submitter.user) and submitter.user != str(submitter.uid)
+    if NAMESPACE.fullmatch(submitter.user) and not is_number:
+        return submitter.user
+    return f"uid-{submitter.uid}"
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, registry: Registry, *, shared: bool) -> None:
+        self._registry = registry
+        self._shared = shared
+
+    def caller(self, request: web.Request) -> Submitter:
+        """Tell who asks. At a server of one user all jobs are that user's, also if root asks."""
+        if not self._shared:
+            return Submitter.of_this_process()
+        transport = request.transport
+        if transport is None:
+            raise Refused(400, "the connection is gone")
+        return identify(transport.get_extra_info("socket"))
+
+    def home(self, request: web.Request) -> str:
+        """Name the namespace that goes without saying for the one who asks."""
+        return namespace_of(self.caller(request)) if self._shared else ""
+
+    def may_see(self, request: web.Request) -> Callable[[JobId], bool]:
+        """Return whether all of a job is shown to the one who asks."""
+        caller = self.caller(request)
+        return lambda job: self._owns(caller, job)
+
+    def claim(self, request: web.Request, documents: Iterable[Any]) -> None:
+        """Put jobs into the namespace of the one who asks, and refuse another one."""
+        home = self.home(request)
+        for document in documents:
+            metadata = document.get("metadata") if isinstance(document, dict) else None
+            if not home or not isinstance(metadata, dict):
+                continue
+            given = metadata.setdefault("namespace", home)
+            if given != home:
+                raise Refused(
+                    403,
+                    f'metadata.namespace: "{given}" is not yours; here it is the user, {home};'
+                    " leave it out",
+                )
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request pass, or refuse it."""
+        if self._shared:
+            self._check(request)
+        return await handler(request)
+
+    def _check(self, request: web.Request) -> None:
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else ""
+        if resource is None or (request.method, path) in OPEN:
+            return
+        caller = self.caller(request)
+        if path.startswith(OF_A_JOB):
+            job = JobId(request.match_info["name"])
+            if not self._owns(caller, job):
+                raise Refused(403, self._refusal(job))
+        elif caller.uid != 0:
+            raise Refused(403, f"{request.method} {path} is root's; ask as root (sudo)")
+
+    def _owns(self, caller: Submitter, job: JobId) -> bool:
+        if not self._shared or caller.uid == 0:
+            return True
+        if job in self._registry.entries:
+            return self._registry.origin(job).submitter.uid == caller.uid
+        # Of a job that is gone, only its name tells whose it was.
+        return job.startswith(f"{namespace_of(caller)}/")
+
+    def _refusal(self, job: JobId) -> str:
+        if job not in self._registry.entries:
+            return f"{job}: is not among your jobs; dljob get lists those that are"
+        owner = name_user(self._registry.origin(job).submitter.uid)
+        return (
+            f"{job} belongs to {owner}; only {owner} and root may see more than dljob get shows, or"
+            " change it"
+        )

@@ -1,0 +1,79 @@
+"""
+Label selectors, as kubectl has them: ``team=vision,tier!=batch,gpu in (a100, h100),!draft``.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dlcore.documents.jobforms import LABEL_KEY
+
+Labels = Mapping[str, str]
+
+REMEDY = "write such as team=vision,tier!=batch,gpu in (a100,h100),!draft"
+
+# The spaces around a part are taken off later: to match them here takes time that grows with the cube of
+# their number.
+_PART = re.compile(r"((?:[^,(]|\([^)]*\))*)(?:,|$)")
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^)]*)\)")
+_EQUAL = re.compile(r"([^!=\s]+)\s*(!=|==|=)\s*([^=!\s]*)")
+_THERE = re.compile(r"(!?)\s*([^!=\s]+)")
+
+
+class WrongSelector(ValueError):
+    """It is no selector: what is wrong, and what to do."""
+
+
+class Requirement(NamedTuple):
+    """One part of a selector."""
+
+    key: str
+    holds: Callable[[str | None], bool]
+    """Whether a job with this value (``None``: without the label) is meant."""
+
+
+class Selector(NamedTuple):
+    """All of them must hold."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def selects(self, labels: Labels) -> bool:
+        """Whether a job with these labels is meant."""
+        return all(each.holds(labels.get(each.key)) for each in self.requirements)
+
+
+def parse(text: str) -> Selector:
+    """Read a selector; an empty one selects everything. Raises :class:`WrongSelector`."""
+    requirements = []
+    position = 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None or not part[1].strip():
+            raise WrongSelector(f'"{text}" is no selector; {REMEDY}')
+        requirements.append(_requirement(part[1].strip()))
+        position = part.end()
+    return Selector(tuple(requirements))
+
+
+def _requirement(text: str) -> Requirement:
+    if found := _SET.fullmatch(text):
+        values = frozenset(value.strip() for value in found[3].split(","))
+        if found[2] == "in":
+            return Requirement(_key(found[1], text), lambda value: value in values)
+        return Requirement(_key(found[1], text), lambda value: value not in values)
+    if found := _EQUAL.fullmatch(text):
+        wanted = found[3]
+        if found[2] == "!=":
+            return Requirement(_key(found[1], text), lambda value: value != wanted)
+        return Requirement(_key(found[1], text), lambda value: value == wanted)
+    if found := _THERE.fullmatch(text):
+        if found[1]:
+            return Requirement(_key(found[2], text), lambda value: value is None)
+        return Requirement(_key(found[2], text), lambda value: value is not None)
+    raise WrongSelector(f'"{text}" is no part of a selector; {REMEDY}')
+
+
+def _key(key: str, text: str) -> str:
+    if not LABEL_KEY.matches(key):
+        raise WrongSelector(f'"{key}" in "{text}" is no name of a label; {REMEDY}')
+    return key

@@ -1,0 +1,129 @@
+"""
+The machine itself, over HTTP: its GPUs, what happened, how the controller is set, its metrics.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from dlcontrol.reporting import gpu_table
+from dlcore.model import GpuRef, JobId, NodeName
+from dllocal.api import showing
+from dllocal.api.access import Access
+from dllocal.api.jobs_api import read_number, read_seconds
+from dllocal.api.refusals import Refused
+from dllocal.api.submissions import read_body
+from dllocal.backstage import Backstage, Present
+from dlstore.store import StoreError
+
+LONGEST_REASON = 500
+MOST_EARLIER = 100
+
+
+class MachineApi:
+    """Everything that is not about one job."""
+
+    def __init__(self, backstage: Backstage, present: Present) -> None:
+        self._stage = backstage
+        self._access = Access(backstage.registry, shared=backstage.shared)
+        self._present = present
+
+    def routes(self) -> list[web.RouteDef]:
+        gpu = "/v1/nodes/{node}/gpus/{gpu}/cordon"
+        return [
+            web.get("/v1/about", self.tell_about),
+            web.get("/v1/config", self.tell_config),
+            web.get("/v1/events", self.tell_events),
+            web.get("/v1/nodes", self.list_nodes),
+            web.put(gpu, self.cordon),
+            web.delete(gpu, self.uncordon),
+            web.get("/metrics", self.tell_metrics),
+        ]
+
+    async def tell_about(self, request: web.Request) -> web.Response:
+        """Say which controller this is, and in which namespace the jobs of the asking user are."""
+        return web.json_response({**self._stage.about(), "home": self._access.home(request)})
+
+    async def tell_config(self, _request: web.Request) -> web.Response:
+        """List every setting with its origin."""
+        items = [showing.setting_document(setting) for setting in self._stage.settings()]
+        return web.json_response({"items": items})
+
+    async def tell_metrics(self, _request: web.Request) -> web.Response:
+        """Everything that Prometheus may know."""
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self._stage.metrics(), headers=headers)
+
+    async def tell_events(self, request: web.Request) -> web.Response:
+        """List what happened after event number ``since``, of one job or all; may wait for one."""
+        since = int(read_number(request, "since", 0.0))
+        seconds = read_seconds(request, 0.0)
+        events, job = self._stage.events, request.query.get("job")
+        name, may_see = JobId(job) if job else None, self._access.may_see(request)
+        if name is not None and not may_see(name):
+            raise Refused(
+                403, f"{name} is not among your jobs; only its owner and root see its events"
+            )
+        try:
+            async with asyncio.timeout(seconds):
+                # What happens to the jobs of others must not end the wait: it would tell that it happens.
+                while seconds and not any(may_see(each.job) for each in events.since(since, name)):
+                    await events.wait()
+        except TimeoutError:
+            pass
+        found = [event for event in events.since(since, name) if may_see(event.job)]
+        items = [showing.event_document(event) for event in found]
+        if name is not None and not since and not seconds:
+            items = [*await self._tell_earlier(name), *items]
+        return web.json_response({"items": items})
+
+    async def _tell_earlier(self, job: JobId) -> list[showing.Json]:
+        """List what happened to a job before this controller began."""
+        try:
+            entries = await asyncio.to_thread(self._stage.history, job, MOST_EARLIER)
+        except StoreError:
+            return []  # The job has its newer events all the same.
+        epoch = self._stage.registry.epoch
+        earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
+        return [showing.earlier_event_document(entry) for entry in earlier]
+
+    async def list_nodes(self, _request: web.Request) -> web.Response:
+        """List every GPU: who has it since when, or why nobody may."""
+        seen = self._present.see()
+        if seen is None:
+            raise Refused(503, "the controller has not looked around yet; try again in a moment")
+        rows = gpu_table.gpu_rows(seen[0], seen[1].cluster)
+        return web.json_response({"items": showing.node_documents(rows)})
+
+    async def cordon(self, request: web.Request) -> web.Response:
+        """Give a GPU to nobody from now on. Who has it keeps it until its next change."""
+        node, gpu = self._find(request)
+        reason = (await read_body(request)).get("reason") or "cordoned by hand"
+        if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
+            raise Refused(400, f"reason: is no text of at most {LONGEST_REASON} characters")
+        self._stage.registry.cordon(node, gpu, reason)
+        self._stage.wake()
+        return web.json_response({"node": node, "gpu": gpu, "reason": reason})
+
+    async def uncordon(self, request: web.Request) -> web.Response:
+        """Take that back, and no longer hold against the GPU what was reported of it so far."""
+        node, gpu = self._find(request)
+        was_broken = self._stage.forgive(GpuRef(node, gpu))
+        was = was_broken or (node, gpu) in self._stage.registry.cordons()
+        self._stage.registry.cordon(node, gpu, "")
+        self._stage.wake()
+        return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})
+
+    def _find(self, request: web.Request) -> tuple[NodeName, int]:
+        node, text = NodeName(request.match_info["node"]), request.match_info["gpu"]
+        seen = self._present.see()
+        nodes = seen[0].nodes if seen is not None else {}
+        if node not in nodes:
+            known = ", ".join(nodes) or "none"
+            raise Refused(404, f"{node}: there is no such node; there are {known}")
+        numbers = [str(gpu.index) for gpu in nodes[node].gpus]
+        if text not in numbers:
+            raise Refused(
+                404, f"{node}/{text}: there is no such GPU; {node} has {', '.join(numbers)}"
+            )
+        return node, int(text)

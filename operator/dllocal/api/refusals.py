@@ -1,0 +1,131 @@
+"""
+What the server answers when it cannot do what it was asked: one form for everything.
+
+``{"error": one line, "problems": [{"path", "value", "message", "remedy"}]}``. A problem of one of
+several documents also says of which, by its number in ``document``.
+"""
+
+import asyncio
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from dlcontrol.situation.ports import Fenced
+from dlcore.checking import BrokenLaw
+from dlcore.problems import Problem
+from dllocal.jobs.registry import is_locked, why_not_written
+from dlstore.store import StoreError
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""So long a request waits for whoever has locked the list of jobs."""
+RETRY_S = 0.1
+LONGEST_VALUE = 1000
+"""So much of a value that is wrong is sent back, in characters or bits."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Complaint(NamedTuple):
+    """What is wrong with one of the documents of a request."""
+
+    problem: Problem
+    document: int = 0
+
+
+class Refused(Exception):
+    """What was asked for is not done."""
+
+    def __init__(self, status: int, error: str, complaints: Sequence[Complaint] = ()) -> None:
+        super().__init__(error)
+        self.status = status
+        self.error = error
+        self.complaints = tuple(complaints)
+
+    @classmethod
+    def because_of(cls, complaints: Sequence[Complaint], status: int = 422) -> "Refused":
+        """Refuse documents for all that is wrong with them."""
+        first = complaints[0].problem.line()
+        more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+        return cls(status, first + more, complaints)
+
+    def answer(self) -> web.Response:
+        """Say it to whoever asked."""
+        return refuse(self.status, self.error, self.complaints)
+
+
+def refuse(status: int, error: str, complaints: Sequence[Complaint] = ()) -> web.Response:
+    """Make the answer."""
+    problems = [_written(complaint) for complaint in complaints]
+    return web.json_response({"error": error, "problems": problems}, status=status)
+
+
+def _written(complaint: Complaint) -> dict[str, Any]:
+    problem = complaint.problem
+    return {
+        "document": complaint.document,
+        "path": problem.path,
+        "value": _shown(problem.value),
+        "message": problem.message,
+        "remedy": problem.remedy,
+    }
+
+
+def _shown(value: object) -> object:
+    """Return a value as it is if it is short, and nothing in place of what could be without end."""
+    if isinstance(value, str):
+        return value[:LONGEST_VALUE]
+    if isinstance(value, int):
+        return value if value.bit_length() <= LONGEST_VALUE else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+@web.middleware
+async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever goes wrong into an answer of the one form."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await _answer(request, handler)
+        except sqlite3.Error as error:
+            if not is_locked(error) or time.monotonic() > until:
+                locked = 503 if is_locked(error) else 507
+                return refuse(locked, f"the list of jobs {why_not_written(error)}")
+        # Nothing was done, and others have their turn before it is tried again.
+        await asyncio.sleep(RETRY_S)
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refused as refused:
+        return refused.answer()
+    except web.HTTPNotFound:
+        return refuse(404, f"there is nothing at {request.path}; see docs/command.md")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return refuse(405, f"{request.path} can only be asked with {allowed}")
+    except web.HTTPRequestEntityTooLarge:
+        return refuse(413, "the request is too large; submit fewer jobs at once")
+    except (web.HTTPException, sqlite3.Error):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the controller goes on
+        return _explain(error, request)
+
+
+def _explain(error: Exception, request: web.Request) -> web.Response:
+    match error:
+        case Fenced():
+            return refuse(503, f"{error}; ask that one")
+        case StoreError():
+            return refuse(503, str(error))
+        case BrokenLaw():
+            return refuse(500, f"{error} Please report it")
+    log.error("%s %s went wrong", request.method, request.path, exc_info=error)
+    return refuse(500, f"{type(error).__name__} in dljob up; its log tells more, please report it")

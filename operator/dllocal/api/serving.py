@@ -1,0 +1,157 @@
+"""
+The door at which ``dljob up`` is spoken to: HTTP on a Unix socket that only its owner may open.
+
+JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.api.jobs_api` and
+:mod:`dllocal.api.machine_api`; ``docs/command.md`` tells it to those who want to speak to it by themselves.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from dlcontrol.situation.ports import Fenced
+from dllocal.api.access import Access
+from dllocal.api.jobs_api import JobsApi
+from dllocal.api.machine_api import MachineApi
+from dllocal.api.refusals import speak_plainly
+from dllocal.api.user_limits import Doorman
+from dllocal.backstage import Backstage, Present
+from dllocal.folders import StateError
+
+LARGEST_REQUEST = 16 << 20
+GOODBYE_S = 0.5
+"""So long who waits for news is let wait on when the door closes."""
+
+
+class Server:
+    """Open from :meth:`open` to :meth:`close`."""
+
+    def __init__(
+        self, backstage: Backstage, *, metrics: str = "", group: int | None = None
+    ) -> None:
+        """A server that users share is open to ``group``, or to all."""
+        self._path = backstage.folders.socket
+        self._registry = backstage.registry
+        self._is_open = False
+        self._door: asyncio.Server | None = None
+        self._most_connections = backstage.user_limits.most_connections
+        present = Present(backstage)
+        machine = MachineApi(backstage, present)
+        guard = Access(backstage.registry, shared=backstage.shared).guard
+        self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()), guard)
+        self._metrics_at = metrics
+        self._metrics = _runner((web.get("/metrics", machine.tell_metrics),))
+        self._doorkeeping = Doorkeeping(shared=backstage.shared, group=group)
+
+    async def open(self) -> None:
+        """Answer from now on; raises :class:`StateError` if a door cannot be opened."""
+        if self._metrics_at:
+            await self._open_metrics(self._metrics_at)
+        await self._api.setup()
+        door = _listen(self._path, self._doorkeeping)
+        self._is_open = True
+        if not self._doorkeeping.shared:
+            await web.SockSite(self._api, door).start()
+            return
+        answering = cast("Callable[[], asyncio.Protocol]", self._api.server)
+        doorman = Doorman(answering, self._most_connections)
+        self._door = await asyncio.get_running_loop().create_unix_server(doorman, sock=door)
+
+    async def _open_metrics(self, address: str) -> None:
+        """Serve the metrics, and nothing else, where Prometheus reaches them."""
+        host, _, text = address.rpartition(":")
+        if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
+            remedy = "write [ADDRESS]:PORT, such as 127.0.0.1:9400"
+            raise StateError(f"serving.metrics: {address} is no address with a port; {remedy}")
+        await self._metrics.setup()
+        try:
+            await web.TCPSite(self._metrics, host.strip("[]") or "127.0.0.1", int(text)).start()
+        except OSError as error:
+            raise StateError(
+                f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
+                " port, or end who has it"
+            ) from error
+
+    async def close(self) -> None:
+        """Answer no longer, and leave no socket behind."""
+        if self._door is not None:
+            self._door.close()
+        await self._metrics.cleanup()
+        await self._api.cleanup()
+        if self._is_open:
+            self._remove_door()
+
+    def _remove_door(self) -> None:
+        """Remove the socket, unless it is that of another controller that has begun meanwhile."""
+        # One that is left behind is no hindrance, neither to commands nor to the next controller.
+        with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
+            self._path.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, and not the sentence that asyncio makes of it."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+class Doorkeeping(NamedTuple):
+    """Who may open a socket."""
+
+    shared: bool = False
+    group: int | None = None
+
+    def apply(self, path: Path) -> None:
+        """Let those in; by default the owner alone."""
+        if not self.shared:
+            path.chmod(0o600)
+        elif self.group is None:
+            path.chmod(0o666)
+        else:
+            os.chown(path, -1, self.group)
+            path.chmod(0o660)
+
+
+def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunner:
+    application = web.Application(
+        middlewares=[speak_plainly, *guards], client_max_size=LARGEST_REQUEST
+    )
+    application.add_routes(routes)
+    return web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=GOODBYE_S,
+        handle_signals=False,
+        # A thousand times as much can come out of what is compressed, also after it is refused.
+        auto_decompress=False,
+    )
+
+
+def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
+    """
+    Make the socket. Nobody sees it before it listens, and then only those who may.
+
+    One that is there is left from a crash: who holds the lock of the folder is the only one here.
+    """
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    hidden = path.with_suffix(".new")
+    try:
+        hidden.unlink(missing_ok=True)
+        ours.bind(str(hidden))
+        doorkeeping.apply(hidden)
+        ours.listen(128)
+        hidden.rename(path)
+    except OSError as error:
+        ours.close()
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+        raise StateError(
+            f"{path}: cannot be made ({error.strerror}); name another folder with --state"
+        ) from error
+    return ours

@@ -1,0 +1,231 @@
+"""
+What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from dlcontrol.deciding.queueing import Turn, turn_document
+from dlcontrol.judging.progress import counted
+from dlcontrol.reporting.events import event_name
+from dlcontrol.reporting.previewing import Effect
+from dlcontrol.reporting.reasons import Outlook
+from dlcontrol.settings import Setting
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status_documents import write_status, write_time
+from dlcore.documents.jobschema import API_VERSION, KIND
+from dlcore.model import Phase, Placement
+from dlcore.planning import Step, Wait
+from dllocal import environments
+from dllocal.events import Happened
+from dlstore.tables import GpuRow, HistoryEntry, placement_document
+
+Json = dict[str, Any]
+
+RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
+"""What of the metadata is ours to write, whatever a user has handed in."""
+
+
+def job_document(
+    entry: Entry,
+    *,
+    version: str,
+    now: float,
+    outlook: Outlook | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    queue: Json | None = None,
+) -> Json:
+    """Show a job as its user wrote it, with its status and, where it is known, how it will go on."""
+    given = entry.document.get("metadata", {})
+    metadata = {
+        **{name: value for name, value in given.items() if name not in RENEWED},
+        "creationTimestamp": write_time(entry.status.submitted_at),
+        "generation": entry.spec_generation,
+        "resourceVersion": version,
+    }
+    # What it has used since it was counted last is counted here, too.
+    recorded = counted(entry.status, now, is_held=bool(entry.status.pods), every=0.0)
+    remaining = None
+    if outlook is not None and recorded.placement is not None:
+        remaining = outlook.remaining(entry.job.id)
+    status = write_status(recorded, remaining=remaining)
+    if outlook is not None and (entry.cancelled or recorded.phase is Phase.SUSPENDED):
+        # What was said of it was how it came to this.
+        status["message"] = outlook.sentence(entry)
+    status["environment"] = environments.shown(environment)
+    if queue is not None and not (recorded.is_final or entry.cancelled):
+        status["queue"] = queue
+    if entry.cancelled:
+        status["cancelled"] = True
+    if entry.problem:
+        status["message"] = entry.problem
+        status["unreadable"] = True
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": entry.document.get("spec", {}),
+        "status": status,
+    }
+
+
+def outline(document: Json, owner: str) -> Json:
+    """Leave of a job what all users may see: its name, its owner, its phase and its GPUs."""
+    kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion")
+    metadata = {name: document["metadata"][name] for name in kept if name in document["metadata"]}
+    status = {
+        name: document["status"][name]
+        for name in ("phase", "allocation", "cancelled")
+        if name in document["status"]
+    }
+    return {**document, "metadata": metadata, "spec": {}, "status": {**status, "owner": owner}}
+
+
+def list_document(version: str, items: Iterable[Json]) -> Json:
+    """Show several jobs as Kubernetes does."""
+    metadata = {"resourceVersion": version}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": f"{KIND}List",
+        "metadata": metadata,
+        "items": list(items),
+    }
+
+
+def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
+    """Show all GPUs by their nodes."""
+    nodes: dict[str, Json] = {}
+    for row in rows:
+        node = nodes.setdefault(row.node, {"name": row.node, "gpuType": row.gpu_type, "gpus": []})
+        node["gpus"].append(
+            _without_nothing(
+                index=row.gpu,
+                uuid=row.uuid,
+                state=row.state.value,
+                job=row.job,
+                worker=row.worker,
+                since=write_time(row.since),
+                reason=row.reason,
+            )
+        )
+    return list(nodes.values())
+
+
+def event_document(event: Happened) -> Json:
+    """Show something that happened."""
+    return {
+        "number": event.number,
+        "at": write_time(event.at),
+        "job": event.job,
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message,
+    }
+
+
+def earlier_event_document(entry: HistoryEntry) -> Json:
+    """Show something that happened under a former controller, of which only the history knows."""
+    return {
+        "number": 0,
+        "at": write_time(entry.at),
+        "job": entry.job,
+        "type": "Warning" if entry.warning else "Normal",
+        "reason": event_name(entry.kind),
+        "message": entry.sentence,
+    }
+
+
+def history_document(entry: HistoryEntry) -> Json:
+    """Show an entry of the history."""
+    return _without_nothing(
+        at=write_time(entry.at),
+        job=entry.job,
+        kind=entry.kind,
+        message=entry.sentence,
+        cause=entry.cause,
+        forJob=entry.for_job,
+        old=_placement(entry.old),
+        new=_placement(entry.new),
+        generation=entry.generation,
+        costSeconds=entry.cost_seconds,
+    )
+
+
+def effect_document(
+    effect: Effect, turn: Turn | None = None, now: float = 0.0, *, is_whole: bool = True
+) -> Json:
+    """
+    Show what would become of a job, and where it waits, when its turn is expected.
+
+    Of another user's only its GPUs are shown, and a sentence that tells no more than they do.
+    """
+    if not is_whole:
+        return _without_nothing(
+            job=effect.job,
+            submitted=effect.is_new,
+            step=_kind(effect.step),
+            message=_outlined(effect),
+            old=_placement(effect.old),
+            new=_placement(effect.new),
+        )
+    return _without_nothing(
+        job=effect.job,
+        submitted=effect.is_new,
+        step=_kind(effect.step),
+        message=effect.sentence,
+        old=_placement(effect.old),
+        new=_placement(effect.new),
+        secondsBefore=_rounded(effect.seconds_before),
+        secondsAfter=_rounded(effect.seconds_after),
+        iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
+        confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
+        queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
+    )
+
+
+def _outlined(effect: Effect) -> str:
+    """Say of another user's job how many GPUs it has, without the reason, which names its numbers."""
+    old, new = effect.old, effect.new
+    if old is not None and new is not None:
+        return f"goes from {_gpus(old)} to {_gpus(new)}"
+    if new is not None:
+        return f"starts on {_gpus(new)}"
+    if old is not None:
+        return f"gives up {_gpus(old)}"
+    return "waits" if _is_waiting(effect) else "stays as it is"
+
+
+def _gpus(placement: Placement) -> str:
+    return f"{placement.gpus} GPU{'' if placement.gpus == 1 else 's'}"
+
+
+def _is_waiting(effect: Effect) -> bool:
+    return isinstance(effect.step, Wait)
+
+
+def setting_document(setting: Setting) -> Json:
+    """Show a value that was set, or not."""
+    return {
+        "name": setting.path,
+        "value": setting.value,
+        "origin": setting.origin,
+        "description": setting.documentation,
+    }
+
+
+def _kind(step: Step | None) -> str:
+    return type(step).__name__.lower() if step is not None else "none"
+
+
+def _placement(placement: Placement | None) -> Mapping[str, Any] | None:
+    return None if placement is None else placement_document(placement)
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
+def _without_nothing(**fields: Any) -> Json:
+    """Leave out what there is nothing to tell of; a zero says something."""
+    return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -1,0 +1,140 @@
+"""
+What a request brings: a document, several jobs, an environment. Bounded, and read where it disturbs nothing.
+
+A request can hold millions of values. They are counted before anything is done with them, and jobs are
+read in another thread, so that the controller goes on meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from dlcore.documents import jobfile
+from dlcore.documents.jobschema import KIND
+from dlcore.model import Job
+from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
+from dllocal import environments
+from dllocal.api import showing
+from dllocal.api.refusals import Complaint, Refused
+from dllocal.api.showing import Json
+from dllocal.environments import Variables
+from dllocal.pods import trainers
+
+MOST_JOBS = 10_000
+"""At once."""
+MOST_VALUES = 50 * MAX_VALUES
+"""In one request, in all of its documents together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A document that could be taken in."""
+
+    job: Job
+    document: Json
+
+
+@dataclass(slots=True)
+class Read:
+    """What documents were read as."""
+
+    good: list[tuple[int, Submission]] = field(default_factory=list)
+    """With their numbers in the request."""
+    complaints: list[Complaint] = field(default_factory=list)
+
+
+async def read(documents: Sequence[Json], environment: Variables | None, *, looks: bool) -> Read:
+    """
+    Read documents that are to run here, in the environment that was recorded for them.
+
+    ``looks`` says whether files that they name are looked at.
+    """
+    return await asyncio.to_thread(_read, documents, environment or {}, looks=looks)
+
+
+def _read(documents: Sequence[Json], environment: Variables, *, looks: bool) -> Read:
+    result = Read()
+    for number, document in enumerate(documents):
+        try:
+            job = parse(document, number)
+        except Refused as refused:
+            result.complaints += refused.complaints
+        else:
+            problems = list(_iter_problems(job, looks=looks))
+            # Only what is known to be whole can be filled in.
+            if not problems:
+                problems += trainers.starting_problems(job, environment)
+                problems += trainers.folder_problems(job, document) if looks else ()
+            result.complaints += [Complaint(problem, number) for problem in problems]
+            result.good.append((number, Submission(job, as_written(document))))
+        if len(result.complaints) >= MAX_PROBLEMS:
+            break  # Nothing of the request is taken in, and nobody reads more of them.
+    return result
+
+
+def _iter_problems(job: Job, *, looks: bool) -> Iterator[Problem]:
+    yield from trainers.problems_here(job)
+    yield from environments.length_problems(job)
+    if looks:
+        yield from environments.problems(job)
+
+
+def parse(document: Json, number: int) -> Job:
+    """Read a document that is to run here."""
+    try:
+        return jobfile.parse(document, require_template=True)
+    except jobfile.JobFileError as error:
+        complaints = [Complaint(problem, number) for problem in error.problems]
+        raise Refused.because_of(complaints) from error
+
+
+def as_written(document: Mapping[str, Any]) -> Json:
+    """Keep what its user wrote: not what we have added when it was read."""
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in showing.RENEWED
+    }
+    kept = {name: value for name, value in document.items() if name != "status"}
+    return {**kept, "metadata": metadata}
+
+
+async def read_documents(request: web.Request) -> list[Json]:
+    """Read one document, or the items of a list."""
+    body = await read_body(request)
+    if body.get("kind") != f"{KIND}List":
+        return [body]
+    items = body.get("items")
+    if not isinstance(items, list) or not items:
+        raise Refused(400, "items: there are none; put at least one DLJob into the list")
+    if len(items) > MOST_JOBS:
+        too_many = (
+            f"items: there are {len(items):,}, and {MOST_JOBS:,} jobs can be submitted at once"
+        )
+        raise Refused(413, f"{too_many}; submit fewer at once")
+    problem = await asyncio.to_thread(too_large, items, most=MOST_VALUES)
+    if problem is not None:
+        raise Refused(413, f"items: {problem.message}; submit fewer jobs at once")
+    return items
+
+
+async def read_environment(request: web.Request) -> dict[str, str] | None:
+    """Read in which environment the jobs were submitted; ``None`` if that is not said."""
+    try:
+        return environments.check((await read_body(request)).get("environment"))
+    except environments.WrongEnvironment as error:
+        raise Refused(400, str(error)) from error
+
+
+async def read_body(request: web.Request) -> Json:
+    """Read the mapping that a request must hold."""
+    if "Content-Encoding" in request.headers:
+        raise Refused(415, "the request is compressed; send it as it is")
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the request is not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise Refused(400, "the request is not a JSON object; send one")
+    return body

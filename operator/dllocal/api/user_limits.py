@@ -1,0 +1,112 @@
+"""
+How much of a shared server one user may take, so that the others still find it open.
+
+Connections are counted where they are made, before anything is read from them: a user who opens thousands and
+sends nothing would take all descriptors of the server. Root is not limited.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from dlcontrol.sidecars.peers import read_peer
+from dllocal.environments import name_user
+
+GOODBYE_S: Final = 1.0
+"""So long a connection that is refused stays open for its answer to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits:
+    """What each user but root may have at a server of all users."""
+
+    most_jobs: int = 1000
+    """So many jobs that have not ended."""
+    most_connections: int = 64
+    """So many connections at the same time. Each ``dljob`` that follows something has one or two."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would keep all users out."""
+        for name in ("most_jobs", "most_connections"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least 1")
+
+
+class Doorman:
+    """Lets connections in, as a factory of protocols in front of another one."""
+
+    def __init__(self, inner: Callable[[], asyncio.Protocol], most: int) -> None:
+        self._inner = inner
+        self._most = most
+        self._open: Counter[int] = Counter()
+
+    def __call__(self) -> asyncio.Protocol:
+        return _Guarded(self)
+
+    def admit(self, transport: asyncio.Transport) -> tuple[int, asyncio.Protocol | None]:
+        """Say which user has connected; without a protocol if that user has enough connections."""
+        uid = read_peer(transport.get_extra_info("socket")).uid
+        if uid != 0 and self._open[uid] >= self._most:
+            return uid, None
+        self._open[uid] += 1
+        return uid, self._inner()
+
+    def let_go(self, uid: int) -> None:
+        self._open[uid] -= 1
+        if not self._open[uid]:
+            del self._open[uid]
+
+    def refusal(self, uid: int) -> bytes:
+        """Write the whole answer to a user who has enough connections."""
+        error = (
+            f"{name_user(uid)} has {self._most} connections to this server, which is the most for one user;"
+            " end some of the dljob commands that wait or follow"
+        )
+        body = json.dumps({"error": error, "problems": []}).encode()
+        head = (
+            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+class _Guarded(asyncio.Protocol):
+    """One connection: counted, and passed on to the protocol behind it."""
+
+    def __init__(self, doorman: Doorman) -> None:
+        self._doorman = doorman
+        self._uid = 0
+        self._inner: asyncio.Protocol | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        ours = cast("asyncio.Transport", transport)
+        self._uid, self._inner = self._doorman.admit(ours)
+        if self._inner is not None:
+            self._inner.connection_made(transport)
+        else:
+            # Closed at once, what the other end has sent and nobody has read would take the answer with it.
+            ours.write(self._doorman.refusal(self._uid))
+            asyncio.get_running_loop().call_later(GOODBYE_S, ours.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._doorman.let_go(self._uid)
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()

@@ -1,0 +1,245 @@
+"""
+The GPUs of this machine, as nodes: what NVML finds, or virtual ones.
+
+Virtual GPUs are numbers that jobs are told. They are right for trying things out, and wherever the
+training paces itself; several virtual nodes make jobs over several containers real on one machine.
+
+Real ones are shared with others: each has a lock (:mod:`dllocal.gpus.gpu_locks`), and a GPU on which
+processes of others compute (:mod:`dllocal.gpus.occupancy`) is out of service until it is seen empty.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from types import MappingProxyType
+
+from dlcore.model import Gpu, Node, NodeName
+from dllocal.gpus.gpu_choices import choose, visible
+from dllocal.gpus.gpu_locks import FOLDER, GpuLock
+from dllocal.gpus.nvml import Device, Driver, Nvml
+from dllocal.gpus.occupancy import Ours, find_foreign
+from dlwire.occupancy import Usage
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often it is looked for processes of others."""
+PATIENCE_S = 10.0
+"""How long the first answer of the driver is waited for; one that hangs keeps no job waiting."""
+
+Nodes = Callable[[], tuple[Node, ...]]
+
+
+def virtual_node(gpus: int, name: str) -> Node:
+    """Pretend that this machine has so many GPUs."""
+    return Node.of(name, gpus)
+
+
+class RealGpus:
+    """Some GPUs of this machine, with what is known of them. Held from :meth:`hold` to :meth:`close`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        devices: Sequence[Device],
+        name: str,
+        *,
+        others: Sequence[Device] = (),
+        locks: Path = FOLDER,
+        look_seconds: float = LOOK_S,
+    ) -> None:
+        """``others`` are those of this machine that were not chosen."""
+        self._driver = driver
+        self._devices = tuple(devices)
+        self._others = tuple(others)
+        self._name = NodeName(name)
+        self._folder = locks
+        self._look_seconds = look_seconds
+        self._locks: dict[str, GpuLock] = {}
+        self._locked: dict[str, str] = {}
+        """Why a GPU is not ours to give, by UUID."""
+        self._used: dict[str, str] = {}
+        """What of others uses a GPU, by UUID."""
+        self._told: dict[str, str] = {}
+        """Which reasons the log has by now."""
+        self.known = asyncio.Event()
+        """Set when it is known for the first time what uses the GPUs, or that they do not answer."""
+        self._unnamed: frozenset[str] = frozenset()
+        """GPUs of which memory was in use at the last look, and no process was named."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Show all GPUs; those that are out of service with the reason."""
+        gpus = tuple(Gpu(each.index, each.uuid, self._why_out(each)) for each in self._devices)
+        types = {each.model for each in self._devices}
+        return (Node(self._name, gpus, types.pop() if len(types) == 1 else self._devices[0].model),)
+
+    @contextmanager
+    def lent(self) -> Iterator[tuple[int, ...]]:
+        """
+        Open what a SideCar is to inherit, so that the GPUs stay locked as long as it lives.
+
+        It is told only later which GPUs it has, and others from time to time, so that it is all of them.
+        """
+        with ExitStack() as stack:
+            descriptors = []
+            for lock in self._locks.values():
+                descriptor = lock.lend()
+                if descriptor is not None:
+                    stack.callback(os.close, descriptor)
+                    descriptors.append(descriptor)
+            yield tuple(descriptors)
+
+    def hold(self, state: Path, in_use: Collection[int] = ()) -> None:
+        """
+        Take the locks that are free, for the jobs of this state folder.
+
+        Jobs of a former start may train on GPUs that were not chosen now. These GPUs are shown, and
+        given to no other job.
+        """
+        self._others = tuple(each for each in self._others if each.index in in_use)
+        both = (*self._devices, *self._others)
+        self._devices = tuple(sorted(both, key=lambda device: device.index))
+        self._locks = {
+            each.uuid: GpuLock(each, state, folder=self._folder) for each in self._devices
+        }
+        self._try_locks()
+
+    def close(self) -> None:
+        """Let go of the locks; SideCars keep theirs."""
+        for lock in self._locks.values():
+            lock.close()
+        self._locks.clear()
+
+    async def watch(self, ours: Callable[[], Ours], notify: Callable[[], None]) -> None:
+        """Look again and again until cancelled, and say when something is different."""
+        readings = Readings(self._driver)
+        try:
+            while True:
+                self._take(await readings.next(PATIENCE_S), ours(), notify)
+                await asyncio.sleep(self._look_seconds)
+        finally:
+            readings.close()
+
+    def _take(
+        self, usages: Mapping[str, Usage] | None, ours: Ours, notify: Callable[[], None]
+    ) -> None:
+        before = self._told
+        self._try_locks()
+        if usages is not None:
+            self.judge(usages, ours)
+        self._told = {each.uuid: self._why_out(each) for each in self._devices}
+        if self._told != before:
+            self._tell(before)
+            notify()
+        self.known.set()
+
+    def judge(self, usages: Mapping[str, Usage], ours: Ours) -> None:
+        """Conclude from a reading which GPUs others use."""
+        known = {device.uuid for device in self._devices}
+        found = {u: why for u, why in find_foreign(usages, ours).items() if u in known}
+        unnamed = frozenset(uuid for uuid in found if not usages[uuid].processes)
+        # Memory of a process of ours that has just ended may be counted for a moment: asked twice.
+        hasty = unnamed - self._unnamed - self._used.keys()
+        self._unnamed = unnamed
+        unread = {u: why for u, why in self._used.items() if u not in usages}
+        self._used = unread | {u: why for u, why in found.items() if u not in hasty}
+
+    def _why_out(self, device: Device) -> str:
+        if device in self._others:
+            return "it is not among the GPUs of this start"
+        return self._locked.get(device.uuid) or self._used.get(device.uuid, "")
+
+    def _try_locks(self) -> None:
+        self._locked = {u: why for u, lock in self._locks.items() if (why := lock.attempt())}
+
+    def _tell(self, before: Mapping[str, str]) -> None:
+        for device in self._devices:
+            where, why = f"{self._name}/{device.index}", self._told[device.uuid]
+            former = before.get(device.uuid, "")
+            if why and why != former:
+                log.warning("GPU %s is out of service: %s", where, why)
+            elif former and not why:
+                log.warning("GPU %s is back in service: nothing of others is on it", where)
+
+
+class Readings:
+    """
+    Readings of the driver, made on a thread of their own.
+
+    A call into a driver may hang for minutes, or for ever, and the thread with it; it ends with
+    the process.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()
+        self._orders: SimpleQueue[asyncio.Future[Mapping[str, Usage] | None] | None] = SimpleQueue()
+        self._open: asyncio.Future[Mapping[str, Usage] | None] | None = None
+        threading.Thread(target=self._work, name="gpus", daemon=True).start()
+
+    async def next(self, patience_seconds: float) -> Mapping[str, Usage] | None:
+        """Return what the GPUs say now; ``None`` if there is no answer in time."""
+        if self._open is None or self._open.done():
+            self._open = self._loop.create_future()
+            self._orders.put(self._open)
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self._open), patience_seconds)
+        return None
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while (asked := self._orders.get()) is not None:
+            try:
+                usages: Mapping[str, Usage] | None = self._driver.read()
+            except Exception:
+                # A driver may raise anything, and what was not read says nothing.
+                log.exception("the GPUs could not be read")
+                usages = None
+            with suppress(RuntimeError):  # The loop was closed meanwhile.
+                self._loop.call_soon_threadsafe(_answer, asked, usages)
+
+
+def _answer(
+    asked: "asyncio.Future[Mapping[str, Usage] | None]", usages: Mapping[str, Usage] | None
+) -> None:
+    if not asked.done():
+        asked.set_result(usages)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """The GPUs that jobs may have."""
+
+    nodes: Nodes
+    real: RealGpus | None = None
+    """Those of this machine, which are shared with others; ``None`` if they are virtual."""
+
+
+def find_gpus(
+    name: str = "",
+    *,
+    chosen: Sequence[str] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> RealGpus:
+    """
+    Find the GPUs of this machine: those that were chosen, else those that ``environment`` shows.
+
+    The node is called by its host name if no other is given. Raises :class:`~dllocal.gpus.nvml.NoGpus`
+    and :class:`~dllocal.gpus.gpu_choices.WrongChoice`.
+    """
+    driver = Nvml()
+    there = driver.devices()
+    seen = visible(environment, there) if chosen is None else choose(chosen, there)
+    devices = there if seen is None else seen
+    others = [device for device in there if device not in devices]
+    return RealGpus(driver, devices, name or socket.gethostname(), others=others)

@@ -1,0 +1,98 @@
+"""
+Which GPUs of this machine are meant: ``0,2-3``, UUIDs, and what ``CUDA_VISIBLE_DEVICES`` says.
+
+Called by ``dljob up`` for its option ``--gpus``. Pure: texts and devices in, devices out.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dllocal.gpus.nvml import Device
+
+VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+BUS_ORDER = "PCI_BUS_ID"
+
+HOW_TO = "write numbers as nvidia-smi counts them, such as 0,2-3, or UUIDs"
+MOST_NUMBER = 4096
+
+
+class WrongChoice(ValueError):
+    """The choice names no GPUs of this machine: what is wrong, and what to write."""
+
+
+def is_count(text: str) -> bool:
+    """Whether this is a plain number, which means so many virtual GPUs and no GPU by its number."""
+    return text.isascii() and text.isdigit()
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """Read a list of GPUs, ranges written out; raises :class:`WrongChoice`."""
+    names: list[str] = []
+    # A comma at the end makes a list of one number, which alone would be a count.
+    for part in text.removesuffix(",").split(","):
+        names += _iter_range(part.strip(), text)
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise WrongChoice(f"{text!r} names GPU {repeated} twice; name each GPU once")
+    return tuple(names)
+
+
+def choose(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Find these GPUs by number, UUID or its beginning; raises :class:`WrongChoice`."""
+    chosen = [_find(name, devices) for name in names]
+    repeated = next((each for each in chosen if chosen.count(each) > 1), None)
+    if repeated is not None:
+        raise WrongChoice(
+            f"GPU {repeated.index} ({repeated.uuid}) is named twice; name each GPU once"
+        )
+    return tuple(sorted(chosen, key=lambda device: device.index))
+
+
+def visible(environment: Mapping[str, str], devices: Sequence[Device]) -> tuple[Device, ...] | None:
+    """
+    Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves; ``None`` if it is not set.
+
+    CUDA counts the fastest GPU first unless ``CUDA_DEVICE_ORDER`` says otherwise, and NVML counts
+    along the bus. Where the GPUs differ, a number could therefore name two of them: it is refused.
+    """
+    text = environment.get(VISIBLE)
+    if text is None:
+        return None
+    try:
+        names = parse(text)
+        chosen = choose(names, devices)
+    except WrongChoice as error:
+        raise WrongChoice(f"{VISIBLE}: {error}; or unset it, or give --gpus") from error
+    are_alike = len({device.model for device in devices}) <= 1
+    if not are_alike and environment.get(ORDER) != BUS_ORDER and any(map(is_count, names)):
+        raise WrongChoice(
+            f"{VISIBLE}={text} counts GPUs by speed, and those here differ; set"
+            f" {ORDER}={BUS_ORDER}, or name the GPUs by UUID"
+        )
+    return chosen
+
+
+def _iter_range(part: str, text: str) -> list[str]:
+    if part.startswith("MIG-"):
+        raise WrongChoice(
+            f"{part} is a part of a GPU (MIG), which dljob up does not schedule; name whole GPUs"
+        )
+    if part.startswith("GPU-") or is_count(part):
+        return [str(int(part)) if is_count(part) and len(part) < 6 else part]
+    first, dash, last = part.partition("-")
+    if not (dash and is_count(first) and is_count(last)):
+        raise WrongChoice(f"{text!r} names no GPUs; {HOW_TO}")
+    if not int(first[:6]) <= int(last[:6]) <= MOST_NUMBER:
+        raise WrongChoice(f"{part!r} is no range of GPUs; {HOW_TO}")
+    return [str(number) for number in range(int(first), int(last) + 1)]
+
+
+def _find(name: str, devices: Sequence[Device]) -> Device:
+    if is_count(name):
+        found = [device for device in devices if str(device.index) == name]
+    else:
+        found = [device for device in devices if device.uuid.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    what = "there is no such GPU" if not found else "several GPUs begin like that"
+    raise WrongChoice(f"{name}: {what}; the GPUs of this machine are {there}")

@@ -1,0 +1,143 @@
+"""
+What NVML says of the GPUs of this machine: which there are, and what uses them.
+
+``dljob up`` schedules on these. :class:`Driver` is all that the rest of it asks, so that tests can
+answer in NVML's place. The SideCar has a reader of its own (:mod:`dlsidecar.observing.gpus`), because its
+code runs in other people's images.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlwire.occupancy import Usage
+
+log = logging.getLogger(__name__)
+
+DEVICE = "/dev/nvidia{}"
+"""Where a GPU is opened, by its minor number."""
+
+
+class NoGpus(Exception):
+    """There is nothing to schedule on: what was found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU of this machine."""
+
+    index: int
+    """Its number in the order of the PCI bus, as ``nvidia-smi`` counts."""
+    uuid: str
+    model: str = ""
+    path: str = ""
+    """Its device file; empty where there is none, such as under WSL."""
+
+
+class Driver(Protocol):
+    """The driver of the GPUs."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """List the GPUs that there are; raises :class:`NoGpus` if there is none."""
+
+    def read(self) -> Mapping[str, Usage]:
+        """Say of each GPU, by UUID, what uses it; of one that does not answer, nothing."""
+
+
+class Nvml:
+    """NVML by nvidia-ml-py."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml  # noqa: PLC0415 - its import fails where there is no driver at all
+
+            pynvml.nvmlInit()
+        except Exception as error:
+            raise NoGpus(
+                f"NVML finds no GPU here ({error}); install the NVIDIA driver, or say"
+                " --virtual-gpus N for virtual ones"
+            ) from error
+        self._nvml: Any = pynvml
+
+    def devices(self) -> tuple[Device, ...]:
+        count = self._nvml.nvmlDeviceGetCount()
+        if count == 0:
+            raise NoGpus("this machine has no NVIDIA GPU; say --virtual-gpus N for virtual ones")
+        found = [device for device in map(self._device, range(count)) if device is not None]
+        if not found:
+            raise NoGpus(
+                f"NVML counts {count} GPUs here and can use none of them; look at the driver"
+                " (nvidia-smi, dmesg), or say --virtual-gpus N for virtual ones"
+            )
+        return tuple(found)
+
+    def read(self) -> Mapping[str, Usage]:
+        usages = {}
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = handle and self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+            usage = uuid and self._usage(handle)
+            if usage:
+                usages[_text(uuid)] = usage
+        return usages
+
+    def _usage(self, handle: Any) -> Usage | None:
+        """Return what uses a GPU; none where it tells neither its memory nor its processes."""
+        memory = self._memory(handle)
+        processes = self._processes("Compute", handle)
+        if processes is None and memory is None:
+            return None
+        rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
+        drawing = self._processes("Graphics", handle) or ()
+        drawn = sum(int(each.usedGpuMemory or 0) for each in drawing)
+        return Usage(
+            tuple(sorted(int(each.pid) for each in processes or ())),
+            max(0, int(memory.used) - drawn) if memory else 0,
+            rates.gpu / 100 if rates else 0.0,
+        )
+
+    def _processes(self, kind: str, handle: Any) -> Any:
+        # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
+        question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
+        return question and self._ask(question, handle)
+
+    def _memory(self, handle: Any) -> Any:
+        """Return how much is in use; what the driver keeps for itself counts only where it is old."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        later = version and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version)
+        return later or self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+
+    def _device(self, index: int) -> Device | None:
+        """Return a GPU; none where the driver has lost it, which costs no other GPU."""
+        handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = handle and self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+        if not uuid:
+            log.warning("NVML counts GPU %d and cannot use it; it is left out", index)
+            return None
+        minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
+        path = "" if minor is None else DEVICE.format(minor)
+        return Device(
+            index=index,
+            uuid=_text(uuid),
+            model=_model(_text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")),
+            path=path if os.path.exists(path) else "",  # noqa: PTH110 - may be empty
+        )
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the answer, or None: not every GPU can answer every question."""
+        try:
+            return question(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode()
+
+
+def _model(name: str) -> str:
+    """The model as one word, such as ``H200``."""
+    words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").split()
+    return words[0].split("-")[0] if words else ""

@@ -1,0 +1,207 @@
+"""
+From a job's pod template to a command on this machine, and what of a template has no meaning here.
+
+A job file is the same on every platform. What a container needs a cluster for is refused by name
+when the job is submitted; what merely has no effect here is told, and left alone.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlcontrol.acting.applying import gpu_names
+from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, has_own_folder
+from dlcore.documents.jobschema import WORKING_DIRECTORY
+from dlcore.documents.launchers import notice_of
+from dlcore.documents.podrules import TRAINER
+from dlcore.model import Job, Node
+from dlcore.problems import Problem, join
+
+LONGEST_WORD = (128 << 10) - 512
+"""In bytes: of a word of a command, and of a variable, as Linux takes them; less the variable's name."""
+MOST_BYTES = 1 << 20
+"""Of all words and what the job itself adds to its environment: half of what Linux takes with usual limits."""
+
+HONOURED = frozenset({"name", "command", "args", "env", "workingDir"})
+WITHOUT_EFFECT = frozenset({"image", "imagePullPolicy", "resources", "terminationMessagePath"})
+POD_WITHOUT_EFFECT = frozenset(
+    {"containers", "restartPolicy", "nodeSelector", "tolerations", "affinity", "priorityClassName"}
+)
+
+_TEMPLATE = "spec.template.spec"
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
+
+
+class Trainer(NamedTuple):
+    """What is run on this machine."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """All of its environment."""
+    folder: str
+    """Where it runs."""
+
+
+NOTHING = Trainer(("false",), {}, "/")
+"""For a SideCar that will not be told to run anything."""
+
+
+def trainer_of(
+    job: Job, document: Mapping[str, Any], checkpoints: Path, *, variables: Mapping[str, str]
+) -> Trainer:
+    """
+    Read the trainer's container; references to variables are filled in as Kubernetes does.
+
+    ``variables`` is the environment that the job has besides what its file says.
+
+    ``checkpoints`` is the job's own folder, which it is shown unless its file names another.
+    """
+    container = _container(job)
+    own = {CHECKPOINT_FOLDER: str(checkpoints) if has_own_folder(job) else job.checkpoint.path}
+    for variable in container.get("env", ()):
+        own[variable["name"]] = _filled(str(variable.get("value", "")), {**variables, **own})
+    words = (*container["command"], *container.get("args", ()))
+    everything = {**variables, **own}
+    filled = tuple(_filled(word, everything) for word in words)
+    return Trainer(filled, everything, _folder(job, document))
+
+
+def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Problem]:
+    """
+    Say what keeps the program of a job from ever being started, whatever GPUs it gets.
+
+    ``variables`` is the environment that the job has besides what its file says.
+    """
+    container, path = _container(job), f"{_TEMPLATE}.containers[{_index(job)}]"
+    known, size = dict(variables), 0
+    for place, variable in enumerate(container.get("env", ())):
+        where, text = f"{path}.env[{place}].value", str(variable.get("value", ""))
+        known[variable["name"]] = text
+        try:
+            known[variable["name"]] = _given(text, known)
+        except ValueError as error:
+            yield Problem(where, text, str(error), "write a shorter text, without NUL characters")
+        size += len(known[variable["name"]])
+    for name in ("command", "args"):
+        for place, word in enumerate(container.get(name, ())):
+            try:
+                size += len(_given(word, known))
+            except ValueError as error:
+                remedy = "write a shorter text, without NUL characters"
+                yield Problem(f"{path}.{name}[{place}]", word, str(error), remedy)
+    if size > MOST_BYTES:
+        what = (
+            f"its words and variables have {size:,} characters, more than Linux gives to a program"
+        )
+        yield Problem(path, None, what, f"write at most {MOST_BYTES:,}, or put them into a file")
+
+
+def _given(text: str, variables: Mapping[str, str]) -> str:
+    """Fill a text in, as a program is given it; raises ValueError where none can be."""
+    filled = _filled(text, variables)
+    if "\0" in filled:
+        raise ValueError("it holds a NUL character, which no program can be given")
+    return filled
+
+
+def folder_problems(job: Job, document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say whether the folder that a program is to run in is none here."""
+    folder = _folder(job, document)
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+        path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
+        yield Problem(path, folder, f"{folder[:200]} is no folder here", "make it, or name another")
+
+
+def _folder(job: Job, document: Mapping[str, Any]) -> str:
+    annotations = document.get("metadata", {}).get("annotations") or {}
+    base = annotations.get(WORKING_DIRECTORY, "")
+    return os.path.join(base, _container(job).get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
+
+
+def visible_gpus(node: Node, numbers: Iterable[int]) -> dict[str, str]:
+    """What shows a process these GPUs of a node and no others."""
+    names = ",".join(gpu_names(node, numbers))
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": names,
+        "NVIDIA_VISIBLE_DEVICES": names,
+    }
+
+
+def problems_here(job: Job) -> tuple[Problem, ...]:
+    """Everything in the job that needs a cluster."""
+    return tuple(_iter_problems(job))
+
+
+def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the document has no effect on one machine, or another effect than it seems."""
+    container, pod = _container(job), job.template.get("spec", {})
+    index = _index(job)
+    names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in WITHOUT_EFFECT]
+    names += [f"{_TEMPLATE}.{n}" for n in pod if n in POD_WITHOUT_EFFECT and n != "containers"]
+    notices = [f"{name} has no effect on one machine" for name in names]
+    notice = notice_of(written.get("spec", {}))
+    return (*notices, *((notice,) if notice else ()))
+
+
+def _iter_problems(job: Job) -> Iterator[Problem]:
+    container, pod = _container(job), job.template.get("spec", {})
+    here, remedy = _index(job), "remove it, or run the job on a cluster"
+    for name in pod:
+        if name not in POD_WITHOUT_EFFECT:
+            yield Problem(join(_TEMPLATE, name), pod[name], "needs a cluster", remedy)
+    for place, other in enumerate(pod.get("containers", ())):
+        if place != here:
+            path = f"{_TEMPLATE}.containers[{place}]"
+            yield Problem(path, other["name"], "is a container beside the trainer", remedy)
+    for name, value in container.items():
+        if name not in HONOURED | WITHOUT_EFFECT:
+            yield Problem(
+                join(f"{_TEMPLATE}.containers[{here}]", name), value, "needs a cluster", remedy
+            )
+    for place, variable in enumerate(container.get("env", ())):
+        if "valueFrom" in variable:
+            path = f"{_TEMPLATE}.containers[{here}].env[{place}].valueFrom"
+            yield Problem(
+                path, variable["name"], "needs a cluster", "write its value, or " + remedy
+            )
+    if job.roles:
+        yield Problem("spec.auxiliaries", job.roles[0].name, "needs a cluster", remedy)
+
+
+def _index(job: Job) -> int:
+    containers = job.template.get("spec", {}).get("containers", ())
+    return next(i for i, each in enumerate(containers) if each["name"] == TRAINER)
+
+
+def _container(job: Job) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = job.template["spec"]["containers"][_index(job)]
+    return found
+
+
+class TooLong(ValueError):
+    """With its references filled in, a text is longer than Linux can give to a program."""
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """
+    Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is.
+
+    A variable that names another one twice is twice as long: after thirty of these nobody has the memory.
+    """
+    parts: list[str] = []
+    length, position = 0, 0
+    for match in _REFERENCE.finditer(text):
+        filled = "$" if match[1] is None else variables.get(match[1], match[0])
+        parts += (text[position : match.start()], filled)
+        length += len(parts[-2]) + len(parts[-1])
+        if length > LONGEST_WORD:
+            break
+        position = match.end()
+    parts.append(text[position:])
+    result = "".join(parts)
+    if len(os.fsencode(result)) > LONGEST_WORD:
+        raise TooLong(f"it has more than {LONGEST_WORD:,} bytes when its $(NAME) are filled in")
+    return result

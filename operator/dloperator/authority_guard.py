@@ -1,0 +1,95 @@
+"""
+The Secret of the authority, put back if somebody deletes it while an operator leads.
+
+Without it the next operator would make a new authority, whom no SideCar that runs now would believe:
+all jobs would be out of its reach until their pods are new. Whoever wants that (because the key was
+seen by others) deletes the Secret while no operator runs, or has it replaced step by step while jobs train
+(:mod:`dloperator.authority_rotation`). One that was replaced by another is left
+alone, and told: it counts from the next start of an operator on.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from dlcontrol.situation.ports import Fenced
+from dlkube.certificates import (
+    CA_SECRET,
+    Authority,
+    WrongAuthority,
+    authority_document,
+)
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.resources import SECRETS
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0
+"""To watch it would take the right to list Secrets."""
+
+
+class Guard:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, authority: Authority, namespace: str) -> None:
+        self._api = api
+        self._authority = authority
+        self._namespace = namespace
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Look after it, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except (Rejected, Unreachable) as error:
+                self._complain(f"cannot look after the Secret {CA_SECRET}: {error}")
+
+    async def look(self) -> None:
+        """Look once; raises :class:`~dlcontrol.situation.ports.Fenced` if it is replaced step by step."""
+        try:
+            secret = await self._api.get(SECRETS, CA_SECRET, self._namespace)
+        except NotFound:
+            await self._put_back()
+            return
+        try:
+            found = Authority.read(secret.get("data") or {})
+        except WrongAuthority as error:
+            self._complain(str(error))
+            return
+        if found.is_same(self._authority):
+            self._complaint = ""
+        elif found.believes(self._authority) or self._authority.believes(found):
+            # A step of a rotation: whoever leads next reads it, and jobs go on being reached.
+            raise Fenced(
+                f"the Secret {CA_SECRET} holds another authority, which the next to lead uses"
+            )
+        else:
+            self._complain(
+                f"the Secret {CA_SECRET} holds another authority by now; it counts once this operator"
+                " is started again, and jobs that train are reached again when their pods are new"
+            )
+
+    async def _put_back(self) -> None:
+        document = authority_document(self._authority, self._namespace)
+        try:
+            await self._api.create(SECRETS, document, self._namespace)
+        except Conflict:
+            return  # Somebody was faster; what it is will be seen.
+        log.warning(
+            "the Secret %s was deleted, and is put back, because no SideCar would believe a new one;"
+            " to have a new authority, delete it while no operator runs",
+            CA_SECRET,
+        )
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            log.error("%s", complaint)

@@ -1,0 +1,127 @@
+"""
+Another authority while jobs train: ``python -m dloperator.authority_rotation begin``, then ``switch``, then ``end``.
+
+A SideCar believes who shows a certificate of an authority that it knows, and learns of another one when the
+Secret of its job is written again. So for a while there are two: ``begin`` makes the next authority, which
+is believed from then on beside the one that signs; ``switch`` lets it sign, and the former one is still
+believed; ``end`` forgets the former. Between two steps all certificates of jobs have to be renewed, which
+an operator does within the hour after it has noticed a step.
+
+It is run in a pod of the operator, whose account may write this Secret.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from dlcontrol.sidecars.dialing import CERTIFICATE, KEY
+from dlkube import access
+from dlkube.certificates import (
+    CA_SECRET,
+    FORMER,
+    NEXT,
+    NEXT_KEY,
+    Authority,
+    WrongAuthority,
+)
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.resources import SECRETS
+from dloperator.__main__ import own_namespace
+
+Data = Mapping[str, str]
+Changes = dict[str, str | None]
+
+
+class WrongStep(Exception):
+    """This is not the step that comes next."""
+
+
+def begin(data: Data) -> Changes:
+    """Make the next authority."""
+    if NEXT in data:
+        raise WrongStep("the next authority is there already; an hour after begin comes switch")
+    if FORMER in data:
+        raise WrongStep("the former authority is still believed; an hour after switch comes end")
+    made = Authority.new().data()
+    return {NEXT: made[CERTIFICATE], NEXT_KEY: made[KEY]}
+
+
+def switch(data: Data) -> Changes:
+    """Let the next authority sign."""
+    if NEXT not in data:
+        raise WrongStep("there is no next authority; first comes begin")
+    return {
+        CERTIFICATE: data[NEXT],
+        KEY: data[NEXT_KEY],
+        FORMER: data[CERTIFICATE],
+        NEXT: None,
+        NEXT_KEY: None,
+    }
+
+
+def end(data: Data) -> Changes:
+    """Forget the former authority."""
+    if FORMER not in data:
+        raise WrongStep("no former authority is believed; before end come begin and switch")
+    return {FORMER: None}
+
+
+STEPS: Final[Mapping[str, Callable[[Data], Changes]]] = {
+    "begin": begin,
+    "switch": switch,
+    "end": end,
+}
+
+
+async def take(api: ApiServer, namespace: str, step: str) -> None:
+    """Take a step, unless others have written the Secret since it was read."""
+    secret = await api.get(SECRETS, CA_SECRET, namespace)
+    data: Data = secret.get("data") or {}
+    Authority.read(data)
+    changed: dict[str, Any] = {
+        "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
+        "data": STEPS[step](data),
+    }
+    await api.merge(SECRETS, CA_SECRET, changed, namespace)
+
+
+@click.command("dloperator.authority_rotation", help=__doc__)
+@click.argument("step", type=click.Choice(list(STEPS)))
+@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option("--namespace", default="", help="Where the operator is at home.")
+def main(*, step: str, kubeconfig: str, namespace: str) -> None:
+    """Take one step."""
+
+    async def run() -> None:
+        api = ApiServer(access.find(kubeconfig))
+        try:
+            await take(api, namespace or own_namespace(), step)
+        finally:
+            await api.close()
+
+    try:
+        asyncio.run(run())
+    except NotFound as error:
+        raise click.ClickException(
+            f"there is no Secret {CA_SECRET}; the operator makes it when it begins"
+        ) from error
+    except (
+        WrongStep,
+        WrongAuthority,
+        Rejected,
+        Unreachable,
+        access.NoAccess,
+    ) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{step}: done; the operator notices it within seconds", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""
+What ``kubectl get`` shows: which columns there are, and the texts of those that are no plain field.
+
+Kubernetes prints a column as it finds it in the document. A share of 0.31 or a duration of 5120
+seconds is not what people read, so that the status holds these once more, as they read them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dlcontrol.reporting import formatting
+from dlcore.model import Phase
+from dloperator.jobs.status_schema import STATUS
+from dloperator.jobs.truncating import bounded
+
+Json = dict[str, Any]
+
+
+def _column(name: str, path: str, description: str, *, kind: str = "string", wide: bool) -> Json:
+    column = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    # What has a lower rank than the others is shown by -o wide only.
+    return {**column, "priority": 1} if wide else column
+
+
+COLUMNS: Final[tuple[Json, ...]] = (
+    _column("Phase", ".status.phase", "Where in its life the job is.", wide=False),
+    _column("GPUs", ".status.allocation.gpus", "How many it has.", kind="integer", wide=False),
+    _column("Progress", ".status.shown.progress", "How much of it is done.", wide=False),
+    _column("Speed", ".status.shown.speed", "How fast it trains.", wide=False),
+    _column("ETA", ".status.shown.eta", "In what time it should be done.", wide=False),
+    _column(
+        "Reshapes",
+        ".status.reshapes",
+        "How often its GPUs were changed.",
+        kind="integer",
+        wide=False,
+    ),
+    _column("Age", ".metadata.creationTimestamp", "When it was created.", kind="date", wide=False),
+    _column("Priority", ".spec.priority", "Higher ones come first.", kind="integer", wide=True),
+    _column("Options", ".spec.gpus.options", "On how many GPUs it can run.", wide=True),
+    _column("Max", ".spec.gpus.max", "Or up to how many.", kind="integer", wide=True),
+    _column(
+        "Ahead",
+        ".status.queue.ahead",
+        "Of a job that waits: how many start before it.",
+        kind="integer",
+        wide=True,
+    ),
+    _column("Starts", ".status.queue.expectedStart", "When it should start.", wide=True),
+    _column("Failures", ".status.failures", "How often it crashed.", kind="integer", wide=True),
+    _column("Allocation", ".status.shown.allocation", "Which GPUs it has.", wide=True),
+    _column("Reason", ".status.message", "What it does now and why.", wide=True),
+)
+
+
+def with_columns(status: Mapping[str, Any]) -> Json:
+    """
+    Complete a status, as the controller writes it, for the custom resource.
+
+    What the resource would not take is cut or left out: a status must never be refused, because the
+    job could not go on.
+    """
+    shown = {"shown": _shown(status)} if status.get("phase") else {}
+    fitting: Json = bounded(STATUS, {**status, **shown})
+    return fitting
+
+
+def _shown(status: Mapping[str, Any]) -> dict[str, str]:
+    progress = status.get("progress", {})
+    phase = Phase(status["phase"])
+    eta = None if phase in (Phase.COMPLETED, Phase.FAILED) else progress.get("etaSeconds")
+    nodes = status.get("allocation", {}).get("nodes", ())
+    places = [f"{node['name']}[{formatting.in_ranges(node['gpuIds'])}]" for node in nodes]
+    return {
+        "progress": formatting.progress(
+            progress.get("fraction"),
+            progress.get("iteration", 0),
+            is_completed=formatting.did_all(status),
+        ),
+        "speed": formatting.speed(progress.get("iterationsPerSecond", 0.0)),
+        "eta": formatting.NOTHING if eta is None else formatting.duration(eta),
+        "allocation": " ".join(places) or formatting.NOTHING,
+    }

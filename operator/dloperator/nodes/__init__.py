@@ -1,0 +1,1 @@
+"""Nodes: which are ours, what is free on them, and the placeholders that hold GPUs."""

@@ -1,0 +1,168 @@
+"""
+What else is on the nodes of the pool: the pods of others, volumes that only some nodes can reach, and
+devices that are given away by Dynamic Resource Allocation.
+
+These are followed by watches of their own, because of each object a few words are kept and the rest
+is not even remembered for a moment: of all pods of a cluster those that are bound to a node, and of
+those the amounts that they ask for.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from dlkube import names
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Resource,
+    Unreachable,
+)
+from dlkube.mirror import Mirrors, Name, version_of
+from dlkube.resources import (
+    CLAIMS,
+    DEVICE_CLAIMS,
+    PODS,
+    SLICES,
+    VOLUMES,
+)
+from dlkube.unread import Unread
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+AGAIN_S: Final = 3.0
+REST_S: Final = 0.5
+UNSERVED_S: Final = 300.0
+"""So long it is waited until it is asked again for what a cluster does not serve, which may be updated."""
+
+
+ALWAYS_SERVED: Final = frozenset({PODS, CLAIMS, VOLUMES})
+
+
+class _Seen(NamedTuple):
+    """Of a kind: what is followed, and up to which version it was seen."""
+
+    resource: Resource
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    resources: tuple[Resource, ...]
+    """The versions of one kind, of which the first that is served is followed; none need be."""
+    show: Callable[[Name, Json | None], bool]
+    """Takes in an object, or that it is gone; tells whether that matters."""
+    keep_only: Callable[[Collection[Name]], bool]
+    labels: str = ""
+    fields: str = ""
+
+
+class Neighbours:
+    """All of it. :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, mirrors: Mirrors, watched: Collection[str] = ()) -> None:
+        """
+        Begin with nothing.
+
+        Jobs' pods are known from elsewhere, in the namespaces that are ``watched``; all are if none is
+        named. The others are those of another operator.
+        """
+        self._api = api
+        self._mirrors = mirrors
+        there = mirrors.neighbourhood
+        self._watched = frozenset(watched)
+        others = "" if watched else f"!{names.JOB_LABEL}"
+        self._followed = (
+            _Followed((PODS,), self._show_pod, there.keep_pods, labels=others, fields=BOUND),
+            _Followed((CLAIMS,), there.show_claim, there.keep_claims),
+            _Followed((VOLUMES,), there.show_volume, there.keep_volumes),
+            _Followed(SLICES, there.reaching.show_slice, there.reaching.keep_slices),
+            _Followed(DEVICE_CLAIMS, there.reaching.show_claim, there.reaching.keep_claims),
+        )
+        self._versions: dict[_Followed, _Seen] = {}
+        self._unread = Unread()
+
+    async def list_all(self) -> None:
+        """Take in everything there is as of now."""
+        for each in self._followed:
+            await self._list(each)
+
+    async def run(self) -> None:
+        """Follow everything until cancelled."""
+        await asyncio.gather(*(self._follow(each) for each in self._followed))
+
+    async def _list(self, followed: _Followed) -> None:
+        for resource in followed.resources:
+            try:
+                version = await self._list_one(followed, resource)
+            except NotFound:
+                if resource in ALWAYS_SERVED:
+                    raise
+                continue
+            self._versions[followed] = _Seen(resource, version)
+            return
+        self._wake_if([followed.keep_only(())])
+
+    async def _list_one(self, followed: _Followed, resource: Resource) -> str:
+        there: set[Name] = set()
+        version = ""
+        # There may be very many: as a whole no more than a page or two of them are ever there.
+        async for page in self._api.pages(resource, labels=followed.labels, fields=followed.fields):
+            version = page.version
+            shown = {Name.of(item): item for item in page.items}
+            there |= shown.keys()
+            self._wake_if([self._show(followed, name, item) for name, item in shown.items()])
+        self._wake_if([followed.keep_only(there)])
+        return version
+
+    async def _follow(self, followed: _Followed) -> None:
+        while True:
+            try:
+                if followed not in self._versions:
+                    await self._list(followed)
+                seen = self._versions.get(followed)
+                if seen is None:
+                    await asyncio.sleep(UNSERVED_S)
+                    continue
+                async for event in self._events(followed, seen):
+                    version = str(version_of(event["object"]))
+                    self._versions[followed] = seen._replace(version=version)
+                    self._see(followed, event)
+                # Nothing is missed meanwhile, and a server that ends every watch at once is spared.
+                await asyncio.sleep(REST_S)
+            except (Rejected, Unreachable) as error:
+                log.info("follows %s anew: %s", followed.resources[0].plural, error)
+                await asyncio.sleep(AGAIN_S)
+                self._versions.pop(followed, None)
+
+    def _events(self, followed: _Followed, seen: _Seen) -> AsyncIterator[Json]:
+        return self._api.watch(
+            seen.resource, version=seen.version, labels=followed.labels, fields=followed.fields
+        )
+
+    def _see(self, followed: _Followed, event: Json) -> None:
+        document = event["object"]
+        if event["type"] == "BOOKMARK":
+            return
+        is_gone = event["type"] == "DELETED"
+        self._wake_if([self._show(followed, Name.of(document), None if is_gone else document)])
+
+    def _show(self, followed: _Followed, name: Name, document: Json | None) -> bool:
+        what = f"{followed.resources[0].kind} {name}"
+        return self._unread.attempt(what, lambda: followed.show(name, document), otherwise=False)
+
+    def _wake_if(self, matters: Iterable[bool]) -> None:
+        if any(matters):
+            self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
+
+    def _show_pod(self, name: Name, document: Json | None) -> bool:
+        labels = ((document or {}).get("metadata") or {}).get("labels") or {}
+        if name.namespace in self._watched and names.JOB_LABEL in labels:
+            return False
+        return self._mirrors.neighbourhood.show_pod(name, document)

@@ -1,0 +1,81 @@
+"""
+Whether the GPUs of a node are DLJob's to give, and why not.
+
+A label alone makes no node ours: it says that an administrator wants it to be. In the mode
+``dedicated`` nothing counts the GPUs, so nothing may offer them to others either; in the mode
+``reserve`` the placeholder holds what the device plugin offers, and no other way may be there.
+
+Pure.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents.podrules import is_gpu_resource
+from dlkube.constraints.reaching import Reaching
+
+Json = Mapping[str, Any]
+
+KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+
+
+class Customs(NamedTuple):
+    """How pods of ours come to nodes and to GPUs, and so which ways are not for others."""
+
+    taint: str
+    """The key of the taint of the pool; empty where none is wanted."""
+    runtime_class: str
+
+
+def why_not_dedicated(node: Json, reaching: Reaching, customs: Customs) -> str:
+    """Say why a node is not ours in the mode ``dedicated``; empty if it is."""
+    name = node["metadata"]["name"]
+    if customs.taint and not _has_taint(node, customs.taint):
+        return (
+            f"it lacks the taint {customs.taint}, which keeps other pods off its GPUs; set it with"
+            f" kubectl taint node {name} {customs.taint}=:NoSchedule"
+        )
+    if resource := _offered(node):
+        return (
+            f"its device plugin offers {resource} to all pods, and pool.mode is dedicated; keep the"
+            f" plugin off this node, or set pool.mode to reserve"
+        )
+    return _why_open(name, reaching) or why_used(node, reaching, customs, by_requests=True)
+
+
+def why_not_reserved(node: Json, reaching: Reaching, customs: Customs) -> str:
+    """Say why a node whose GPUs a placeholder holds is not ours all the same; empty if it is."""
+    name = node["metadata"]["name"]
+    return _why_open(name, reaching) or why_used(node, reaching, customs, by_requests=False)
+
+
+def why_used(node: Json, reaching: Reaching, customs: Customs, *, by_requests: bool) -> str:
+    """Say which pod of others has a way to its GPUs; empty if none has."""
+    why = reaching.why_reached(
+        node["metadata"]["name"], customs.runtime_class, by_requests=by_requests
+    )
+    return f"{why}; it has to leave first" if why else ""
+
+
+def _why_open(node: str, reaching: Reaching) -> str:
+    driver = reaching.driver_on(node)
+    if not driver:
+        return ""
+    return (
+        f"the DRA driver {driver} offers its GPUs to all pods (kubectl get resourceslices); keep the"
+        f" driver off this node"
+    )
+
+
+def _has_taint(node: Json, key: str) -> bool:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return any(each.get("key") == key and each.get("effect") in KEEPS_OFF for each in taints)
+
+
+def _offered(node: Json) -> str:
+    """Name a resource by which Kubernetes gives GPUs of a node away; empty if it gives none."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    offered = (
+        name for name, count in allocatable.items() if is_gpu_resource(name) and str(count) != "0"
+    )
+    return next(offered, "")

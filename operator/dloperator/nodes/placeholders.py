@@ -1,0 +1,356 @@
+"""
+Pods that hold the GPUs of a node for us where a device plugin counts them (``pool.mode: reserve``).
+
+Such a pod requests every allocatable ``nvidia.com/gpu`` of one node and does nothing. As long as it runs
+there, Kubernetes' own accounting keeps the pods of others off, and quotas and dashboards see the GPUs in
+use. Until it runs there, with the full count, they are not ours. Where more of them become allocatable
+later, because one is healthy again, a further pod holds those.
+
+A placeholder that is deleted holds its devices on for a while, so that the jobs there can leave first.
+
+Pure: what should be (:func:`next_steps`) and what follows from what is (:func:`why_not_ours`).
+"""
+
+import copy
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final
+
+from dlkube import names
+from dlkube.mirror import Name
+from dloperator.podspecs.podsettings import RESTRICTED
+
+Json = Mapping[str, Any]
+
+RESOURCE: Final = "nvidia.com/gpu"
+ROLE: Final = "placeholder"
+CONTAINER: Final = "placeholder"
+LONGEST_STEM: Final = 36
+PAUSE: Final = (
+    "registry.k8s.io/pause:3.10"
+    "@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
+)
+"""By its digest, because it runs on every node of the pool: what it names cannot become something else."""
+MOST_A_NODE: Final = 8
+"""Placeholders: one, and one more each time that more GPUs become allocatable while jobs are there."""
+AT_ONCE_S: Final = 1
+"""The grace of a placeholder that the operator itself deletes, when no job is there any more."""
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class PoolMode(StrEnum):
+    """How the pods of others are kept off the GPUs of the pool."""
+
+    DEDICATED = "dedicated"
+    """No device plugin runs on its nodes, so that nobody else is given GPUs there."""
+    RESERVE = "reserve"
+    """The device plugin stays, and a placeholder pod on each node requests all that it offers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceholderSettings:
+    """The pods that hold GPUs for us in the mode ``reserve``."""
+
+    image: str = PAUSE
+    """An image that does nothing until it is ended, and may run as any user."""
+    pull_policy: str = ""
+    """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the operator's namespace with which that image is pulled."""
+    priority_class: str = ""
+    """A priority class for them; one that preempts takes GPUs from others' pods. Empty: none."""
+    hold_seconds: int = 900
+    """So long one that others delete or evict holds its GPUs, while jobs save themselves and leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What is known of the GPUs of a node of the pool."""
+
+    node: str
+    labelled: int
+    """How many the labels tell of; 0 if they tell of none."""
+    capacity: int
+    """How many the device plugin knows of, healthy or not."""
+    allocatable: int
+    """How many of these it takes for healthy, which are all that Kubernetes gives away."""
+    is_whole: bool = True
+    """Whether they are neither cut into parts nor shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A placeholder is to be made."""
+
+    node: str
+    gpus: int
+    number: int = 0
+    """Which one of its node it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A placeholder is to be deleted."""
+
+    name: Name
+    uid: str
+    because: str
+
+
+Step = Make | Drop
+
+
+# --- the pod ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=100_000)
+def placeholder_name(node: str, number: int = 0) -> str:
+    """Name a placeholder of a node: always alike, so that none is there twice."""
+    mark = hashlib.sha256(node.encode()).hexdigest()[:8]
+    further = f"-{number}" if number else ""
+    return f"dljob-placeholder-{node[:LONGEST_STEM].rstrip('-.')}-{mark}{further}"
+
+
+def make_placeholder(
+    node: Json, step: Make, namespace: str, settings: PlaceholderSettings
+) -> dict[str, Any]:
+    """Make the pod that holds so many GPUs of a node; ``node`` is the node's metadata."""
+    name = node["name"]
+    # Limits as requests, so that it is the last that a node under pressure evicts.
+    amounts = {"cpu": "10m", "memory": "16Mi", RESOURCE: str(step.gpus)}
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.image,
+        "resources": {"requests": dict(amounts), "limits": dict(amounts)},
+        "securityContext": copy.deepcopy(RESTRICTED),
+        # Its devices are counted as taken until this has passed, or the operator deletes it itself.
+        "lifecycle": {"preStop": {"sleep": {"seconds": settings.hold_seconds}}},
+    }
+    if settings.pull_policy:
+        container["imagePullPolicy"] = settings.pull_policy
+    here = {"key": "metadata.name", "operator": "In", "values": [name]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": _terms(here)}
+    spec: dict[str, Any] = {
+        "containers": [container],
+        "affinity": {"nodeAffinity": affinity},
+        # Whatever a node of the pool is marked with, its GPUs are held, also while it is away.
+        "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": settings.hold_seconds + AT_ONCE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": each} for each in settings.pull_secrets]
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": placeholder_name(name, step.number),
+            "namespace": namespace,
+            "labels": {
+                # Of no job; by this label the operator follows what is its own.
+                names.JOB_LABEL: "",
+                names.ROLE_LABEL: ROLE,
+            },
+            "annotations": {names.NODE_ANNOTATION: name},
+            # It goes with its node, and `kubectl drain` knows that it need not ask.
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": name,
+                    "uid": node["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": spec,
+    }
+
+
+def _terms(here: Json) -> dict[str, Any]:
+    return {"nodeSelectorTerms": [{"matchFields": [here]}]}
+
+
+def is_placeholder(pod: Json) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.ROLE_LABEL) == ROLE and not labels.get(names.JOB_LABEL)
+
+
+def node_of(pod: Json) -> str:
+    """For which node a placeholder was made."""
+    return str((pod["metadata"].get("annotations") or {}).get(names.NODE_ANNOTATION, ""))
+
+
+def held_by(pod: Json) -> int:
+    """How many GPUs a placeholder requests."""
+    requests = _container(pod).get("resources", {}).get("requests", {})
+    return int(requests.get(RESOURCE, 0))
+
+
+# --- what is --------------------------------------------------------------------------------
+
+
+def why_not_ours(supply: Supply, pods: Collection[Json]) -> str:
+    """Say why the GPUs of a node are not ours to give, in the mode ``reserve``; empty if they are."""
+    if why := _why_lacking(supply):
+        return why
+    if why := next(filter(None, (_why_not_held(supply, pod) for pod in pods)), ""):
+        return f"its GPUs are not reserved: {why}"
+    if not pods:
+        return "its GPUs are not reserved: the placeholder pod is to be made"
+    if (held := sum(map(held_by, pods))) < supply.allocatable:
+        return (
+            f"its device plugin offers {supply.allocatable} GPUs by now, and {held} are reserved;"
+            " a further placeholder pod is to be made"
+        )
+    return ""
+
+
+def _why_lacking(supply: Supply) -> str:
+    if not supply.capacity:
+        return f"its device plugin offers no {RESOURCE}, and pool.mode is reserve"
+    if supply.labelled > supply.capacity:
+        return (
+            f"its labels tell of {supply.labelled} GPUs, and its device plugin offers"
+            f" {supply.capacity}"
+        )
+    if not supply.allocatable:
+        return f"its device plugin says that none of its {supply.capacity} GPUs is healthy"
+    return ""
+
+
+def _why_not_held(supply: Supply, pod: Json) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "the placeholder pod is being deleted"
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if phase in _ENDED:
+        return f"the placeholder pod has ended ({status.get('reason') or phase})"
+    return "" if phase == "Running" else _why_pending(supply, pod)
+
+
+def is_lost(pods: Iterable[Json]) -> bool:
+    """Whether others have GPUs of a node, or will soon, so that no job of ours may stay there."""
+    return any(
+        f"Insufficient {RESOURCE}" in _unscheduled_because(pod)
+        or "deletionTimestamp" in pod["metadata"]
+        for pod in pods
+    )
+
+
+def _why_pending(supply: Supply, pod: Json) -> str:
+    said = _unscheduled_because(pod)
+    if f"Insufficient {RESOURCE}" in said:
+        if supply.allocatable < held_by(pod):
+            sick = supply.capacity - supply.allocatable
+            return f"{sick} of them are not healthy, says its device plugin"
+        return "pods of others hold some of them, until these end"
+    return f"the placeholder pod does not run yet{_after(said or _waits_for(pod))}"
+
+
+def _unscheduled_because(pod: Json) -> str:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next(
+        (
+            each.get("message") or ""
+            for each in conditions
+            if each["type"] == "PodScheduled" and each["status"] == "False"
+        ),
+        "",
+    )
+
+
+def _waits_for(pod: Json) -> str:
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        words = (waiting.get("reason"), waiting.get("message"))
+        return ": ".join(word for word in words if word)
+    return ""
+
+
+def _after(said: str) -> str:
+    return f" ({said})" if said else ""
+
+
+def _container(pod: Json) -> Json:
+    found: Json = pod["spec"]["containers"][0]
+    return found
+
+
+# --- what should be -------------------------------------------------------------------------
+
+
+def next_steps(
+    supplies: Mapping[str, Supply],
+    pods: Mapping[Name, Json],
+    busy: Collection[str],
+    settings: PlaceholderSettings,
+) -> Iterator[Step]:
+    """
+    Say which placeholders to make and which to delete.
+
+    ``supplies`` are the nodes whose GPUs shall be reserved; none in another mode. ``busy`` are the
+    nodes where jobs have GPUs, or may be given some: these are not given back before.
+    """
+    there: dict[str, list[Json]] = {}
+    for name, pod in pods.items():
+        node = node_of(pod)
+        there.setdefault(node, []).append(pod)
+        if because := _why_drop(supplies.get(node), pod, busy, settings):
+            yield Drop(name, pod["metadata"]["uid"], because)
+    for node, supply in supplies.items():
+        if make := _find_missing(supply, there.get(node, ())):
+            yield make
+
+
+def _find_missing(supply: Supply, pods: Collection[Json]) -> Make | None:
+    """Say which placeholder a node lacks; none while one of them is not yet, or no longer, as it is to be."""
+    if any(_phase(pod) != "Running" or "deletionTimestamp" in pod["metadata"] for pod in pods):
+        return None
+    missing = supply.allocatable - sum(map(held_by, pods))
+    names = {pod["metadata"]["name"] for pod in pods}
+    numbers = range(MOST_A_NODE)
+    free = next(
+        (each for each in numbers if placeholder_name(supply.node, each) not in names), None
+    )
+    return Make(supply.node, missing, free) if missing > 0 and free is not None else None
+
+
+def _why_drop(
+    supply: Supply | None, pod: Json, busy: Collection[str], settings: PlaceholderSettings
+) -> str:
+    phase, is_busy = _phase(pod), node_of(pod) in busy
+    if "deletionTimestamp" in pod["metadata"]:
+        # It holds on for the jobs that are there; without them nobody need wait for its end.
+        return "" if is_busy or _is_ending_at_once(pod) else "it was deleted, and no job is there"
+    if phase in _ENDED:
+        return "it has ended"
+    if phase == "Running":
+        # It holds a device on that is not healthy any more, and no other pod is given it.
+        is_wanted = is_busy or (supply is not None and supply.capacity)
+        return "" if is_wanted else "its node is given back"
+    return _why_replace(supply, pod, settings)
+
+
+def _why_replace(supply: Supply | None, pod: Json, settings: PlaceholderSettings) -> str:
+    """Say why a placeholder that holds nothing yet is to go."""
+    if supply is None or not supply.capacity:
+        return "its node is given back"
+    if held_by(pod) > supply.allocatable:
+        return f"its node offers {supply.allocatable} GPUs by now"
+    return "another image is set by now" if _container(pod)["image"] != settings.image else ""
+
+
+def _is_ending_at_once(pod: Json) -> bool:
+    return (pod["metadata"].get("deletionGracePeriodSeconds") or 0) <= AT_ONCE_S
+
+
+def _phase(pod: Json) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")

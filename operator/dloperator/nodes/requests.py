@@ -1,0 +1,134 @@
+"""
+What the pods of a job ask of a node, from the pod as Kubernetes would take it; and which nodes do not
+fulfil it, whatever room they have, and why.
+
+Pure. What only kube-scheduler knows (affinity to other pods, topology) is learnt when it refuses a pod.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dlcore.model import NodeName
+from dlcore.placement.amounts import Amounts
+from dlcore.placement.needs import Needs
+from dlkube.constraints.matching import find_repelling, is_wanted
+from dlkube.constraints.members import Machine, Term, Wants
+from dlkube.constraints.reading import read_term, read_wants
+from dlkube.constraints.usage import asked_by
+from dlkube.mirror import Name
+
+Json = Mapping[str, Any]
+
+
+class Asks(NamedTuple):
+    """What a pod asks; equal ones are interchangeable."""
+
+    wants: Wants
+    claims: tuple[Name, ...] = ()
+    """The volumes that it claims."""
+
+    @property
+    def amounts(self) -> Amounts:
+        return dict(self.wants.amounts)
+
+
+class Reach(NamedTuple):
+    """From where a claimed volume can be reached."""
+
+    name: str
+    terms: tuple[Term, ...] | None = None
+    """A node has to fulfil one of these; any will do if there are none."""
+    missing: bool = False
+    """Whether there is no such claim."""
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether every node can reach it."""
+        return self.terms is None and not self.missing
+
+
+def read_asks(pod: Json, node: NodeName) -> Asks:
+    """Read what a pod asks that was made to be on this node, but for that."""
+    spec = pod["spec"]
+    wants = replace(read_wants(spec), amounts=tuple(sorted(asked_by(spec).items())))
+    terms = None
+    if wants.terms is not None:
+        terms = tuple(_without(term, node) for term in wants.terms)
+        if any(term == Term((), ()) for term in terms):
+            # There the node was all that was asked for.
+            terms = None
+    namespace = pod["metadata"].get("namespace", "")
+    claims = tuple(Name(namespace, name) for name in _iter_claims(spec))
+    return Asks(replace(wants, terms=terms), claims)
+
+
+def _without(term: Term, node: NodeName) -> Term:
+    return term._replace(fields=tuple(each for each in term.fields if each.values != (node,)))
+
+
+def _iter_claims(spec: Json) -> Iterable[str]:
+    for volume in spec.get("volumes") or ():
+        claim = volume.get("persistentVolumeClaim")
+        if claim:
+            yield claim["claimName"]
+
+
+def read_reach(name: Name, volume: str | None, terms: Iterable[Json] | None) -> Reach:
+    """Say from where a claim can be reached; ``volume`` is empty until one is bound to it."""
+    if volume is None:
+        return Reach(name.name, missing=True)
+    # What is not bound yet will be where the pod is, or its own business.
+    return Reach(name.name, tuple(map(read_term, terms)) if volume and terms is not None else None)
+
+
+class Fit(NamedTuple):
+    """Which machines would take a pod for what it wants, its volumes aside."""
+
+    machines: tuple[Machine, ...]
+    refusals: tuple[tuple[str, int], ...]
+    """Why the others would not, and how many of them for that reason."""
+
+
+def find_fit(wants: Wants, machines: Iterable[Machine]) -> Fit:
+    """Find the machines that would take a pod that wants this, whatever volumes it has."""
+    return _sift(machines, lambda machine: _why_unwanted(wants, machine))
+
+
+def find_needs(wants: Wants, fit: Fit, reaches: Collection[Reach]) -> Needs:
+    """Find the nodes that would take such a pod if they had room, and say why the others would not."""
+    within = _sift(fit.machines, lambda machine: _why_out_of_reach(reaches, machine))
+    refusals = tuple(sorted((*fit.refusals, *within.refusals)))
+    allowed = frozenset(machine.name for machine in within.machines) if refusals else None
+    return Needs(wants.amounts, allowed, refusals)
+
+
+def _sift(machines: Iterable[Machine], why_not: Callable[[Machine], str]) -> Fit:
+    fitting: list[Machine] = []
+    refusals: dict[str, int] = {}
+    for machine in machines:
+        why = why_not(machine)
+        if why:
+            refusals[why] = refusals.get(why, 0) + 1
+        else:
+            fitting.append(machine)
+    return Fit(tuple(fitting), tuple(sorted(refusals.items())))
+
+
+def _why_unwanted(wants: Wants, machine: Machine) -> str:
+    if not is_wanted(wants, machine):
+        return "with labels that its nodeSelector or node affinity does not match"
+    taint = find_repelling(wants, machine)
+    if taint is not None:
+        value = f"={taint.value}" if taint.value else ""
+        return f"with the taint {taint.key}{value}:{taint.effect}, which it does not tolerate"
+    return ""
+
+
+def _why_out_of_reach(reaches: Iterable[Reach], machine: Machine) -> str:
+    for reach in reaches:
+        if reach.missing:
+            return f"for want of the PersistentVolumeClaim {reach.name}, which does not exist"
+        if reach.terms is not None and not is_wanted(Wants((), terms=reach.terms), machine):
+            return f"out of reach of the volume of its PersistentVolumeClaim {reach.name}"
+    return ""

@@ -1,0 +1,203 @@
+"""
+Keeps the placeholder pods as they should be, and knows which nodes' GPUs are ours because of them.
+
+What should be is decided in :mod:`dloperator.nodes.placeholders`. A node is given back only when whoever
+decides has not offered it for a whole look, because a decision that was made from the look before
+may not be recorded yet.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from dlcore.documents.podrules import TRAINER
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    Rejected,
+    Unreachable,
+)
+from dlkube.mirror import Mirrors, Name
+from dlkube.resources import PODS
+from dloperator.nodes import ownership, placeholders
+from dloperator.nodes.nodes import (
+    Pool,
+    has_ended,
+    is_gone,
+    is_in_pool,
+    read_supply,
+    role_of,
+)
+from dloperator.nodes.ownership import Customs
+from dloperator.nodes.placeholders import (
+    AT_ONCE_S,
+    MOST_A_NODE,
+    Drop,
+    Make,
+    PlaceholderSettings,
+    PoolMode,
+    Supply,
+)
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+REST_S: Final = 10.0
+"""So long a placeholder that has ended stays, so that one that always ends is not made all the time."""
+
+
+class Reservations:
+    """One for the life of a leader."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        namespace: str,
+        pool: Pool,
+        *,
+        customs: Customs,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._mirrors = mirrors
+        self._namespace = namespace
+        self._pool = pool
+        self._customs = customs
+        self._clock = clock
+        self._offered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        """The nodes that could be given to jobs at the look before the last one, and at the last."""
+        self._told: dict[str, str] = {}
+        self._dropped: set[str] = set()
+        self._ended_at: dict[str, float] = {}
+        """By their uids: when placeholders were first seen to have ended."""
+        self.asks_for_look: Callable[[], None] = lambda: None
+        """Called when something is left to do that only a further look allows."""
+
+    # --- what is
+
+    def why_not(self, node: Json) -> str:
+        """Say why the GPUs of a node of the pool cannot be given to anybody; empty if they can."""
+        reaching = self._mirrors.neighbourhood.reaching
+        if self._pool.mode is not PoolMode.RESERVE:
+            return ownership.why_not_dedicated(node, reaching, self._customs)
+        supply = read_supply(node)
+        held = self._placeholders_of(supply.node)
+        return placeholders.why_not_ours(supply, held) or ownership.why_not_reserved(
+            node, reaching, self._customs
+        )
+
+    def is_taken(self, node: Json) -> bool:
+        """Whether others have GPUs of a node of the pool, so that no job of ours may stay there."""
+        reaching, is_reserved = self._mirrors.neighbourhood.reaching, False
+        if self._pool.mode is PoolMode.RESERVE:
+            is_reserved = True
+            if placeholders.is_lost(self._placeholders_of(node["metadata"]["name"])):
+                return True
+        why = ownership.why_used(node, reaching, self._customs, by_requests=not is_reserved)
+        return bool(why)
+
+    def note(self, reasons: Mapping[str, str]) -> None:
+        """Take in what was shown at a look: the nodes of the pool, each with why it is not ours."""
+        for node, why in reasons.items():
+            if why and self._told.get(node) != why:
+                log.warning("node %s gets no jobs: %s", node, why)
+            elif not why and self._told.get(node):
+                log.info("the GPUs of node %s are given to jobs from now on", node)
+        self._told = dict(reasons)
+        before = self._offered[1]
+        offered = frozenset(node for node, why in reasons.items() if not why)
+        self._offered = (before, offered)
+        if self._pool.mode is PoolMode.RESERVE and before - offered:
+            self.asks_for_look()
+
+    def _placeholders_of(self, node: str) -> list[Json]:
+        """Find the placeholders of a node, by their names."""
+        names = (placeholders.placeholder_name(node, number) for number in range(MOST_A_NODE))
+        found = (self._mirrors.pods.get(Name(self._namespace, name)) for name in names)
+        return [pod for pod in found if pod is not None and placeholders.is_placeholder(pod)]
+
+    # --- what should be
+
+    async def tend(self) -> bool:
+        """Bring about what is missing and take away what is too much; tell whether that was all."""
+        pods = {
+            name: pod
+            for name, pod in self._mirrors.pods.objects.items()
+            if name.namespace == self._namespace and placeholders.is_placeholder(pod)
+        }
+        uids = {pod["metadata"]["uid"] for pod in pods.values()}
+        self._dropped &= uids
+        self._ended_at = {uid: at for uid, at in self._ended_at.items() if uid in uids}
+        supplies = dict(self._iter_wanted())
+        busy = self._find_busy() if supplies or pods else frozenset()
+        settings = self._pool.placeholder
+        is_done = True
+        for step in placeholders.next_steps(supplies, pods, busy, settings):
+            try:
+                is_done &= await self._take(step, pods, settings)
+            except (Rejected, Unreachable) as error:
+                log.warning("the GPUs of a node cannot be reserved or given back: %s", error)
+                is_done = False
+        return is_done
+
+    def _iter_wanted(self) -> Iterator[tuple[str, Supply]]:
+        if self._pool.mode is not PoolMode.RESERVE:
+            return
+        for node in self._mirrors.nodes.objects.values():
+            if is_in_pool(node, self._pool) and not is_gone(node):
+                supply = read_supply(node)
+                if supply.is_whole:
+                    yield supply.node, supply
+
+    def _find_busy(self) -> frozenset[str]:
+        """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
+        if self._pool.mode is not PoolMode.RESERVE:
+            return frozenset()  # What keeps others off there is not the placeholder.
+        busy = set(self._offered[0] | self._offered[1])
+        for job in self._mirrors.jobs.objects.values():
+            status = job.get("status") or {}
+            busy |= {booking["node"] for booking in status.get("pods", ())}
+        for pod in self._mirrors.pods.objects.values():
+            node = str(pod["spec"].get("nodeName", ""))
+            if role_of(pod) == TRAINER and node:
+                machine = self._mirrors.nodes.get(Name("", node))
+                busy |= set() if has_ended(pod, machine) else {node}
+        return frozenset(busy)
+
+    async def _take(
+        self, step: Make | Drop, pods: Mapping[Name, Json], settings: PlaceholderSettings
+    ) -> bool:
+        match step:
+            case Make():
+                await self._make(step, settings)
+                return True
+            case Drop(name, uid, because):
+                if not self._may_drop(pods[name], uid):
+                    return False
+                if uid not in self._dropped:
+                    log.info("placeholder pod %s is deleted: %s", name, because)
+                    await self._api.delete(
+                        PODS, name.name, name.namespace, uid=uid, grace_seconds=AT_ONCE_S
+                    )
+                    self._dropped.add(uid)
+                return True
+
+    def _may_drop(self, pod: Json, uid: str) -> bool:
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            return True
+        return self._clock() >= self._ended_at.setdefault(uid, self._clock()) + REST_S
+
+    async def _make(self, step: Make, settings: PlaceholderSettings) -> None:
+        document = self._mirrors.nodes.get(Name("", step.node))
+        if document is None:
+            return
+        pod = placeholders.make_placeholder(document["metadata"], step, self._namespace, settings)
+        try:
+            made = await self._api.create(PODS, pod, self._namespace)
+        except Conflict:
+            log.info("the placeholder pod of node %s is there already", step.node)
+            return
+        self._mirrors.pods.show(made, is_ours=True)

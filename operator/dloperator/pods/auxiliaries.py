@@ -1,0 +1,193 @@
+"""
+The auxiliary pods of jobs (parameter servers and the like): there as long as the job has pods.
+
+They have no GPUs, so nothing needs to be proven of them. Each look brings about what is missing and
+takes away what is too much; one that has ended is made anew under the same name, by which the others
+know it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dlcontrol.acting.backoff import Patience
+from dlcore.documents import jobfile
+from dlcore.documents.podrules import TRAINER
+from dlcore.model import Role
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    Rejected,
+    Unreachable,
+)
+from dlkube.constraints.foreign import CDI_MARKS
+from dlkube.mirror import Mirrors, Name
+from dlkube.resources import PODS
+from dloperator.jobs.entries import Specs
+from dloperator.nodes.nodes import is_of, role_of
+from dloperator.pods.complaining import Complaints
+from dloperator.pods.removing import Removals
+from dloperator.podspecs import building
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+Warn = Callable[[Json, str, str], None]
+"""Warns people about a job: with a reason, and a message."""
+
+NOT_MADE = "AuxiliaryPodNotMade"
+
+
+class _Kind(NamedTuple):
+    """Pods that differ by nothing but their numbers."""
+
+    job: str
+    """By its uid."""
+    role: str
+
+
+class _Wanted(NamedTuple):
+    """A pod that is to be there; it is made only if it is missing."""
+
+    document: Json
+    role: Role
+    number: int
+
+    @property
+    def kind(self) -> _Kind:
+        return _Kind(self.document["metadata"]["uid"], self.role.name)
+
+
+class CannotBe(Exception):
+    """There can be no such pod, and why."""
+
+
+class Companions:
+    """One for the life of a leader; to be asked after each change."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        specs: Specs,
+        warn: Warn,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._specs = specs
+        self._mirrors = mirrors
+        self._warn = warn
+        self._removals = Removals(api)
+        self._complaints = Complaints()
+        self._unmade: Patience[_Kind] = Patience()
+
+    async def tend(self) -> bool:
+        """
+        Look at all jobs once; tell whether everything could be done.
+
+        What is wrong with the pods of one job is no reason to leave others without theirs.
+        """
+        there = {
+            name: pod
+            for name, pod in self._mirrors.pods.objects.items()
+            if role_of(pod) not in ("", TRAINER)
+        }
+        wanted = self._find_wanted()
+        unwanted = {
+            name: pod
+            for name, pod in there.items()
+            if name not in wanted or not is_of(pod, wanted[name].kind.job) or _has_ended(pod)
+        }
+        is_done = all([await self._remove(name, unwanted[name]) for name in unwanted])
+        missing: dict[_Kind, list[Name]] = {}
+        for name in sorted(wanted.keys() - there.keys()):
+            missing.setdefault(wanted[name].kind, []).append(name)
+        for kind, lacking in missing.items():
+            is_done = await self._create(kind, {name: wanted[name] for name in lacking}) and is_done
+        self._complaints.keep(unwanted.keys())
+        self._removals.keep({pod["metadata"]["uid"] for pod in there.values()})
+        return is_done
+
+    def _find_wanted(self) -> dict[Name, _Wanted]:
+        """What shall be there. Of two jobs that want pods of one name the first has them."""
+        wanted: dict[Name, _Wanted] = {}
+        all_of_them = list(self._iter_wanted())
+        self._unmade.keep({each.kind for _, each in all_of_them})
+        for name, each in all_of_them:
+            if wanted.setdefault(name, each) is not each:
+                self._refuse(each, name, CannotBe(_taken_by("another job of DLJob")))
+        return wanted
+
+    def _iter_wanted(self) -> Iterator[tuple[Name, _Wanted]]:
+        for name, document in self._mirrors.jobs.objects.items():
+            if not (document["spec"].get("auxiliaries") and _has_pods(document)):
+                continue
+            try:
+                roles = self._specs.parse(document).roles
+            except jobfile.JobFileError:
+                continue  # Whoever reads the job says so.
+            for role in roles:
+                for number in range(role.replicas):
+                    pod_name = building.auxiliary_name(name.name, role.name, number)
+                    yield Name(name.namespace, pod_name), _Wanted(document, role, number)
+
+    async def _create(self, kind: _Kind, missing: Mapping[Name, _Wanted]) -> bool:
+        """Make what is missing of a role; where one is refused, so would be the others."""
+        if not self._unmade.may_ask(kind, self._clock()):
+            return False
+        for name, wanted in missing.items():
+            try:
+                made = await self._make(name, wanted)
+            except Unreachable:
+                raise  # Nothing else could be done either.
+            except Exception as error:  # noqa: BLE001 - it is told, with its place if that says anything
+                self._refuse(wanted, name, error)
+                return False
+            self._mirrors.pods.show(made, is_ours=True)
+        self._unmade.settle(kind)
+        return True
+
+    async def _make(self, name: Name, wanted: _Wanted) -> Json:
+        document, role, number = wanted
+        pod = building.make_auxiliary(dict(document), role, number)
+        for mark in pod["metadata"].get("annotations") or ():
+            if mark.startswith(CDI_MARKS):
+                raise CannotBe(f"its annotation {mark} would show it the GPUs of jobs; remove it")
+        try:
+            return await self._api.create(PODS, pod, name.namespace)
+        except Conflict:
+            # Our own, if we have not yet been shown it, or somebody else's.
+            there = await self._api.get(PODS, name.name, name.namespace)
+            if not is_of(there, wanted.kind.job):
+                raise CannotBe(_taken_by("somebody else")) from None
+            return there
+
+    def _refuse(self, wanted: _Wanted, name: Name, error: Exception) -> None:
+        """Tell once why it is not there, and ask for it ever more rarely."""
+        if self._unmade.refuse(wanted.kind, str(error), self._clock()):
+            is_known = isinstance(error, Rejected | CannotBe)
+            log.warning("pod %s cannot be made: %s", name, error, exc_info=not is_known)
+            self._warn(wanted.document, NOT_MADE, f"the pod {name.name} cannot be made: {error}")
+
+    async def _remove(self, name: Name, pod: Json) -> bool:
+        try:
+            await self._removals.remove(pod)
+        except Rejected as error:
+            if self._complaints.is_new(name, error):
+                log.warning("pod %s cannot be removed yet: %s", name, error)
+            return False
+        return True
+
+
+def _taken_by(whom: str) -> str:
+    return f"the name is taken by a pod of {whom}; remove that one, or give the job or its role another name"
+
+
+def _has_pods(job: Json) -> bool:
+    return bool((job.get("status") or {}).get("pods"))
+
+
+def _has_ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -1,0 +1,87 @@
+"""The pods that were booked, as the mirrors show them; each is read anew only when something of it is new."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dlcontrol.situation.ports import (
+    Address,
+    Entry,
+    Pod,
+    PodKey,
+)
+from dlcontrol.situation.status import Booking
+from dlcore.model import JobId
+from dlkube.mirror import Mirrors, Name
+from dloperator.jobs.entries import name_of
+from dloperator.nodes.nodes import is_of, read_pod
+from dloperator.pods.missing_pods import Absences
+from dloperator.podspecs import building
+
+Json = Mapping[str, Any]
+
+
+class _Read(NamedTuple):
+    document: Json | None
+    node: Json | None
+    serial: int
+    uid: str
+    """Of the job."""
+    name: Name
+    pod: Pod
+
+
+class BookedPods:
+    """One for the life of a leader."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._known: dict[PodKey, _Read] = {}
+        self._absences = Absences()
+
+    def read(self, entries: Mapping[JobId, Entry]) -> dict[PodKey, Pod]:
+        """Say of each booking what is known of its pod."""
+        pods: dict[PodKey, Pod] = {}
+        for job, entry in entries.items():
+            for booking in entry.status.pods:
+                key = PodKey(job, booking.node)
+                pods[key] = self._read(entry, key, booking)
+        for key in self._known.keys() - pods.keys():
+            del self._known[key]
+        self._absences.keep(pods)
+        return pods
+
+    def address(self, key: PodKey) -> Address | None:
+        """Where the SideCar of a pod listens, if there is one."""
+        return self._known[key].pod.address
+
+    def note_missing(self, job: JobId, booking: Booking, *, was_used: bool) -> None:
+        """Remember that there is no pod of this booking, and that none will be asked for any more."""
+        key, name = PodKey(job, booking.node), name_of_trainer(job, booking)
+        node = self._mirrors.nodes.get(Name("", booking.node))
+        self._absences.note_missing(key, name.name, node, was_used=was_used)
+        self._known.pop(key, None)
+
+    def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        uid = entry.document["metadata"]["uid"]
+        known = self._known.get(key)
+        if known is not None and (known.serial, known.uid) != (booking.serial, uid):
+            known = None
+        name = known.name if known is not None else name_of_trainer(key.job, booking)
+        document = self._mirrors.pods.get(name)
+        node = self._mirrors.nodes.get(Name("", key.node))
+        if known is not None and known.document is document and known.node is node:
+            return known.pod
+        if document is not None and not is_of(document, uid):
+            document = None  # That of a former job of this name; what becomes of it is not ours.
+        if document is None and known is not None and known.document is not None:
+            self._absences.note(key, name.name, known.pod, node)
+        absent = self._absences.read(key, name.name, node) if document is None else None
+        pod = absent or read_pod(key, document, node, uid)
+        self._known[key] = _Read(document, node, booking.serial, uid, name, pod)
+        return pod
+
+
+def name_of_trainer(job: JobId, booking: Booking) -> Name:
+    """What the pod is called that was booked."""
+    namespace, name = name_of(job)
+    return Name(namespace, building.trainer_name(name, booking.serial))

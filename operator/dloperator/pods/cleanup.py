@@ -1,0 +1,250 @@
+"""
+Pods that nobody has booked any more are deleted, and let go of once their end is proven.
+
+A pod is booked as long as its job may hold anything there. One that is not booked was given back, or
+was asked for by an operator that died before it could know; nobody else would ever end it. The pods
+of a job that has ended stay, so that their logs and exit codes can be looked at, until the job goes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dlcontrol.acting.backoff import Patience
+from dlcore.documents.podrules import TRAINER
+from dlcore.model import Phase
+from dlkube import names
+from dlkube.client import (
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.mirror import Mirrors, Name
+from dlkube.resources import PODS
+from dloperator.jobs.entries import Specs
+from dloperator.nodes.nodes import (
+    awaits_proof,
+    finalizers_of,
+    has_ended,
+    is_booked,
+    is_bound,
+    job_of,
+    role_of,
+)
+from dloperator.nodes.reserving import Reservations
+from dloperator.pods.auxiliaries import Companions, Warn
+from dloperator.pods.complaining import Complaints
+from dloperator.pods.removing import Removals
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+AGAIN_S = 5.0
+GONE_S = 300.0
+"""So long the pods of a Node that was deleted are kept, which can be proven to have ended should it return."""
+AT_ONCE = 16
+"""So many pods are put away at the same time."""
+LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
+REST_SHARE = 30.0
+NOT_PUT_AWAY = "PodNotPutAway"
+LOOK = "look"
+"""What is complained of where it is no single pod."""
+
+
+class _Looked(NamedTuple):
+    """What was found out about a pod, which holds as long as neither it nor its job is another."""
+
+    pod: Json
+    job_name: Name
+    job: Json | None
+    is_at_rest: bool
+
+
+class Tidier:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        specs: Specs,
+        reservations: Reservations,
+        *,
+        warn: Warn,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._warn = warn
+        self._mirrors = mirrors
+        self._companions = Companions(api, mirrors, specs, warn)
+        self._reservations = reservations
+        self._woken = asyncio.Event()
+        self._removals = Removals(api)
+        self._complaints = Complaints()
+        self._stuck: Patience[Name] = Patience()
+        self._looked: dict[Name, _Looked] = {}
+        self._nodes_gone: dict[str, float] = {}
+        """Since when Nodes are missing on which there are pods."""
+        self._again: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Look again, for something has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tidy up whenever something has changed, for ever."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            began = time.thread_time()
+            if not await self._try_to_tidy():
+                # Others are not made to wait for what could not be done.
+                self._look_later()
+            # With thousands of pods a look takes its time, and others have their turn.
+            rest = REST_SHARE * (time.thread_time() - began)
+            await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
+
+    def _try_again(self) -> None:
+        self._again = None
+        self.wake()
+
+    async def _try_to_tidy(self) -> bool:
+        """Whatever one job or pod is like, the others are tidied up again after it."""
+        try:
+            is_done = await self.tidy()
+        except Exception as error:
+            if self._complaints.is_new(LOOK, error):
+                log.exception("pods could not be tidied up; it is tried again")
+            return False
+        self._complaints.settle(LOOK)
+        return is_done
+
+    async def tidy(self) -> bool:
+        """Look at all pods once; tell whether everything could be done."""
+        there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
+        for back in [
+            node for node in self._nodes_gone if Name("", node) in self._mirrors.nodes.objects
+        ]:
+            del self._nodes_gone[back]
+        for gone in self._looked.keys() - self._mirrors.pods.objects.keys():
+            del self._looked[gone]
+        loose = [
+            (name, pod)
+            for name, pod in self._mirrors.pods.objects.items()
+            if not self._is_at_rest(name, pod)
+        ]
+        turns = asyncio.Semaphore(AT_ONCE)
+        is_done = all(
+            await asyncio.gather(*(self._try_to_tidy_one(name, pod, turns) for name, pod in loose))
+        )
+        self._stuck.keep(self._mirrors.pods.objects)
+        self._removals.keep(there)
+        try:
+            is_done = await self._companions.tend() and is_done
+        except Unreachable as error:
+            log.warning("not all auxiliary pods are as they should be yet: %s", error)
+            is_done = False
+        return await self._reservations.tend() and is_done
+
+    def _job_of(self, name: Name, pod: Json) -> Json | None:
+        # Not what the controller saw last, but what is written: a pod is made right after that.
+        return self._mirrors.jobs.get(_name_of_job(name, pod))
+
+    def _is_at_rest(self, name: Name, pod: Json) -> bool:
+        """Whether nothing is to be done; thousands are asked, of which hardly any has changed."""
+        known = self._looked.get(name)
+        if (
+            known is None
+            or known.pod is not pod
+            or known.job is not self._mirrors.jobs.get(known.job_name)
+        ):
+            known = self._looked[name] = self._look_at(name, pod)
+        return known.is_at_rest
+
+    def _look_at(self, name: Name, pod: Json) -> _Looked:
+        """Find out whether it is booked, or none of those that ever are."""
+        job_name = _name_of_job(name, pod)
+        job = self._mirrors.jobs.get(job_name)
+        try:
+            is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
+        except Exception:  # noqa: BLE001 - it is told when it is looked at by itself
+            is_at_rest = False
+        return _Looked(pod, job_name, job, is_at_rest)
+
+    async def _try_to_tidy_one(self, name: Name, pod: Json, turns: asyncio.Semaphore) -> bool:
+        now = self._clock()
+        if not self._stuck.may_ask(name, now):
+            return False
+        try:
+            async with turns:
+                await self._tidy_one(name, pod)
+        except Exception as error:
+            if self._stuck.refuse(name, str(error), now):
+                is_known = isinstance(error, Rejected | Unreachable)
+                level = logging.WARNING if is_known else logging.ERROR
+                text = "pod %s cannot be put away yet: %s"
+                log.log(level, text, name, error, exc_info=not is_known)
+                job = self._job_of(name, pod) if isinstance(error, Rejected) else None
+                if job is not None:
+                    self._warn(job, NOT_PUT_AWAY, text % (name.name, error))
+            return False
+        self._stuck.settle(name)
+        return True
+
+    async def _tidy_one(self, name: Name, pod: Json) -> None:
+        job = self._job_of(name, pod)
+        if job is not None and is_booked(job, pod):
+            return  # While others had their turn.
+        node = self._mirrors.nodes.get(Name("", _node_of(pod)))
+        ended = has_ended(pod, node)
+        may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
+        # Its job waits for that, whatever refuses that the pod is deleted.
+        if ended and awaits_proof(pod) and not may_return:
+            await self._let_go(pod)
+        if not (ended and job is not None and _is_shown(job)):
+            await self._removals.remove(pod)
+        if may_return:
+            self._look_later()
+
+    def _is_gone_for_good(self, pod: Json) -> bool:
+        """Whether the Node of a pod has been away for so long that its machine is not expected back."""
+        since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
+        return self._clock() >= since + GONE_S
+
+    def _look_later(self) -> None:
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
+
+    async def _let_go(self, pod: Json) -> None:
+        finalizers = [each for each in finalizers_of(pod) if each != names.PROOF_FINALIZER]
+        try:
+            left = await self._api.hold_by(PODS, pod, finalizers)
+        except NotFound:
+            self._mirrors.pods.show_end(pod)
+            return
+        except Conflict:
+            return  # It is not what it was; what it is now will be seen.
+        if left["metadata"].get("deletionTimestamp") and not finalizers:
+            self._mirrors.pods.show_end(left)
+        else:
+            self._mirrors.pods.show(left, is_ours=True)
+
+
+def _name_of_job(name: Name, pod: Json) -> Name:
+    return Name(name.namespace, job_of(pod))
+
+
+def _is_shown(job: Json) -> bool:
+    """Whether people may still want to look at the pods of a job, because it has ended and stays."""
+    is_over = (job.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
+    return is_over and "deletionTimestamp" not in job["metadata"]
+
+
+def _node_of(pod: Json) -> str:
+    return str((pod.get("spec") or {}).get("nodeName", ""))

@@ -1,0 +1,90 @@
+"""
+Pods whose objects are not there although nobody has proven that they ended.
+
+Our finalizer keeps the object of a pod until then, also where it is deleted with force. Somebody may
+take the finalizer away as well; then nobody reports any more what becomes of the containers, and that
+the object is gone proves nothing (law 1). What proves it is that the machine has started anew since,
+or is gone, or that the SideCar, which is still spoken to where it was, has released everything and
+leaves: nobody starts a container again whose pod is no more.
+
+What is known of a pod is remembered by one operator only; the next one finds in the status of the job
+which pods were ever used. One of those that shall go on is made anew on the same node, where the
+kubelet has ended the former by the time that it starts the new one. One that shall not is as good as
+seen to be gone. One that was never used may never have been made, because whoever booked it died
+before; it was told nothing to run, and will be told nothing. For that was to be recorded first, which
+who does not lead any more cannot; and if a last word of his yet makes the pod, nobody has booked it by
+then, and it is deleted as any other such pod.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlcontrol.situation.ports import (
+    Address,
+    Pod,
+    PodKey,
+    PodPhase,
+)
+from dloperator.nodes.nodes import is_gone
+
+Json = Mapping[str, Any]
+
+REASON = "PodVanished"
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    address: Address | None
+    """Where its SideCar was spoken to."""
+    boot: str
+    """Which start of the machine it was when the object was first seen to be gone."""
+    was_used: bool = True
+    """Whether anything may ever have run in it."""
+
+
+class Absences:
+    """One for the life of a leader."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[PodKey, str], _Absence] = {}
+
+    def note(self, key: PodKey, name: str, last: Pod, node: Json | None) -> None:
+        """Remember that a pod is gone that was seen as ``last``."""
+        self._known.setdefault((key, name), _Absence(last.address, _boot_of(node)))
+
+    def note_missing(self, key: PodKey, name: str, node: Json | None, *, was_used: bool) -> None:
+        """Remember that there is no such pod now, which may never have been seen, and is to end."""
+        self._known.setdefault((key, name), _Absence(None, _boot_of(node), was_used))
+
+    def read(self, key: PodKey, name: str, node: Json | None) -> Pod | None:
+        """Say what is known of a pod without an object; none if none was ever seen."""
+        absence = self._known.get((key, name))
+        if absence is None:
+            return None
+        if not absence.was_used:
+            message = f"its pod on {key.node} is not there, and nothing ever ran in it"
+            return Pod(key, PodPhase.ENDED, reason="NeverUsed", message=message)
+        if is_gone(node):
+            message = f"its pod on {key.node} is gone with its node"
+            return Pod(key, PodPhase.ENDED, reason="NodeGone", message=message)
+        if absence.boot and _boot_of(node) not in ("", absence.boot):
+            message = f"its pod on {key.node} vanished, and the machine has started anew since"
+            return Pod(key, PodPhase.ENDED, reason="NodeRebooted", message=message)
+        message = (
+            f"somebody took away the object of its pod {name} on {key.node}, which proves no end; if"
+            f" nothing of it is left there, restart the machine, or delete or taint its Node"
+        )
+        return Pod(
+            key, PodPhase.LOST, absence.address, reason=REASON, message=message, vanished=True
+        )
+
+    def keep(self, keys: Collection[PodKey]) -> None:
+        """Forget all others, which nobody has booked any more."""
+        for known in [known for known in self._known if known[0] not in keys]:
+            del self._known[known]
+
+
+def _boot_of(node: Json | None) -> str:
+    info = ((node or {}).get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("bootID", ""))

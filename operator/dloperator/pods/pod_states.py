@@ -1,0 +1,171 @@
+"""
+What ails a pod: a word for programs, a sentence for people, and whose fault it is.
+
+Pure; :mod:`dloperator.nodes.nodes` asks it. The words are those of Kubernetes where it has a telling
+one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). What follows from them is the controller's:
+whoever is evicted, drained or preempted did nothing wrong and is started anew; running out of memory
+is the job's own failure; and a pod that cannot start because something is missing keeps its GPUs only
+for so long as somebody may just be bringing it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dlcore.documents.podrules import TRAINER
+from dloperator.podspecs.bringing import INSTALLER
+
+Json = Mapping[str, Any]
+
+NEVER_RUNS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+"""The job says something that can never be."""
+NO_SUCH_PROGRAM: Final = frozenset({126, 127})
+"""Exit codes: it cannot be executed, or there is none of that name."""
+BACK_OFF: Final = "CrashLoopBackOff"
+_SAYS_LITTLE: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_ONE_NAME: Final = {"ErrImagePull": "ImagePullBackOff"}
+"""The kubelet goes back and forth between these two, which is no news."""
+
+_DISRUPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "EvictionByEvictionAPI": ("Drained", "was evicted, as when a node is drained"),
+    "PreemptionByScheduler": ("Preempted", "had to make room for a pod of higher priority"),
+    "DeletionByTaintManager": ("NodeTainted", "was deleted because of a taint of the node"),
+    "DeletionByPodGC": ("NodeGone", "was collected, because its node is gone"),
+}
+"""Reasons of the condition DisruptionTarget, in our words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """What is to be said of a pod; nothing, if nothing is known."""
+
+    reason: str = ""
+    message: str = ""
+    fault: bool = False
+    """Whether it is the job's own, so that the same would happen again."""
+    stuck: bool = False
+    """Whether it does not start until somebody does something about it."""
+    unwelcome: bool = False
+    """Whether its node would not have it any longer."""
+
+
+# --- why it has ended ---------------------------------------------------------------------
+
+
+def explain_end(document: Json, node: str, proof: str) -> Ailment:
+    """Say why a pod has ended; ``proof`` is by what word that is known."""
+    status = document.get("status") or {}
+    pod = f"its pod on {node}"
+    if proof == "NodeGone":
+        return Ailment(proof, f"{pod} is gone with its node")
+    if found := _disruption(status):
+        name, words = found
+        return Ailment(name, f"{pod} {words}", unwelcome=True)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        said = status.get("message") or "the kubelet says no more"
+        fault = status["reason"] == "DeadlineExceeded"
+        words = f"{pod} was ended by the node: {said}"
+        return Ailment(status["reason"], words, fault=fault, unwelcome=not fault)
+    if document["metadata"].get("deletionTimestamp"):
+        return Ailment("PodDeleted", f"{pod} was deleted")
+    ended = (trainer_of(status).get("state") or {}).get("terminated") or {}
+    return _explain_death(TRAINER, ended) if ended else Ailment(proof, f"{pod} ended ({proof})")
+
+
+def _disruption(status: Json) -> tuple[str, str] | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return _DISRUPTIONS.get(condition.get("reason", ""))
+    return None
+
+
+# --- why it ended and was started again ---------------------------------------------------
+
+
+def explain_restart(document: Json) -> Ailment:
+    """Say how the trainer of a pod that runs ended the last time; nothing if it never did."""
+    last = trainer_of(document.get("status") or {}).get("lastState") or {}
+    ended = last.get("terminated")
+    return _explain_death(TRAINER, ended) if ended else Ailment()
+
+
+def _explain_death(name: str, ended: Json) -> Ailment:
+    reason, code = ended.get("reason") or "Error", ended.get("exitCode")
+    said = (ended.get("message") or "").strip().splitlines()
+    words = f"container {name} ended with exit code {code}"
+    if reason == "OOMKilled":
+        remedy = "it used more memory than its limit; raise resources.limits.memory, or use less"
+        return Ailment(reason, f"{words} (OOMKilled): {remedy}", fault=True)
+    if reason == "Error":
+        reason = "ContainerFailed"
+    else:
+        words += f" ({reason})"
+    is_named_wrong = code in NO_SUCH_PROGRAM
+    return Ailment(
+        reason,
+        f"{words}: {said[-1]}" if said else words,
+        fault=is_named_wrong,
+        stuck=is_named_wrong,
+    )
+
+
+# --- why it does not start ----------------------------------------------------------------
+
+
+def explain_wait(document: Json) -> Ailment:
+    """Say why a pod does not run; without a reason where Kubernetes gives none."""
+    status, name = document.get("status") or {}, document["metadata"]["name"]
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            reason = condition.get("reason") or "Unschedulable"
+            return Ailment(reason, condition.get("message") or "")
+    for container, is_init in _containers(status):
+        if found := _explain_container(container, is_init=is_init):
+            return found
+    if not (document.get("spec") or {}).get("nodeName"):
+        return Ailment(message=f"no scheduler has said anything about pod {name} yet")
+    return Ailment(
+        message=(
+            f"the containers of pod {name} are not started yet; if it goes on, kubectl describe"
+            f" pod {name} tells what for: an image, a volume, a Secret"
+        )
+    )
+
+
+def _containers(status: Json) -> Iterator[tuple[Json, bool]]:
+    yield from ((each, True) for each in status.get("initContainerStatuses") or ())
+    yield from ((each, False) for each in status.get("containerStatuses") or ())
+
+
+def _explain_container(container: Json, *, is_init: bool) -> Ailment | None:
+    name, state = container["name"], container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    reason = waiting.get("reason") or ""
+    if reason == BACK_OFF:
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+    elif reason not in _SAYS_LITTLE:
+        said = waiting.get("message") or "does not start"
+        return Ailment(
+            _ONE_NAME.get(reason, reason),
+            f"container {name}: {said}",
+            fault=reason in NEVER_RUNS,
+            stuck=True,
+        )
+    if ended and ended.get("exitCode") != 0:
+        death = _explain_death(name, ended)
+        return _of_init(name, death) if is_init else death
+    is_back = reason == BACK_OFF
+    return Ailment(BACK_OFF, f"container {name} is not started again yet") if is_back else None
+
+
+def _of_init(name: str, death: Ailment) -> Ailment:
+    """What the user lets run before the training is his, and what brings the SideCar is ours."""
+    reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
+    return Ailment(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)
+
+
+def trainer_of(status: Json) -> Json:
+    """What is said of the container that trains."""
+    statuses = status.get("containerStatuses") or ()
+    found: Json = next((each for each in statuses if each["name"] == TRAINER), {})
+    return found

@@ -1,0 +1,117 @@
+"""
+What to do about a pod that the API server refuses: that depends on what refuses it.
+
+Most often the template is wrong. But admission refuses a right one too, for what the namespace may
+have, for what its administrator wants, or for want of something that the template names; whoever is
+told then to correct the template looks in the wrong place. Which it was is told by no field of the
+answer, and so by the words that admission has used for as long as it exists; what is not known by
+them is an error of the template.
+
+Pure.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from dlkube.client import Rejected
+
+
+class Refuser(StrEnum):
+    """Who refuses a pod."""
+
+    TEMPLATE = "template"
+    QUOTA = "quota"
+    """There are, or ask, too many; the pod itself is right."""
+    ADMISSION = "admission"
+    """Something that an administrator has set up."""
+
+
+class _Known(NamedTuple):
+    words: str
+    """A regular expression; what it finds in parentheses may stand in the remedy."""
+    refuser: Refuser
+    remedy: str
+
+
+_KNOWN: Final = (
+    _Known(
+        r"exceeded quota: ([^,\s]+)",
+        Refuser.QUOTA,
+        "wait until others of the namespace are done, ask for less in spec.template, or have the"
+        " ResourceQuota {} raised; it is tried again by itself",
+    ),
+    _Known(
+        r"failed quota: ([^:\s]+): must specify",
+        Refuser.TEMPLATE,
+        "name these in resources of each container of spec.template, because the ResourceQuota {}"
+        " counts them",
+    ),
+    _Known(
+        r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)|max limit to request ratio per",
+        Refuser.ADMISSION,
+        "ask in resources of spec.template for what the LimitRange of the namespace allows (kubectl"
+        " describe limitrange), or have that changed",
+    ),
+    _Known(
+        r'violates PodSecurity "([^"]+)"',
+        Refuser.ADMISSION,
+        "set in spec.template what it names, or have the namespace labelled for pods that need more"
+        " (it is labelled {})",
+    ),
+    _Known(
+        r"ValidatingAdmissionPolicy '([^']+)'",
+        Refuser.ADMISSION,
+        "do in spec.template what it asks for, or ask who looks after the ValidatingAdmissionPolicy {}",
+    ),
+    _Known(
+        r'admission webhook "([^"]+)" denied',
+        Refuser.ADMISSION,
+        "do in spec.template what it asks for, or ask who looks after the admission webhook {}",
+    ),
+    _Known(
+        r'serviceaccount "([^"]+)" not found',
+        Refuser.ADMISSION,
+        "create the service account {} in this namespace, or name another one in"
+        " spec.template.spec.serviceAccountName",
+    ),
+    _Known(
+        r"no PriorityClass with name (\S+) was found",
+        Refuser.ADMISSION,
+        "have the PriorityClass {} created, or name another one in"
+        " spec.template.spec.priorityClassName",
+    ),
+    _Known(
+        r'RuntimeClass "([^"]+)" not found',
+        Refuser.ADMISSION,
+        "have the RuntimeClass {} created, or name another one in"
+        " spec.template.spec.runtimeClassName or in the operator's setting pods.runtimeClass",
+    ),
+    _Known(
+        r"namespace (\S+) because it is being terminated",
+        Refuser.ADMISSION,
+        "the namespace {} is about to be deleted; submit the job in another one",
+    ),
+    _Known(
+        r'User "([^"]+)" cannot create resource "pods"',
+        Refuser.ADMISSION,
+        "have the operator's account {} given its rights in this namespace (manifests/install)",
+    ),
+)
+
+
+class Refusal(NamedTuple):
+    """Why a pod is refused."""
+
+    refuser: Refuser
+    remedy: str
+
+
+def find_remedy(error: Rejected) -> Refusal:
+    """Say who refuses a pod, and what is to be done about it."""
+    message = str(error)
+    for known in _KNOWN:
+        found = re.search(known.words, message)
+        if found is not None:
+            return Refusal(known.refuser, known.remedy.format(*found.groups()))
+    return Refusal(Refuser.TEMPLATE, "correct spec.template")

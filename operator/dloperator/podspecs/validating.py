@@ -1,0 +1,104 @@
+"""
+What a template has to be like where DLJob adds something to it.
+
+The schema of a job looks into a template only as far as rules need, and Kubernetes checks the rest
+when it is asked. What DLJob itself puts into lists and maps of a template has to be such before that.
+
+Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents.podrules import TRAINER
+from dlcore.problems import Problem, WrongDocument, kind_of, shown
+from dlkube.constraints.foreign import CDI_MARKS
+
+Json = Mapping[str, Any]
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+class _Shape(NamedTuple):
+    kind: type
+    name: str
+    remedy: str
+
+
+_MAP: Final = _Shape(dict, "a mapping", "write its fields below it, as in any pod")
+_LIST: Final = _Shape(list, "a list", "write its items with a dash before each, as in any pod")
+_NUMBER: Final = _Shape(int, "a whole number", "write digits without quotes, such as 30")
+
+_OF_PODS: Final[tuple[tuple[tuple[str, ...], _Shape], ...]] = (
+    (("affinity",), _MAP),
+    (("affinity", "nodeAffinity"), _MAP),
+    (("affinity", "nodeAffinity", REQUIRED), _MAP),
+    (("affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"), _LIST),
+    (("imagePullSecrets",), _LIST),
+    (("terminationGracePeriodSeconds",), _NUMBER),
+    (("tolerations",), _LIST),
+    (("volumes",), _LIST),
+)
+"""Each after what it is in."""
+
+
+def insist_on_shapes(template: Json) -> None:
+    """See to it that a pod can be made of this; raises what names all fields where it cannot."""
+    problems = (*_iter_problems(template["spec"]), *_iter_devices(template.get("metadata") or {}))
+    if problems:
+        raise WrongDocument(problems)
+
+
+def _iter_problems(spec: Json) -> Iterator[Problem]:
+    wrong: list[tuple[str, ...]] = []
+    for path, shape in _OF_PODS:
+        if any(path[: len(each)] == each for each in wrong):
+            continue
+        value = _value_at(spec, path)
+        if problem := _problem(".".join(path), value, shape):
+            wrong.append(path)
+            yield problem
+    if not wrong:
+        yield from _iter_problems_of_terms(spec)
+    for place, container in enumerate(spec["containers"]):
+        if container["name"] == TRAINER:
+            where = f"containers[{place}].volumeMounts"
+            if problem := _problem(where, container.get("volumeMounts"), _LIST):
+                yield problem
+
+
+def _iter_devices(metadata: Json) -> Iterator[Problem]:
+    """Find annotations by which a container would be given GPUs that DLJob has not given to its job."""
+    for mark, value in (metadata.get("annotations") or {}).items():
+        if mark.startswith(CDI_MARKS):
+            message = f"the annotation {mark} gives containers devices, which DLJob does itself"
+            yield Problem(
+                "spec.template.metadata.annotations", value, message, "remove the annotation"
+            )
+
+
+def _iter_problems_of_terms(spec: Json) -> Iterator[Problem]:
+    path = ("affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
+    for place, term in enumerate(_value_at(spec, path) or ()):
+        where = f"{'.'.join(path)}[{place}]"
+        problem = _problem(where, term, _MAP)
+        if problem is None and term:
+            problem = _problem(f"{where}.matchFields", term.get("matchFields"), _LIST)
+        if problem is not None:
+            yield problem
+
+
+def _value_at(spec: Json, path: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in path:
+        # What is there but empty was left out, as Kubernetes sees it too.
+        value = (value or {}).get(name)
+    return value
+
+
+def _problem(path: str, value: object, shape: _Shape) -> Problem | None:
+    is_right = isinstance(value, shape.kind) and not isinstance(value, bool)
+    if value is None or is_right:
+        return None
+    message = f"{shown(value)} is {kind_of(value)}, not {shape.name}"
+    return Problem(f"spec.template.spec.{path}", value, message, shape.remedy)

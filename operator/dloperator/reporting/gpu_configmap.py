@@ -1,0 +1,151 @@
+"""
+What the operator alone knows of GPUs, for people to see: their UUIDs, and why some are given to nobody.
+
+It stands in ConfigMaps beside the one about settings: in one, or where that would be too small, in several,
+of which each holds some of the nodes. Only those that have changed are written. ``dljob gpu list`` reads
+them. What is known of broken GPUs stands in the first as well, in the words of
+:mod:`dlcontrol.gpus.faults`, and the operator that leads next begins with it.
+"""
+
+import asyncio
+import json
+import logging
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+from dlcontrol.loop import Controller
+from dlcontrol.situation.scene import Scene
+from dlcore.model import GpuRef, Node, NodeName
+from dlkube import names
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.resources import CONFIGMAPS
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0
+MOST_BYTES: Final = 400_000
+"""So much stands in one of them on the average, before there are more: an object holds 1 MiB at most."""
+
+
+class Bulletin:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(self, api: ApiServer, namespace: str, controller: Controller) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._controller = controller
+        self._table = Table()
+        self._told: dict[str, Mapping[str, str]] = {}
+        """By the names of ConfigMaps."""
+        self._complaint = ""
+
+    async def recall(self) -> None:
+        """Have the controller know what the former one knew; raises if nobody can be asked."""
+        try:
+            found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
+            data = found.get("data") or {}
+            text = data.get(names.FAULTS_KEY)
+            if text:
+                self._controller.health.restore(json.loads(text))
+            numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
+            for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
+                part = await self._api.get(CONFIGMAPS, name, self._namespace)
+                numbers |= read_numbers(part["data"][names.GPUS_KEY])
+            self._controller.identities.restore(numbers)
+        except NotFound:
+            return
+        except Unreachable:
+            raise
+        except Exception as error:  # noqa: BLE001 - people may write there what they like
+            log.warning(
+                "what the former operator knew of GPUs cannot be read, and is found anew: %s", error
+            )
+
+    async def run(self) -> None:
+        """Tell whatever is new, for ever."""
+        while True:
+            scene = self._controller.scene
+            if scene is not None:
+                faults = json.dumps(self._controller.health.write())
+                parts = split(self._table.write(scene, self._controller.faults))
+                index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
+                told = [{names.GPUS_KEY: text} for text in parts]
+                told[0] |= index
+                # Whoever reads the first finds all the others.
+                for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
+                    await self._tell(name, data)
+            await asyncio.sleep(LOOK_S)
+
+    async def _tell(self, name: str, data: Mapping[str, str]) -> None:
+        if data == self._told.get(name):
+            return
+        document = {"metadata": {"name": name, "namespace": self._namespace}, "data": data}
+        try:
+            await self._api.apply(CONFIGMAPS, document, self._namespace)
+        except (Rejected, Unreachable) as error:
+            if str(error) != self._complaint:
+                log.warning("dljob gpu list cannot tell what is known of GPUs: %s", error)
+            self._complaint = str(error)
+        else:
+            self._told[name], self._complaint = data, ""
+
+
+class Table:
+    """What there is to say of each node; of one that is as it was it is not found out again."""
+
+    def __init__(self) -> None:
+        self._known: dict[NodeName, tuple[Node, Mapping[str, str], str]] = {}
+
+    def write(self, scene: Scene, faults: Mapping[GpuRef, str]) -> dict[str, str]:
+        """Write each node as JSON of which there is anything to say."""
+        by_node: dict[NodeName, dict[str, str]] = {}
+        for ref, why in faults.items():
+            by_node.setdefault(ref.node, {})[str(ref.number)] = why
+        known, self._known = self._known, {}
+        for name, node in sorted(scene.nodes.items()):
+            broken = by_node.get(name, {})
+            before = known.get(name)
+            if before is not None and before[0] is node and before[1] == broken:
+                self._known[name] = before
+            else:
+                self._known[name] = (node, broken, _describe(node, broken))
+        return {name: text for name, (_, _, text) in self._known.items() if text}
+
+
+def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
+    """Read the UUIDs of nodes by the numbers of their GPUs; raises what it raises if that cannot be read."""
+    return {
+        NodeName(name): {int(number): str(uuid) for number, uuid in told["uuids"].items()}
+        for name, told in json.loads(text).items()
+        if "uuids" in told
+    }
+
+
+def split(nodes: Mapping[str, str]) -> list[str]:
+    """
+    Put what is said of nodes into as few texts as hold it.
+
+    In which of so many a node stands depends on its name alone, so that a change of one changes one of them.
+    """
+    size = sum(len(name) + len(text.encode()) + len('"": , ') for name, text in nodes.items())
+    count = 1
+    while count < len(names.GPUS_PARTS) and size > count * MOST_BYTES:
+        count *= 2
+    parts: list[list[str]] = [[] for _ in range(count)]
+    for name, text in nodes.items():
+        parts[zlib.crc32(name.encode()) % count].append(f"{json.dumps(name)}: {text}")
+    return [f"{{{', '.join(part)}}}" for part in parts]
+
+
+def _describe(node: Node, broken: Mapping[str, str]) -> str:
+    out = {str(g.index): g.unavailable_because for g in node.gpus if g.unavailable_because}
+    uuids = {str(gpu.index): gpu.uuid for gpu in node.gpus if gpu.uuid}
+    told = (("uuids", uuids), ("out", out), ("faults", broken))
+    said = {key: value for key, value in told if value}
+    return json.dumps(said, ensure_ascii=False) if said else ""

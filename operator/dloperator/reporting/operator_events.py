@@ -1,0 +1,55 @@
+"""
+What is told on the pod in which an operator runs: that its store is away, and that it is back.
+
+Jobs do not depend on the store, so it stands in no status of theirs. Who has just installed DLJob with
+a wrong URL sees it in ``kubectl describe pod`` and ``kubectl get events``.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.events import Teller
+from dlkube.resources import PODS
+from dlstore.notebook.notebook import NotebookState
+
+LOOK_S = 1.0
+AGAIN_S = 1800.0
+"""It is told again while it is so; Kubernetes forgets Events after an hour."""
+
+Json = dict[str, Any]
+
+
+async def tell_of_store(
+    api: ApiServer, teller: Teller, namespace: str, state: Callable[[], NotebookState]
+) -> None:
+    """Tell whenever it goes and comes back, for ever; nobody where we run in no pod."""
+    clock = asyncio.get_running_loop().time
+    is_away, told_at = False, clock()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        now = state()
+        # Before it was asked for the first time it neither is there nor fails.
+        away = not now.connected and bool(now.error)
+        if away == is_away and not (away and clock() >= told_at + AGAIN_S):
+            continue
+        try:
+            pod = await api.get(PODS, socket.gethostname(), namespace)
+        except NotFound:
+            await asyncio.Event().wait()
+            return
+        except (Rejected, Unreachable):
+            continue
+        is_away, told_at = away, clock()
+        if away:
+            what = "jobs go on, and what is learnt of them is kept in memory until it is back"
+            teller.warn(pod, "StoreAway", f"the store is away: {now.error}; {what}")
+        else:
+            teller.tell(pod, "StoreIsBack", "the store is reached again")

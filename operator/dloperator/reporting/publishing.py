@@ -1,0 +1,126 @@
+"""
+How far jobs are, written into their status now and then for people to see.
+
+What was decided is written at once, by the loop; mere progress only when it is worth a write: after a
+hundredth of the job, or a minute, and for all jobs together no more than so many a second. What waited
+longest comes first. It is the loop's status that is written, as it was seen last, and only where
+nothing else of it has changed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlcontrol.reporting.reasons import Outlook
+from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, Phase, Snapshot
+from dloperator.cluster import Cluster
+from dloperator.pods.complaining import Complaints
+
+log = logging.getLogger(__name__)
+
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """How often progress is written."""
+
+    share: float = 0.01
+    """After so much more of the whole training."""
+    seconds: float = 60.0
+    """Or after so long, if it is any farther at all."""
+    per_second: float = 10.0
+    """All jobs together are written so often at most."""
+    look_seconds: float = 1.0
+    """It is looked so often what has to be written."""
+
+
+class _Shown(NamedTuple):
+    at: float
+    iteration: int
+
+
+class Publisher:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        scene: Callable[[], Scene | None],
+        snapshot: Callable[[Scene], Snapshot],
+        settings: Publishing,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._scene = scene
+        self._snapshot = snapshot
+        self._settings = settings
+        self._clock = clock
+        self._shown: dict[JobId, _Shown] = {}
+        self._complaints = Complaints()
+
+    async def run(self) -> None:
+        """Write what is due, for ever."""
+        while True:
+            await asyncio.sleep(self._settings.look_seconds)
+            scene = self._scene()
+            if scene is not None:
+                await self._try_to_publish(scene)
+
+    async def _try_to_publish(self, scene: Scene) -> None:
+        """What is shown is no reason to stop what is trained."""
+        try:
+            await self.publish(scene)
+        except Fenced:
+            raise
+        except Exception as error:
+            if self._complaints.is_new(PROGRESS, error):
+                log.exception("progress could not be shown; it is tried again")
+        else:
+            self._complaints.settle(PROGRESS)
+
+    async def publish(self, scene: Scene) -> None:
+        """Write what is due in this scene, as far as the budget goes."""
+        due = self._find_due(scene)
+        if not due:
+            return
+        outlook = Outlook(scene, self._snapshot(scene))
+        most = max(1, round(self._settings.per_second * self._settings.look_seconds))
+        for job in sorted(due, key=lambda job: self._shown[job].at)[:most]:
+            status = scene.entries[job].status
+            try:
+                await self._cluster.publish(job, status, outlook.remaining(job))
+            except NotKeptAlone as error:
+                log.info("progress is not shown: %s", error)
+            except NotKept as error:
+                log.info("progress is not shown yet: %s", error)
+                return
+            self._shown[job] = _Shown(self._clock(), status.iteration)
+
+    def _find_due(self, scene: Scene) -> list[JobId]:
+        now = self._clock()
+        running = {
+            job: entry.status
+            for job, entry in scene.entries.items()
+            if entry.status.phase in (Phase.RUNNING, Phase.ADJUSTING)
+        }
+        self._shown = {
+            job: self._shown.get(job) or _Shown(now, status.iteration)
+            for job, status in running.items()
+        }
+        return [job for job, status in running.items() if self._is_due(job, status, now)]
+
+    def _is_due(self, job: JobId, status: Status, now: float) -> bool:
+        shown = self._shown[job]
+        farther = abs(status.iteration - shown.iteration)
+        if not farther:
+            return False
+        share = self._settings.share * status.iterations_total
+        return now >= shown.at + self._settings.seconds or 0 < share <= farther

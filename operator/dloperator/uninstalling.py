@@ -1,0 +1,103 @@
+"""
+``python -m dloperator.uninstalling``: delete all jobs, and wait until nothing is left of them.
+
+The chart has it done before it is uninstalled, if its values say so. The operator has to be there
+meanwhile, because a job stays until the operator has proven that its pods have ended.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+
+import click
+
+from dlkube import access
+from dlkube.client import (
+    ApiServer,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dlkube.program import log_to_stderr
+from dlkube.resources import DLJOBS
+
+log = logging.getLogger("dloperator.uninstalling")
+
+LOOK_S = 1.0
+MOST_NAMED = 10
+
+
+@click.command("dloperator.uninstalling")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option(
+    "--namespace", "namespaces", multiple=True, metavar="NAME", help="Of whose jobs; default: all."
+)
+@click.option("--seconds", default=270.0, show_default=True, help="For how long it is waited.")
+def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> None:
+    """
+    Delete all jobs, and return when nothing is left of them.
+
+    The exit status is 1 if some are left after that time; nothing is forced.
+    """
+    log_to_stderr()
+    try:
+        left = asyncio.run(_end(access.find(kubeconfig), namespaces or ("",), seconds))
+    except (access.NoAccess, Rejected) as error:
+        raise click.ClickException(str(error)) from error
+    if left:
+        log.error(
+            "%d jobs are still there after %g s: %s; an operator has to run (kubectl get pods), and the"
+            " nodes of their pods have to be up (kubectl describe dljob NAME says why one stays)",
+            len(left),
+            seconds,
+            ", ".join(left[:MOST_NAMED]) + (" …" if len(left) > MOST_NAMED else ""),
+        )
+        sys.exit(1)
+    log.info("no job is left")
+
+
+async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float) -> list[str]:
+    """Return those that are left."""
+    api = ApiServer(found)
+    left = ["nobody knows which"]
+    until = time.monotonic() + seconds
+    try:
+        while left and time.monotonic() < until:
+            left = await _look_if_possible(api, namespaces, left)
+            await asyncio.sleep(LOOK_S if left else 0)
+    finally:
+        await api.close()
+    return left
+
+
+async def _look_if_possible(
+    api: ApiServer, namespaces: tuple[str, ...], known: list[str]
+) -> list[str]:
+    try:
+        return await _look(api, namespaces)
+    except Unreachable as error:
+        log.warning("cannot see which jobs there are: %s", error)
+        return known
+
+
+async def _look(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
+    """Have every job deleted that is not yet, and name those that are there."""
+    left: list[str] = []
+    for namespace in namespaces:
+        try:
+            jobs = (await api.list(DLJOBS, namespace)).items
+        except NotFound:
+            continue  # There is no such resource, and so no job.
+        for job in jobs:
+            metadata = job["metadata"]
+            name = f"{metadata['namespace']}/{metadata['name']}"
+            left.append(name)
+            if "deletionTimestamp" not in metadata:
+                await api.delete(DLJOBS, metadata["name"], metadata["namespace"])
+                log.info("deletes %s", name)
+    return left
+
+
+if __name__ == "__main__":
+    main()

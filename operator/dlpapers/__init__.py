@@ -1,0 +1,1 @@
+"""Published evaluations played again, and the demonstration; no part of the operator."""

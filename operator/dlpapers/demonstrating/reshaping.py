@@ -1,0 +1,98 @@
+"""
+Measures what a change of GPUs costs on this machine, nothing modelled: in place, and by recreation.
+
+Two jobs, each on a controller of its own, have half of the GPUs and all of them in turn. One keeps its SideCar, of
+the other the whole tree of processes is ended and made anew. Measured is from the moment at which
+the training was told to stop until its processes are there again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlcontrol.loop import Options
+from dlcore.model import JobId, Mechanism
+from dlcore.profiles import JobType
+from dllocal.measuring import Bench, Told
+from dlpapers.demonstrating.journal import Journal
+from dlpapers.demonstrating.reading import read_interruptions, read_stints
+from dlpapers.demonstrating.script import (
+    Document,
+    Training,
+    write_replay,
+    write_speeds,
+)
+from dlpapers.demonstrating.stage import Place
+from dlpapers.reproducing.sidecar_case import GPUS
+from dlsim.results.scoring import Latency, summarise
+
+PROBE = JobId("probe")
+STEPS_PER_S = 50.0
+ENDLESS = 10**9
+STEPS_BETWEEN = 10
+"""So many steps it trains between two changes."""
+PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reshapes:
+    """How long changes took, in seconds."""
+
+    mechanism: Mechanism
+    seconds: tuple[float, ...]
+
+    @property
+    def latency(self) -> Latency:
+        return summarise(self.seconds)
+
+
+def write_probe(folder: Path) -> Document:
+    """A job that trains for ever, and waits out nothing but its steps."""
+    kind = JobType("probe")
+    speeds = folder / "speeds.csv"
+    turns = turns_of(GPUS)
+    write_speeds(speeds, {(kind, gpus): STEPS_PER_S for gpus in turns})
+    document = write_replay(
+        folder / PROBE,
+        PROBE,
+        options=sorted(turns),
+        kind=kind,
+        arguments=(f"--speeds={speeds}", f"--iterations={ENDLESS}"),
+    )
+    document["spec"]["training"]["iterations"] = ENDLESS
+    return document
+
+
+def write_real_probe(training: Training, folder: Path, gpus: int) -> Document:
+    """The real training, for ever."""
+    return training.write(folder / PROBE, PROBE, options=sorted(turns_of(gpus)), iterations=ENDLESS)
+
+
+def turns_of(gpus: int) -> tuple[int, int]:
+    """What a job has in turn."""
+    return gpus, gpus // 2
+
+
+async def measure_reshapes(
+    mechanism: Mechanism,
+    changes: int,
+    place: Place,
+    journal: Journal,
+    write: Callable[[Path], Document],
+) -> Reshapes:
+    """Change the GPUs of a job so many times."""
+    label = f"measured {mechanism.value}"
+    setup = place.set_up(
+        Options(policy=Told(), mechanism=mechanism),
+        listener=lambda key, state, at: journal.note_state(label, key, state, at),
+    )
+    async with Bench(setup) as bench:
+        turns = turns_of(len(place.node.gpus))
+        journal.note_submission(label, PROBE)
+        bench.put(write(place.folder), turns[-1])
+        await bench.have(PROBE, turns[-1], PATIENCE_S)
+        for change in range(changes):
+            await bench.train(PROBE, STEPS_BETWEEN, PATIENCE_S)
+            await bench.have(PROBE, turns[change % len(turns)], PATIENCE_S)
+    found = read_interruptions(read_stints(journal.lines, label, PROBE))
+    return Reshapes(mechanism, tuple(found))

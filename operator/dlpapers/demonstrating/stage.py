@@ -1,0 +1,166 @@
+"""
+Plays one approach: a controller of its own, with real SideCars and processes, in a folder of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlcontrol.loop import Options
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.rules import USUAL_RULES, Rules
+from dlcore.model import JobId, Node, Phase
+from dllocal.pods.processes import PodTimes
+from dllocal.running import Running, Setup
+from dlpapers.demonstrating.journal import Journal
+from dlpapers.demonstrating.script import Script
+from dlpapers.reproducing.sidecar_case import Approach
+
+DIALING = DialSettings(progress_seconds=0.25)
+"""Told of progress more often than usual, because somebody watches."""
+
+POLL_SECONDS = 0.25
+
+
+class Failed(Exception):
+    """A demonstration did not come to its end: what went wrong, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an approach is played."""
+
+    folder: Path
+    node: Node
+    virtual_gpus: bool
+
+    def set_up(self, options: Options, **more: Any) -> Setup:
+        """Set up a controller that knows nothing of other places."""
+        return Setup(
+            state=self.folder / "state",
+            nodes=lambda: (self.node,),
+            virtual_gpus=self.virtual_gpus,
+            options=options,
+            dialing=DIALING,
+            poll_seconds=POLL_SECONDS,
+            **more,
+        )
+
+
+class Stage:
+    """One approach. To be made on the event loop."""
+
+    def __init__(self, approach: Approach, script: Script, place: Place, journal: Journal) -> None:
+        self.approach = approach
+        self.script = script
+        self.place = place
+        self._journal = journal
+        self._decided: dict[JobId, int] = {}
+        self._began_at: float | None = None
+        setup = place.set_up(
+            Options(
+                policy=approach.policy,
+                mechanism=approach.mechanism,
+                costs=script.costs,
+                rules=_rules(script.pod_times, len(place.node.gpus)),
+            ),
+            pod_times=script.pod_times,
+            profiles=script.profiles,
+            listener=lambda key, state, at: journal.note_state(approach.name, key, state, at),
+        )
+        self.running = Running(setup)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.approach.name
+
+    @property
+    def entries(self) -> dict[JobId, Entry]:
+        """The jobs as they were last seen, with how far they are."""
+        scene = self.running.controller.scene
+        return dict(scene.entries if scene is not None else self.running.registry.entries)
+
+    def shown(self, at: float) -> float:
+        """How many seconds after the first submission this is, in what is shown."""
+        return (at - self._began_at) * self.script.factor if self._began_at is not None else 0.0
+
+    async def play(self, watch: Callable[[], None] = lambda: None) -> None:
+        """Submit the jobs in their time, and return when all have ended."""
+        control = asyncio.create_task(self.running.run(hears_signals=False))
+        story = asyncio.create_task(together(self._submit(), self._follow(watch)))
+        try:
+            await asyncio.wait({control, story}, return_when=asyncio.FIRST_COMPLETED)
+            if control.done():
+                control.result()
+                raise Failed(f"the controller of {self.name} ended too early")
+            await story
+        finally:
+            story.cancel()
+            control.cancel()
+            await asyncio.wait({control})
+
+    async def end(self) -> None:
+        """Leave nothing running."""
+        try:
+            await self.running.clear()
+        finally:
+            await self.running.close()
+            self.running.folders.remove()
+
+    async def _submit(self) -> None:
+        for act in self.script.acts:
+            if self._began_at is not None:
+                await asyncio.sleep(max(0.0, self._began_at + act.at - time.time()))
+            now = time.time()
+            self._began_at = self._began_at if self._began_at is not None else now
+            self.running.registry.submit(act.document, now)
+            self._journal.note_submission(self.name, act.job)
+            self.running.controller.wake()
+
+    async def _follow(self, watch: Callable[[], None]) -> None:
+        changes, version = self.running.registry.changes, 0
+        while not self._is_over():
+            await changes.wait(version, 3600.0)
+            version = changes.version
+            self._note_decisions()
+            watch()
+
+    def _note_decisions(self) -> None:
+        for job, entry in self.running.registry.entries.items():
+            if entry.status.generation != self._decided.get(job, 0):
+                self._decided[job] = entry.status.generation
+                self._journal.note_decision(self.name, job, entry.status)
+
+    def _is_over(self) -> bool:
+        entries = self.running.registry.entries
+        for job, entry in entries.items():
+            if entry.status.phase is Phase.FAILED:
+                raise Failed(f"{job} failed in {self.name}: {entry.status.message}")
+        return len(entries) == len(self.script.acts) and all(
+            entry.status.is_final for entry in entries.values()
+        )
+
+
+def _rules(times: PodTimes, gpus: int) -> Rules:
+    """
+    Take it as usual that pods take as long as they are made to.
+
+    Otherwise each of them would be reported: as not started, and as silent while it ends.
+    """
+    longest_s = times.start + gpus * times.start_per_gpu + times.end
+    return replace(USUAL_RULES, quiet_seconds=USUAL_RULES.quiet_seconds + longest_s)
+
+
+async def together(*activities: Coroutine[Any, Any, Any]) -> None:
+    """Do all of these at once; what goes wrong with one of them ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for activity in activities:
+                group.create_task(activity)
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None

@@ -1,0 +1,131 @@
+"""
+Shockwave's table, with our policies beside it: ``dljob reproduce shockwave``.
+
+Its authors' trace of 120 jobs on 32 GPUs, which are counted but not placed: decisions every 120 s,
+20 s for a start or a change, jobs that run on exactly the GPUs they ask for and adapt their batch
+size (:mod:`dlsim.inputs.shockwave`). Their committed results are in ``profiles/shockwave/published.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlpapers.reproducing.contests import (
+    Arena,
+    Entry,
+    Progress,
+    keep_listed,
+    play,
+)
+from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim.clusters import Machines
+from dlsim.engine.costs import costs_of_change
+from dlsim.inputs.shipped import find_folder
+from dlsim.inputs.tables import Table
+from dlsim.results.scoring import Score
+from dlsim.simulating import Watch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARENA = Arena(Machines(1, 32, "V100"), costs_of_change(20.0), counted=True, round_s=120.0)
+
+ENTRIES = (
+    Entry("themis", "themis", rigid=True),
+    Entry("max-min", "gavel", rigid=True),
+    Entry("tiresias", "gavel", rigid=True),
+    Entry("srtf", "allox", rigid=True),
+    Entry("srsf", "throughput", rigid=True),
+    Entry("adaptive", "ossp", rigid=True),
+    Entry("afs-l", "shockwave", rigid=True),
+    Entry("foresight", "shockwave", rigid=True),
+)
+"""Each beside the one of theirs that wants the same most nearly; docs/reproduction.md says why."""
+
+
+class Figures(NamedTuple):
+    """A row of the table."""
+
+    makespan: float
+    avg_jct: float
+    worst_rho: float
+    unfair: float
+    """In percent of the jobs."""
+
+
+UNITS = {"makespan": "s", "avg_jct": "s", "worst_rho": "", "unfair": "%"}
+
+
+def reproduce(watch: Watch | None) -> Reproduction:
+    """Play the trace under every entry."""
+    published, entries = read_published(), keep_listed(ENTRIES)
+    progress = Progress("shockwave", watch, total=len(entries))
+    found: dict[Entry, Figures] = {}
+    for entry in entries:
+        outcome, _ = play(entry, find_folder() / "shockwave/shockwave_120.csv.gz", ARENA)
+        found[entry] = sum_up(outcome.score)
+        progress.step()
+    rows = tuple(_compare(found, published))
+    return Reproduction(rows, draw=partial(draw, rows), notes=tuple(_say_orders(found, published)))
+
+
+def read_published() -> Mapping[str, Figures]:
+    """Read their figures by policy."""
+    columns = ("makespan_s", "avg_jct_s", "worst_rho", "unfair_percent")
+    table = Table.read(find_folder() / "shockwave" / "published.csv", required=("policy", *columns))
+    return {row.name("policy"): Figures(*(row.number(each) for each in columns)) for row in table}
+
+
+def sum_up(score: Score) -> Figures:
+    """Take the figures of the table from a run; rho is defined in :mod:`dlsim.results.scoring`."""
+    unfair = 100.0 * score.unfair_share
+    return Figures(score.makespan_s, score.avg_jct_s, score.worst_rho, unfair)
+
+
+def _compare(found: Mapping[Entry, Figures], published: Mapping[str, Figures]) -> Iterator[Row]:
+    for entry, ours in found.items():
+        theirs = published[entry.beside]
+        for quantity, unit in UNITS.items():
+            yield Row(
+                f"{entry.beside}/{entry.name}",
+                quantity.replace("_", " "),
+                unit,
+                getattr(theirs, quantity),
+                getattr(ours, quantity),
+            )
+
+
+def _say_orders(found: Mapping[Entry, Figures], published: Mapping[str, Figures]) -> Iterator[str]:
+    """Name the policies from best to worst, theirs and ours."""
+    ours = {entry.name: figures for entry, figures in found.items()}
+    for quantity in UNITS:
+        title = quantity.replace("_", " ")
+        yield f"{title}, theirs: {_order(published, quantity)}; ours: {_order(ours, quantity)}"
+
+
+def _order(figures: Mapping[str, Figures], quantity: str) -> str:
+    names: Iterable[str] = sorted(figures, key=lambda name: getattr(figures[name], quantity))
+    return " < ".join(names)
+
+
+def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
+    """Draw the average completion times and the worst rho."""
+    # Not at the top, because most who read figures look at no pictures.
+    from dlsim.results import plots  # noqa: PLC0415
+
+    shown = {"avg jct": "average JCT (s)", "worst rho": "worst finish-time fairness"}
+    return {
+        f"shockwave-{quantity.replace(' ', '-')}": plots.draw_bars(
+            [
+                plots.Bar(row.item.replace("/", " / "), row.paper, row.ours)
+                for row in rows
+                if row.quantity == quantity
+            ],
+            quantity=title,
+            title="Shockwave's 120 jobs on 32 GPUs",
+            theirs="published",
+        )
+        for quantity, title in shown.items()
+    }

@@ -1,0 +1,127 @@
+"""
+A job inside the simulated world: what it was told, and what it physically does.
+
+A decision only sets a run's ``target``. :mod:`dlsim.engine.coordinator` brings the run there as fast as
+the mechanism allows, whatever it is in the middle of.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dlcore.model import GpuRef, JobState, NodeName, Placement
+from dlcore.profiles import AccuracyPoint
+from dlsim.jobs.workloads import TracedJob
+from dlsim.results.records import JobRecord
+
+
+class Activity(Enum):
+    """What the training process does."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    TRAINING = "training"
+    STOPPING = "stopping"
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """One of its pods. A pod that is not wanted any more is forgotten, and never becomes ready."""
+
+    ready: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job in the world. Mutable, and nobody's but the world's."""
+
+    traced: TracedJob
+    record: JobRecord
+    state: JobState
+    target: Placement | None = None
+    """Where it shall be."""
+    serving: Placement | None = None
+    """Where its process trains or starts."""
+    activity: Activity = Activity.DOWN
+    holds: set[GpuRef] = field(default_factory=set)
+    """The GPUs that it physically has: released only when its process is gone."""
+    pods: dict[NodeName, Pod] = field(default_factory=dict)
+    """Its pods, by node."""
+    granted: Placement | None = None
+    """The GPUs that its pods were created with, which matters where pods cannot change theirs."""
+    stamp: int = 0
+    """Raised whenever what its process does is overtaken; events of older stamps are void."""
+    pending_since: float = 0.0
+    waited: float = 0.0
+    """Seconds spent pending before that."""
+    idle_since: float | None = None
+    """Since when it has GPUs, has trained before, and does not train."""
+    trained: bool = False
+    profiled: int = 0
+    """The most GPUs on which it has trained so far."""
+    safe_iterations: float = 0.0
+    """What its last checkpoint holds."""
+    is_tried: bool = False
+    """Whether its checkpoint was tried, and a good one so confirmed."""
+    has_lost_work: bool = False
+    """Whether a change has shown that its checkpoint does not work."""
+    pace: float = 0.0
+    """How fast it trained when it was stopped last, in iterations a second."""
+    training_since: float = 0.0
+    efficiency: float = 0.0
+    batch_size: int | None = None
+    """The batch that its process was started with."""
+    worth: float = 1.0
+    """What an iteration is worth now, of one with the job's own batch."""
+    wasted: float = 0.0
+    """Iterations done so far that larger batches have made worth nothing."""
+    finished: bool = False
+    alone_s: float = 0.0
+    """Its remaining time with one GPU when it became pending."""
+    points: list[AccuracyPoint] = field(default_factory=list)
+    """The accuracies that it has reported, by iteration."""
+
+    def wasted_at(self, now: float) -> float:
+        """Iterations of no worth by ``now``; less than none where smaller batches were worth more."""
+        if self.worth == 1.0:
+            return self.wasted
+        state = self.state
+        return self.wasted + state.speed * (now - state.observed_at) * (1.0 - self.worth)
+
+    def worthy_at(self, now: float) -> float:
+        """What it has done by ``now``, in iterations of its own batch."""
+        return min(self.state.iterations_at(now) - self.wasted_at(now), self.traced.iterations)
+
+    def progress_at(self, now: float) -> float:
+        """The share of its training that is done."""
+        return self.worthy_at(now) / self.traced.iterations if self.traced.iterations > 0 else 1.0
+
+    @property
+    def needed(self) -> float:
+        """How many iterations it needs in all, if those still to come have the batch that it has now."""
+        total = self.traced.iterations
+        if self.worth == 1.0:
+            return total + self.wasted
+        done = self.state.iterations_done
+        return done + (total + self.wasted - done) / self.worth
+
+    def serves(self, placement: Placement) -> bool:
+        """Whether it trains at that placement already."""
+        return self.activity is Activity.TRAINING and self.serving == placement
+
+    @property
+    def works(self) -> bool:
+        """Whether its process is there and was not told to stop."""
+        return self.activity in (Activity.TRAINING, Activity.STARTING)
+
+    @property
+    def pods_ready(self) -> bool:
+        """Whether every node of its target has a pod that waits to be told to run."""
+        target = self.target
+        return target is not None and all(
+            node in self.pods and self.pods[node].ready for node in target.nodes
+        )
+
+    @property
+    def gang_complete(self) -> bool:
+        """Whether its target is all it needs to make progress."""
+        return self.target is not None and self.state.gang in (0, self.target.gpus)

@@ -1,0 +1,1 @@
+"""What is read: traces, documents, and the shipped speeds."""

@@ -1,0 +1,237 @@
+"""
+DLJob files as a workload: the same files that run on a cluster, played in a simulation.
+
+Called by :mod:`dlsim.jobs.workloads`. What a document says is :mod:`dlcore.documents.jobfile`'s business; here
+is what a simulation must know besides. When a job is submitted stands in its annotation
+``dljob.io/submit-at``. How fast it trains is looked up by its ``spec.profile``. How its metric
+moves, if it trains for a target, stands in the annotation ``sim.dljob.io/learning``, as in
+``b0=0.002 b1=1.5 c=0.93 sigma=0.004``: see :class:`~dlsim.jobs.learning.Learning`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlcore.documents import jobfile
+from dlcore.documents.jobschema import SUBMIT_AT
+from dlcore.model import Direction, Job
+from dlcore.predicting.relating import Atlas
+from dlcore.profiles import JobType, Profile, Speed
+from dlsim.engine.checkpointing import KINDS, Kind
+from dlsim.errors import BadInput
+from dlsim.inputs import yamlfiles
+from dlsim.inputs.tables import MOST_SECONDS
+from dlsim.jobs.curves import (
+    Curve,
+    Ground,
+    Pool,
+    lay_out,
+)
+from dlsim.jobs.learning import Learning
+
+LEARNING = "sim.dljob.io/learning"
+CHECKPOINT = "sim.dljob.io/checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A job as its file has it."""
+
+    file: Path
+    find_line: Callable[[str], int]
+    """The line of a field, by its path."""
+    job: Job
+    annotations: Mapping[str, str]
+
+    def error(self, message: str, *, field: str, remedy: str) -> BadInput:
+        """Make the error that says so of this document."""
+        return BadInput(self.file, message, line=self.find_line(field), field=field, remedy=remedy)
+
+
+def is_document(path: Path) -> bool:
+    """Whether this is a DLJob file, or a folder of them, rather than a trace."""
+    return path.is_dir() or path.suffix in yamlfiles.SUFFIXES
+
+
+def read_documents(path: Path) -> tuple[Document, ...]:
+    """Read a file or a folder; by submission, and those of one instant in the order they stand."""
+    documents: dict[str, Document] = {}
+    for document in _iter_documents(path):
+        twin = documents.setdefault(document.job.id, document)
+        if twin is not document:
+            raise document.error(
+                f"{document.job.id!r} is the job of {twin.file}:{twin.find_line('')} already",
+                field="metadata.name",
+                remedy="give every job a name of its own",
+            )
+    if not documents:
+        raise BadInput(path, "holds no DLJob", remedy="put at least one DLJob into it")
+    return tuple(sorted(documents.values(), key=lambda document: document.job.submitted_at))
+
+
+def _iter_documents(path: Path) -> Iterator[Document]:
+    for file in yamlfiles.find_files(path):
+        for each in yamlfiles.load_placed(file):
+            if each.content is not None:
+                job, annotations = _parse(file, each), _annotations(each.content)
+                document = Document(file, each.find_line, job, annotations)
+                _check_submission(document)
+                yield document
+
+
+def _check_submission(document: Document) -> None:
+    at_s = document.job.submitted_at
+    if at_s > MOST_SECONDS:
+        raise document.error(
+            f"{at_s:g} is more than {MOST_SECONDS:,.0f} s, which are 126 years",
+            field=f"metadata.annotations[{SUBMIT_AT}]",
+            remedy="give the seconds from the beginning of the simulation",
+        )
+
+
+def _parse(file: Path, placed: yamlfiles.Placed) -> Job:
+    try:
+        return jobfile.parse(placed.content)
+    except jobfile.JobFileError as error:
+        first, *others = error.problems
+        more = f" (and {len(others)} more)" if others else ""
+        raise BadInput(
+            file,
+            first.message + more,
+            line=placed.find_line(first.path),
+            field=first.path,
+            remedy=first.remedy,
+        ) from error
+
+
+def _annotations(content: Any) -> Mapping[str, str]:
+    # It was found to be a DLJob, so that these are mappings.
+    return content["metadata"].get("annotations") or {}
+
+
+def find_checkpoint(document: Document) -> Kind:
+    """Read what the job has of a checkpoint in the simulation: ``good`` where nothing is said."""
+    kind = document.annotations.get(CHECKPOINT, Kind.GOOD.value)
+    if kind not in KINDS:
+        field, remedy = f"metadata.annotations[{CHECKPOINT}]", f"write one of {', '.join(KINDS)}"
+        raise document.error(f"{kind!r} is no kind of checkpoint", field=field, remedy=remedy)
+    return Kind(kind)
+
+
+# --- how much they have to do -------------------------------------------------------------
+
+
+def find_learning(document: Document, seed: int) -> Learning | None:
+    """Read how the metric of a job with a target moves; ``None`` where it is not said."""
+    text = document.annotations.get(LEARNING)
+    target = document.job.training.target
+    if text is None or target is None:
+        return None
+    field = f"metadata.annotations[{LEARNING}]"
+    remedy = "write it as b0=0.002 b1=1.5 c=0.93 sigma=0.004, with b0 and b1 above 0"
+    terms = _read_terms(text)
+    if terms is None or terms["b0"] <= 0.0 or terms["b1"] <= 0.0 or terms.get("sigma", 0.0) < 0.0:
+        raise document.error(f"{text!r} is no learning curve", field=field, remedy=remedy)
+    falls = target.direction is Direction.FALLS
+    return Learning(**terms, seed=seed, falls=falls)
+
+
+def _read_terms(text: str) -> dict[str, Any] | None:
+    pairs = [part.partition("=") for part in text.split()]
+    names = {name for name, _, _ in pairs}
+    if len(names) != len(pairs) or not {"b0", "b1", "c"} <= names <= {"b0", "b1", "c", "sigma"}:
+        return None
+    try:
+        terms = {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        return None
+    return terms if all(map(math.isfinite, terms.values())) else None
+
+
+def count_iterations(document: Document, learning: Learning | None) -> float:
+    """How many iterations the job really needs."""
+    training = document.job.training
+    most = math.inf if training.iterations is None else float(training.iterations)
+    if learning is not None and training.target is not None:
+        most = min(most, learning.iterations_to(training.target.value))
+    if math.isinf(most):
+        raise document.error(
+            "nothing says when the training ends",
+            field="spec.training",
+            remedy=f"give iterations, or a curve that reaches the target as annotation {LEARNING}",
+        )
+    return most
+
+
+# --- how fast they are --------------------------------------------------------------------
+
+
+class Described:
+    """The speeds of jobs whose files name a profile, or none."""
+
+    def __init__(
+        self, table: Mapping[JobType, Profile], pool: Pool, ground: Ground, *, seed: int
+    ) -> None:
+        self._table = table
+        self._atlas = Atlas(table)
+        self._pool = pool
+        self._ground = ground
+        self._seed = seed
+        self._curves: dict[JobType, Curve] = {}
+        self._counts: dict[JobType, set[int]] = {}
+        self._unknown: dict[JobType, None] = {}
+
+    def add(self, job: Job) -> Job:
+        """Note the job; without a profile it becomes a type of its own."""
+        if not job.type.model:
+            job = replace(job, type=JobType(job.id, "", job.training.batch_size))
+        if job.type not in self._curves:
+            self._curves[job.type] = self._find(job)
+        within = (count for count in job.gpus.options if count <= self._ground.largest)
+        self._counts.setdefault(job.type, set()).update(within, [job.gpus.requested])
+        return job
+
+    def _find(self, job: Job) -> Curve:
+        kind = job.type
+        profile = self._table.get(kind)
+        if profile is not None:
+            return Curve(profile)
+        relatives = [other for other in self._table if _plain(other.model) == _plain(kind.model)]
+        if relatives:
+            return Curve(self._from_relatives(kind, relatives))
+        self._unknown[kind] = None
+        return self._pool.draw(job.gpus.requested, f"{self._seed}/{kind}")
+
+    def _from_relatives(self, kind: JobType, relatives: Iterable[JobType]) -> Profile:
+        """The profile that prediction would conclude from the same model at other batches."""
+        shapes = {shape for other in relatives for shape in self._table[other].speeds}
+        speeds = {shape: self._atlas.estimate(kind, shape).value for shape in sorted(shapes)}
+        return Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
+
+    def curve_of(self, kind: JobType) -> tuple[str, bool]:
+        """Say whose speeds a type that was added follows, and whether that was drawn by lot."""
+        return str(self._curves[kind].type), kind in self._unknown
+
+    def profiles(self) -> Mapping[JobType, Profile]:
+        """The true speeds of all jobs noted."""
+        return {
+            kind: Profile(kind, lay_out(curve, self._counts[kind], self._ground))
+            for kind, curve in sorted(self._curves.items())
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What had to be assumed."""
+        if self._unknown:
+            first = map(str, list(self._unknown)[:5])
+            names = ", ".join(first) + (", …" if len(self._unknown) > 5 else "")
+            yield (
+                f"no speed is known of {names}: curves of other models were drawn by lot; "
+                "give measured ones with --speeds"
+            )
+
+
+def _plain(model: str) -> str:
+    """A model's name as people agree on it: ResNet-18 and resnet18 are one."""
+    return "".join(character for character in model.lower() if character.isalnum())

@@ -1,0 +1,1 @@
+"""Workloads: jobs, the truth about their speeds, and how they scale and learn."""

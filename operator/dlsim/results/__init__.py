@@ -1,0 +1,1 @@
+"""What came of it: records, scores, plots, and what was assumed."""

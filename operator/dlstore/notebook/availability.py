@@ -1,0 +1,70 @@
+"""
+Whether the store is there, and what is said about it: once when it goes, once when it is back.
+
+Part of :mod:`dlstore.notebook.notebook`. A single short failure, as when a server hands over to another,
+is tried again and not told.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dlstore.notebook.pending import Dropped
+from dlstore.store import StoreError, StoreUnusable
+
+LONG_SECONDS = 1.0
+"""A failure that took so long was no hiccup."""
+
+
+class Notice(NamedTuple):
+    """Told once when the store goes, and once when it is back."""
+
+    is_there: bool
+    message: str
+
+
+class Availability:
+    """What the latest tries have shown."""
+
+    def __init__(
+        self, address: str, most_waiting: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._address = address
+        self._most_waiting = most_waiting
+        self._clock = clock
+        self._away_since: float | None = None
+        self._dropped_before = Dropped()
+        self.is_there = False
+        self.failures = 0
+        """How often the store has failed in all."""
+        self.error = ""
+        """What it failed with last; empty while it is there."""
+
+    def fail(self, error: StoreError, in_a_row: int, seconds: float) -> Notice | None:
+        """Take note that a try has failed, after so many seconds; what to tell about it."""
+        self.failures += 1
+        self.error = str(error)
+        is_hiccup = in_a_row < 2 and seconds < LONG_SECONDS and not isinstance(error, StoreUnusable)
+        if is_hiccup or self._away_since is not None:
+            return None
+        self.is_there = False
+        self._away_since = self._clock()
+        goes_on = "scheduling goes on with what is known"
+        kept = f"up to {self._most_waiting:,} observations and decisions are kept until it is back"
+        return Notice(is_there=False, message=f"the store is away: {error} ({goes_on}; {kept})")
+
+    def succeed(self, waiting: int, dropped: Dropped) -> Notice | None:
+        """Take note that a try has succeeded; what to tell about it."""
+        since, self._away_since = self._away_since, None
+        before, self._dropped_before = self._dropped_before, dropped
+        self.is_there = True
+        self.error = ""
+        if since is None:
+            return None
+        seconds = self._clock() - since
+        lost = sum(dropped) - sum(before)
+        was = f"the store {self._address} is back after {seconds:.0f} s"
+        return Notice(
+            is_there=True,
+            message=f"{was}; {waiting:,} writes wait for it, and {lost:,} were given up",
+        )

@@ -1,0 +1,151 @@
+"""
+A SideCar at one moment: what it knows, and what follows from that alone.
+
+:mod:`dlsidecar.behaviour.machine` says how one moment leads to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlsidecar.behaviour.events import RankEnded
+from dlwire.messages import Phase, Problem, Run, Saving, Stop, Target, Term, Trial
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How the job wants to be stopped."""
+
+    saves: bool = False
+    """Whether it can be asked to save itself."""
+    leader_saves: bool = False
+    """Whether the first process of the whole job saves it, and not some in each container."""
+    tries: bool = False
+    """Whether it can be asked to save itself and to go on."""
+    checkpoint_seconds: float = 60.0
+    grace_seconds: float = 10.0
+    kill_seconds: float = 5.0
+    """How long to wait for the proof before SIGKILL is sent once more, and that is reported."""
+
+
+QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
+"""The phases in which it is proven that nothing of the job lives."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A SideCar at one moment."""
+
+    incarnation: str
+    limits: Limits = Limits()
+    phase: Phase = Phase.READY
+    target: Target | None = None
+    """The newest declaration; what everything converges to."""
+    run: Run | None = None
+    """What the latest attempt started, or tries to start."""
+    attempt: int = 0
+    """Counts the attempts of this incarnation; news names the one it belongs to."""
+    ended: tuple[RankEnded, ...] = ()
+    """The ranks of the latest attempt that ended, in the order in which they did."""
+    failure: Problem | None = None
+    """Why the latest attempt did not end well, unless it was ended by us."""
+    culprit: RankEnded | None = None
+    """The first rank of the latest attempt that ended badly and by itself; the others followed."""
+    saving: Saving | None = Saving.NONE
+    """How the latest checkpoint went; None while it is under way."""
+    saving_problem: Problem | None = None
+    trial: Trial = Trial()
+    """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
+    is_stuck: bool = False
+    """Whether SIGKILL was sent long ago, and there is still no proof."""
+    lingering: Problem | None = None
+    """What is in the way of the proof, where it is not a process."""
+    installation: str = ""
+    """The installation of DLJob that is obeyed; empty until a command names one."""
+    is_interrupted: bool = False
+    has_left: bool = False
+
+    @property
+    def released(self) -> bool:
+        """Whether it is proven that nothing of the job lives in this incarnation."""
+        return self.phase in QUIET
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The GPUs that processes of the job may use."""
+        return () if self.released or self.run is None else self.run.gpus
+
+    @property
+    def follows(self) -> bool:
+        """Whether the job is saved by a process of another container."""
+        return self.limits.leader_saves and self.run is not None and self.run.rank_offset > 0
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a trial of a checkpoint is under way."""
+        return self.trial.number > 0 and self.trial.saving is Saving.NONE
+
+    @property
+    def has_trial_to_make(self) -> bool:
+        """Whether the training, which runs as declared, shall save itself once more and go on."""
+        if self.phase is not Phase.RUNNING or not self.limits.tries or self.follows:
+            return False
+        if not isinstance(self.target, Run) or self.target != self.run or self.is_leaving:
+            return False
+        return self.target.trial > self.trial.number and not self.is_trying and not self.ended
+
+    @property
+    def term(self) -> Term:
+        return Term(0, 0) if self.target is None else self.target.term
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.is_interrupted or self.has_left or self._is_told_to_leave
+
+    @property
+    def _is_told_to_leave(self) -> bool:
+        return isinstance(self.target, Stop) and self.target.leave
+
+    @property
+    def exit_status(self) -> int:
+        """What the SideCar ends with: as a shell would tell it of the training, unless it was told to leave."""
+        if self._is_told_to_leave:
+            # With anything else a kubelet would start the container again, also after a training that has
+            # failed; its pod would have to be deleted, and the log with it. The controller knows the failure.
+            return 0
+        if self.failure is None:
+            decisive = min(self.ended, key=lambda end: end.rank, default=None)
+        else:
+            decisive = next((end for end in self.ended if not end.is_well), None)
+        if decisive is None:
+            return 0 if self.failure is None else EXIT_NOT_STARTED
+        return (
+            decisive.exit_code if decisive.exit_code is not None else 128 + (decisive.signal or 0)
+        )
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        stuck = (self.lingering or STUCK) if self.is_stuck else None
+        known = (self.failure, self.saving_problem, stuck)
+        return tuple(problem for problem in known if problem is not None)
+
+
+EXIT_NOT_STARTED = 127
+"""As shells tell that a command cannot be run."""
+
+STUCK = Problem(
+    "ProcessesDoNotEnd",
+    "SIGKILL was sent, and processes of the job are still there",
+    "look for processes in the uninterruptible sleep (state D), for example on a network file"
+    " system or a GPU that has failed; the GPUs stay with this job until they are gone",
+)
+UNCONFIRMED = Problem(
+    "CheckpointNotConfirmed",
+    "the processes ended before the checkpoint was confirmed",
+    "look into the log of the training; what it did since the last checkpoint is done again",
+)
+TOO_SLOW = Problem(
+    "CheckpointTimedOut",
+    "the checkpoint was not confirmed in time, and the processes were stopped without it",
+    "raise checkpoint.timeoutSeconds, or look whether the training answers the request",
+)

@@ -1,0 +1,162 @@
+"""
+What lies under the path of the checkpoints, what of it is new, and what is being written.
+
+Plain looks, sent for from a thread; :mod:`dlsidecar.checkpoints.signs` says what of it is a checkpoint. Times of
+files are compared with each other. With the clock of this machine they are compared only to count a
+file sooner, because the files may lie on a server with a clock of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+CLOCK_REALTIME_COARSE = 5
+"""The clock of the kernel's stamps of files, which Python has no name for: it ticks every 1 to 10 ms."""
+LONGEST_TICK_SECONDS = 0.1
+"""On a virtual machine that its host does not run, the clock can stand still for longer than a tick."""
+MOST_FILES = 20_000
+SET_ASIDE = ".dljob-set-aside"
+"""Where checkpoints go that cannot be read."""
+LEDGER = ".dljob-checkpoints.json"
+OURS = frozenset({SET_ASIDE, LEDGER})
+"""What stands below the path of the checkpoints by our own doing."""
+
+
+class Mark(NamedTuple):
+    """What tells one state of a file from another."""
+
+    inode: int
+    size: int
+    written_ns: int
+    changed_ns: int
+    """Also when it was renamed, which its time of writing does not show."""
+    names: int
+
+    def is_news_after(self, before: Mark | None) -> bool:
+        if before is None or self[:3] != before[:3]:
+            return True
+        # That another name of it was removed, as old checkpoints are, is a change, too, but no news.
+        return self.changed_ns != before.changed_ns and self.names == before.names
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All files under a path at one moment."""
+
+    root: str
+    """The path without symbolic links."""
+    files: Mapping[str, Mark]
+    """By their names below it."""
+    is_whole: bool
+    """Whether there were few enough to look at all."""
+    folders: frozenset[str] = frozenset()
+
+    def news_after(self, before: Snapshot) -> dict[str, Mark]:
+        """Return the files that have come or changed."""
+        known = before.files
+        return {
+            name: mark for name, mark in self.files.items() if mark.is_news_after(known.get(name))
+        }
+
+
+def stamp_ns() -> int:
+    """Return the time with which the kernel would stamp a file that changes now."""
+    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+
+
+def await_next_stamp() -> int:
+    """
+    Return the time of stamps as soon as it changes.
+
+    What changes from now on has this stamp or a later one, what has changed before has an earlier one.
+    It does not sleep, because it would come back too late to tell the two apart.
+    """
+    before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
+    while (now := stamp_ns()) == before and time.monotonic() < limit:
+        pass
+    return now if now != before else now + 1
+
+
+def take_snapshot(path: str) -> Snapshot:
+    root = os.path.realpath(path)
+    files: dict[str, Mark] = {}
+    folders: set[str] = set()
+    waiting, count = [""], 0
+    while waiting and count < MOST_FILES:
+        folder = waiting.pop()
+        for entry in list_folder(f"{root}/{folder}"):
+            count += 1
+            name = f"{folder}{entry.name}"
+            if name in OURS:
+                continue
+            if is_folder(entry):
+                waiting.append(f"{name}/")
+                folders.add(name)
+            elif (mark := mark_of(entry)) is not None:
+                files[name] = mark
+    is_whole = not waiting and count < MOST_FILES
+    return Snapshot(root, files, is_whole, frozenset(folders))
+
+
+def mark_of(entry: os.DirEntry[str]) -> Mark | None:
+    """Return the mark of a regular file; nothing else can be a part of a checkpoint."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return Mark(status.st_ino, status.st_size, *times, status.st_nlink)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one; where the kernel does not tell that with the name, asking can fail."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def list_folder(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+# --- who writes there ---------------------------------------------------------------------
+# Asked of the kernel alone, which knows it without the server of the files.
+
+
+def find_written(root: str, pids: Iterable[int]) -> set[str]:
+    """Return the files below the root that one of the processes has open for writing."""
+    return {name for pid in pids for name in _find_written(root.rstrip("/") + "/", pid)}
+
+
+def _find_written(root: str, pid: int) -> Iterator[str]:
+    for name in list_descriptors(pid):
+        # Between two looks a descriptor may have been closed.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            link = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+            if link.startswith(root) and opened_for_writing(pid, name):
+                yield link[len(root) :]
+
+
+def list_descriptors(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+
+
+def opened_for_writing(pid: int, descriptor: str) -> bool:
+    text = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text(encoding="ascii")
+    flags = int(text.split("flags:")[1].split()[0], 8)
+    return flags & os.O_ACCMODE != os.O_RDONLY

@@ -1,0 +1,232 @@
+"""
+Looking at the checkpoints of a job for one request: which are new, and what each of them lacks.
+
+Everything here reads files and so is done in a scout's thread. What only the kernel or the clock
+can say, who writes there and for how long nothing has changed, is :mod:`dlsidecar.checkpoints.confirming`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dlsidecar.checkpoints.checkpoint_files import Mark, Snapshot, take_snapshot
+from dlsidecar.checkpoints.formats import Finding, examine
+from dlsidecar.checkpoints.signs import (
+    MAY_BE_EMPTY,
+    Signs,
+    is_within,
+    normalise,
+    resolve,
+)
+from dlsidecar.observing.shortages import find_full_disk
+from dlsidecar.settings import Complete, Saving
+
+TAIL_BYTES = 256
+MOST_TAILS = 64
+"""Of so many files it is remembered how they end, those that were written last."""
+NOTHING_NEW = "nothing new is there"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint in which something is new."""
+
+    unit: str
+    """Its name below the path; empty where all below the path is one."""
+    files: Mapping[str, Mark]
+    """All of it, or only what is new where all below the path is one."""
+    lack: str = ""
+    """What it lacks, in words; empty if nothing is to be seen."""
+    is_proven: bool = False
+    """Whether the format of each file shows that it is whole."""
+    is_sealed: bool = False
+    """Whether a sign says that it is complete, so that no time need pass."""
+    is_fresh: bool = False
+    """Whether nothing of it was there at the first look."""
+
+    @property
+    def size(self) -> int:
+        return sum(mark.size for mark in self.files.values())
+
+    @property
+    def written_ns(self) -> int:
+        return max(mark.written_ns for mark in self.files.values())
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is there at one moment, as far as files can tell it."""
+
+    snapshot: Snapshot
+    candidates: tuple[Candidate, ...] = ()
+    """The one last that was written last."""
+    lack: str = NOTHING_NEW
+    """What each of them lacks, in words; empty if nothing is to be seen."""
+    complete: Complete = Complete.AUTO
+    """By which sign they are looked at."""
+    shortage: str = ""
+    """That there is no room where they are written."""
+
+
+class Inspector:
+    """Looks again and again at one path, and knows what was there at first."""
+
+    def __init__(self, saving: Saving) -> None:
+        self._saving = saving
+        self._first: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The first look, and what was written between it and the request."""
+        self._tails: dict[str, bytes] = {}
+        self._findings: dict[tuple[str, Mark], Finding] = {}
+
+    def look(self) -> Look:
+        """Take a look; the first is what the later ones are held against."""
+        now = take_snapshot(self._saving.path)
+        if self._before is None:
+            self._first = self._before = now
+            self._tails = _read_tails(now)
+            return Look(now)
+        return self._compare(now, self._before)
+
+    def look_after_request(self, asked_ns: int) -> Look:
+        """
+        Take the first look after the request, and count as old what was written before it.
+
+        Trainings save themselves also unasked. One that does so between the first look and the request has
+        not heard of the request, and goes on beyond what it has saved.
+        """
+        assert self._first is not None
+        now = take_snapshot(self._saving.path)
+        news = now.news_after(self._first)
+        early = {name: mark for name, mark in news.items() if mark.changed_ns < asked_ns}
+        self._before = replace(self._first, files={**self._first.files, **early})
+        return self._compare(now, self._before)
+
+    def look_trusting_no_clock(self) -> Look:
+        """Compare with the first look alone: the server of the files may have a clock that is late."""
+        self._before = self._first
+        return self.look()
+
+    def _compare(self, now: Snapshot, before: Snapshot) -> Look:
+        news = {
+            name: mark
+            for name, mark in now.news_after(before).items()
+            if not self._is_appended(now.root, name, mark, before.files.get(name))
+        }
+        signs = resolve(self._saving, news, now.files)
+        units = self._add_pointer(signs, signs.group(news), news)
+        found = (self._judge(signs, unit, units[unit], now) for unit in sorted(units))
+        candidates = tuple(sorted(found, key=lambda one: one.written_ns))
+        pointer = signs.sign.pointer
+        is_waiting = bool(pointer) and pointer not in news
+        lack = f"{pointer} has not been written yet" if is_waiting else ""
+        return Look(
+            now,
+            _seal_succeeded(candidates) if signs.sign.settles else candidates,
+            lack=lack if candidates else NOTHING_NEW,
+            complete=signs.complete,
+            shortage=find_full_disk(now.root),
+        )
+
+    def _is_appended(self, root: str, name: str, mark: Mark, before: Mark | None) -> bool:
+        """Whether the file has only grown at its end, as logs do and checkpoints do not."""
+        tail = self._tails.get(name)
+        if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
+            return False
+        return _read(f"{root}/{name}", before.size - len(tail), len(tail)) == tail
+
+    @staticmethod
+    def _add_pointer(
+        signs: Signs, units: dict[str, dict[str, Mark]], news: Mapping[str, Mark]
+    ) -> dict[str, dict[str, Mark]]:
+        """Count the file that points at the latest checkpoint, even if it is named as a log."""
+        pointer = signs.sign.pointer
+        if pointer in news:
+            units.setdefault("", {})[pointer] = news[pointer]
+        return units
+
+    def _judge(self, signs: Signs, unit: str, news: Mapping[str, Mark], now: Snapshot) -> Candidate:
+        assert self._before is not None
+        files = {**news, **signs.group(now.files).get(unit, {})} if unit else news
+        is_fresh = files.keys().isdisjoint(self._before.files)
+        lack = self._find_missing(signs, unit, news, now) if signs.sign.marks else ""
+        if lack:
+            return Candidate(unit, files, lack, is_fresh=is_fresh)
+        findings = {name: self._examine(now.root, name, mark) for name, mark in files.items()}
+        is_proven = all(one.is_proven for one in findings.values())
+        is_sealed = _is_sealed(signs, unit, files, is_proven=is_proven)
+        return Candidate(unit, files, find_fault(findings), is_proven, is_sealed, is_fresh)
+
+    def _find_missing(
+        self, signs: Signs, unit: str, news: Mapping[str, Mark], now: Snapshot
+    ) -> str:
+        within = [name for name in now.files if is_within(name, unit)]
+        missing = signs.missing(unit, within)
+        if missing:
+            return f"{unit or self._saving.path} has no {missing} yet"
+        old = [mark for mark in signs.marks_of(unit, within) if mark not in news]
+        return f"{old[0]} is older than the rest" if old else ""
+
+    def _examine(self, root: str, name: str, mark: Mark) -> Finding:
+        found = self._findings.get((name, mark))
+        if found is None:
+            found = self._findings[name, mark] = examine(f"{root}/{name}")
+        return found
+
+
+def find_fault(findings: Mapping[str, Finding]) -> str:
+    """Say what is wrong with the first file that something is wrong with."""
+    faults = (
+        f"{name} {finding.fault}"
+        for name, finding in sorted(findings.items())
+        if finding.fault and not MAY_BE_EMPTY.search(name.rpartition("/")[2])
+    )
+    return next(faults, "")
+
+
+def _is_sealed(signs: Signs, unit: str, files: Mapping[str, Mark], *, is_proven: bool) -> bool:
+    """Whether a mark, a pointer, a rename or a format is all that is needed to see its end."""
+    if signs.sign.settles:
+        return False
+    has_marks = bool(signs.sign.marks) and set(files) != {unit}
+    return is_proven or has_marks or bool(signs.sign.pointer) or signs.complete is Complete.RENAME
+
+
+def _seal_succeeded(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """A training that writes its next checkpoint has done with the one before."""
+    if not candidates:
+        return ()
+    *before, last = candidates
+    return (
+        *(
+            replace(one, is_sealed=normalise(one.unit) == normalise(last.unit) != one.unit)
+            for one in before
+        ),
+        last,
+    )
+
+
+def _read_tails(now: Snapshot) -> dict[str, bytes]:
+    names = sorted(now.files, key=lambda name: now.files[name].written_ns)[-MOST_TAILS:]
+    tails = {}
+    for name in names:
+        size = now.files[name].size
+        count = min(size, TAIL_BYTES)
+        tails[name] = _read(f"{now.root}/{name}", size - count, count)
+    return tails
+
+
+def _read(path: str, offset: int, count: int) -> bytes:
+    """Return a part of a file; nothing where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, count, offset)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,256 @@
+"""
+Asking the job to save itself, and seeing that it has.
+
+A :class:`Request` is made when the job must stop, or shall try its checkpoint, and lives until it has told its one outcome or
+is cancelled. How long to wait is decided by the machine, not here.
+
+A confirmation by file is :mod:`dlsidecar.checkpoints.confirming`'s; by a line, an end or a command is seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+
+from dlsidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
+from dlsidecar.checkpoints.confirming import FileWatch, Watch
+from dlsidecar.processes.kernel import send
+from dlsidecar.processes.recipients import find_recipients
+from dlsidecar.processes.spawning import (
+    CannotStart,
+    Ended,
+    Reaper,
+    start,
+)
+from dlsidecar.settings import Confirmation, Saving
+from dlwire.messages import MOST_GPUS
+
+UNCONFIRMED = "the training ended before its checkpoint was confirmed"
+UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
+
+
+class Asked(Protocol):
+    """A training process, as far as a checkpoint needs to know it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def local_rank(self) -> int: ...
+
+    @property
+    def ended(self) -> Ended | None: ...
+
+
+class Request:
+    """
+    One request for a checkpoint.
+
+    ``tell`` hears once how it went: the empty string, or why there will be no checkpoint. It is
+    never called from within the constructor.
+    """
+
+    period_seconds = 0.1
+    settling_seconds = 30.0
+    """
+    How long to read on for the last words, if that has not come to its end before.
+
+    Only what cannot be read takes so long; on a busy machine the matcher may take some seconds.
+    """
+
+    def __init__(
+        self,
+        saving: Saving,
+        ranks: Sequence[Asked],
+        *,
+        environment: Mapping[str, str],
+        outputs: tuple[int, int],
+        reaper: Reaper,
+        watch: Watch,
+        is_output_read: Callable[[], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.is_trial = False
+        """Whether the training shall go on after it."""
+        self.is_given_up = False
+        """Whether its outcome, which may be told already and not yet heard, is of no interest."""
+        self._saving = saving
+        self._asked = [one for one in ranks if one.ended is None]
+        if not saving.to_all:
+            self._asked = self._asked[:1]
+        self._environment = environment
+        self._outputs = outputs
+        self._reaper = reaper
+        self._distrust = watch.distrust
+        self._is_output_read = is_output_read
+        self._tell: Callable[[str], None] | None = tell
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
+        self.is_settling = False
+        """Whether all who were asked have ended, and their last words are still being read."""
+        self._calls: list[asyncio.Task[None]] = []
+        self._command: int | None = None
+        self._files: FileWatch | None = None
+        if saving.confirm is Confirmation.FILE:
+            self._files = FileWatch(
+                saving, watch, ready=self._ask, confirmed=lambda: self._finish("")
+            )
+            self._files.begin()
+        else:
+            self._ask()
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def _ask(self) -> int:
+        """Ask for the checkpoint; return since when a change of a file can be the answer."""
+        since_ns = stamp_ns()
+        # Whoever has ended meanwhile is nobody any more, and its number may be another's.
+        self._asked = [one for one in self._asked if one.ended is None]
+        if not self._asked:
+            self._fail("no training process runs")
+        elif self._saving.signal:
+            return self._signal(signal.Signals[self._saving.signal])
+        elif self._saving.command:
+            self._start_command()
+        elif self._saving.http:
+            self._calls = [self._loop.create_task(self._post(one)) for one in self._asked]
+        else:
+            self._fail("the job does not say how it saves itself")
+        return since_ns
+
+    def _signal(self, signum: signal.Signals) -> int:
+        # A process that has just been started may not have got so far as to expect it.
+        found = [
+            find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
+        ]
+        fault = next((each.fault for each in found if each.fault), "")
+        if fault:
+            self._fail(fault)
+            return stamp_ns()
+        pids = [pid for each in found for pid in each.pids]
+        since_ns = await_next_stamp()
+        for pid in pids:
+            send(pid, signum)
+        # Where the kernel let others run meanwhile, a stamp of that tick may be older than the request.
+        return since_ns if stamp_ns() == since_ns else stamp_ns() + 1
+
+    def _start_command(self) -> None:
+        out, err = self._outputs
+        try:
+            self._command = start(
+                self._saving.command, env=self._environment, stdout=out, stderr=err
+            )
+        except CannotStart as error:
+            self._fail(str(error))
+            return
+        self._reaper.watch(self._command, self._command_ended)
+
+    def _command_ended(self, ended: Ended) -> None:
+        self._command = None
+        if ended.code != 0:
+            self._fail(f"the checkpoint command ended with {ended}")
+        elif self._saving.confirm is Confirmation.EXIT:
+            self._finish("")
+
+    async def _post(self, one: Asked) -> None:
+        port, _, path = self._saving.http.partition("/")
+        url = f"http://127.0.0.1:{int(port) + one.local_rank}/{path}"
+        # The machine's time-out comes first; this one only makes sure that nothing is left.
+        limit = self._saving.timeout_seconds + 1
+        request = HTTPRequest(
+            url, method="POST", body=b"", connect_timeout=limit, request_timeout=limit
+        )
+        try:
+            # All at once: where ranks save together, none answers before the last was asked.
+            await AsyncHTTPClient(max_clients=MOST_GPUS).fetch(request)
+        except Exception as error:  # noqa: BLE001 - whatever the job answers, or does not
+            self._fail(f"POST {url}: {error}")
+
+    # --- hearing ----------------------------------------------------------------------------
+
+    def hear_line(self) -> None:
+        """A line of the log matched the expression that confirms."""
+        if self._saving.confirm is Confirmation.LOG:
+            self._finish("")
+
+    def hear_end(self) -> None:
+        """A training process ended."""
+        ends = [one.ended for one in self._asked]
+        if self._tell is None or not all(ends) or not ends:
+            return
+        killed = self._find_killed()
+        if self._files is not None:
+            is_well = all(end is not None and end.code == 0 for end in ends)
+            self._look_a_last_time(self._files, killed or "", is_well=is_well)
+            return
+        if killed is not None:
+            self._fail(killed)
+        elif self._saving.confirm is Confirmation.LOG:
+            self.is_settling = True
+            self._settle(self._loop.time() + self.settling_seconds)
+        elif not self._saving.command:
+            self._finish("")
+
+    def _find_killed(self) -> str | None:
+        """Tell of one that was asked and did not end by itself."""
+        ends = (one.ended for one in self._asked)
+        killed = next((one for one in ends if one is not None and one.signal is not None), None)
+        if killed is None:
+            return None
+        return f"a process that was asked for a checkpoint ended by {killed}"
+
+    def _settle(self, limit: float) -> None:
+        """Wait until all that was said has been read; a line that confirms ends this at once."""
+        if self._is_output_read():
+            self._fail(UNCONFIRMED)
+        elif self._loop.time() > limit:
+            self._fail(UNREAD.format(self.settling_seconds))
+        else:
+            self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
+
+    def _look_a_last_time(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
+        """All have ended: what is there now is what there will be."""
+        if self.is_settling:
+            return
+        self.is_settling = True
+        self._limit = self._loop.call_later(self.settling_seconds, self._fail, UNCONFIRMED)
+
+        def hear(lack: str) -> None:
+            if lack:
+                self._fail(killed or f"{UNCONFIRMED}: {lack}")
+            else:
+                self._finish("")
+
+        files.look_a_last_time(hear, ended_well=is_well)
+
+    # --- ending -----------------------------------------------------------------------------
+
+    def _fail(self, reason: str) -> None:
+        self._finish(reason or "unknown")
+
+    def _finish(self, reason: str) -> None:
+        tell, self._tell = self._tell, None
+        self.cancel()
+        reason = reason or self._distrust
+        if tell is not None:
+            self._loop.call_soon(tell, reason)
+
+    def cancel(self) -> None:
+        """Tell nothing any more."""
+        self._tell = None
+        self.is_settling = False
+        if self._files is not None:
+            self._files.cancel()
+        for timer in (self._timer, self._limit):
+            if timer is not None:
+                timer.cancel()
+        # Our own call may be what ends us; it is over by itself then.
+        current = asyncio.current_task() if self._calls else None
+        for call in self._calls:
+            if call is not current:
+                call.cancel()

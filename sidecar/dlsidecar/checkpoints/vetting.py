@@ -1,0 +1,309 @@
+"""
+Looking at the checkpoints before a start, so that the training does not go on from a torn one.
+
+Frameworks go on from the latest checkpoint that they find, complete or not. What a kill or a full
+disk left half-written is moved into a folder beside it, so that the one before it is found. A checkpoint that was confirmed and turns out to be unreadable is remembered
+(:mod:`dlsidecar.checkpoints.ledger`), and this job's confirmations count for nothing from then on.
+
+Nothing is moved on suspicion alone where no other checkpoint is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from dlsidecar.checkpoints.checkpoint_files import (
+    SET_ASIDE,
+    Mark,
+    Snapshot,
+    take_snapshot,
+)
+from dlsidecar.checkpoints.formats import examine
+from dlsidecar.checkpoints.inspecting import find_fault
+from dlsidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
+from dlsidecar.checkpoints.shapes import Shape, shape_of
+from dlsidecar.checkpoints.signs import (
+    DIGITS,
+    Signs,
+    is_within,
+    normalise,
+    recognise,
+    resolve,
+)
+from dlsidecar.observing.shortages import find_full_disk
+from dlsidecar.settings import Complete, Saving
+
+MOST_SET_ASIDE = 2
+MOST_FRUITLESS = 2
+"""So many starts in a row may fail before their first step until their checkpoint is blamed."""
+
+UNREADABLE = "CheckpointUnreadable"
+NOT_TRUSTED = "CheckpointsNotTrusted"
+DISTRUST = (
+    "a checkpoint of this job was confirmed and could not be read afterwards ({}), so that none of"
+    " its confirmations is trusted any more"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found before a start."""
+
+    ledger: Ledger = Ledger()
+    resume: str = ""
+    """The latest complete checkpoint, as a path; empty where none is known by name."""
+    unreadable: str = ""
+    """Which could not be read and what became of them, in words."""
+
+    @property
+    def distrust(self) -> str:
+        failed = self.ledger.failed
+        return "" if self.ledger.is_trusted else DISTRUST.format(", ".join(failed) or "unknown")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A checkpoint as it lies there before a start."""
+
+    name: str
+    files: Mapping[str, Mark]
+    torn: str
+    """What shows that it is not complete, in words."""
+    is_certain: bool = True
+    """Whether it cannot be read; else it only looks unlike the others."""
+
+
+def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
+    """
+    Set aside what is torn, and say what the training can go on from.
+
+    Only where the first process of the job is started is anything learnt and remembered. Nothing is
+    touched if it is not ``wanted`` any more when it is known what is there.
+    """
+    now = take_snapshot(saving.path)
+    ledger = read_ledger(saving) if leads else Ledger()
+    if not now.is_whole or not wanted():
+        # Of too many files, those that seem to be missing may only not have been looked at.
+        return Verdict(ledger)
+    signs = resolve(saving, (), now.files)
+    is_guessed = saving.complete is Complete.AUTO and not signs.sign.settles
+    units = _find_units(now, signs, ledger, is_guessed=is_guessed)
+    good = next((unit for unit in units if not unit.torn), None)
+    torn = units[: units.index(good)] if good else units
+    movable = [unit for unit in torn if unit.name and (unit.is_certain or good)]
+    is_full = bool(find_full_disk(now.root))
+    moved = [unit for unit in movable if _set_aside(now.root, unit, is_full=is_full)]
+    resume = f"{now.root}/{good.name}" if good and good.name else ""
+    before = ledger
+    ledger = _learn(ledger, units, good)
+    if leads and ledger != before:
+        write_ledger(saving, ledger)
+    return Verdict(ledger, resume, _tell(torn, moved, good))
+
+
+def note_confirmed(
+    saving: Saving, ledger: Ledger, unit: str, files: Mapping[str, Mark], world: int
+) -> Ledger:
+    """Remember what was confirmed, until a start has seen whether it can be read."""
+    since = min((mark.written_ns for mark in files.values()), default=0)
+    shape = shape_of(files, unit, world)
+    ledger = replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
+    write_ledger(saving, ledger)
+    return ledger
+
+
+def note_fruitless(saving: Saving, ledger: Ledger) -> Ledger:
+    """Remember that a start failed before its first step."""
+    ledger = replace(ledger, fruitless=ledger.fruitless + 1)
+    write_ledger(saving, ledger)
+    return ledger
+
+
+# --- what lies there ----------------------------------------------------------------------
+
+
+def _find_units(now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool) -> list[Unit]:
+    """Return the checkpoints down to the first good one, that first which a framework would take."""
+    if signs.sign.pointer:
+        # What the pointer names was complete when it was written, and is all that is read.
+        return []
+    is_unnamed = signs.patterns == signs.sign.patterns
+    if is_unnamed and signs.complete in {Complete.RENAME, Complete.MARKER}:
+        # Other files there have no name that shows that they are checkpoints.
+        return []
+    folder = _Folder(now, signs, ledger)
+    names = [name for name in folder.names() if not is_guessed or folder.is_of_framework(name)]
+    found: list[Unit] = []
+    for name in names:
+        found.append(folder.judge(name))
+        if not found[-1].torn:
+            break
+    if ledger.fruitless >= MOST_FRUITLESS and found and found[-1].name == ledger.source:
+        rest = map(folder.judge, names[len(found) :])
+        other = next((unit for unit in rest if not unit.torn), None)
+        if other is not None:
+            why = f"{ledger.fruitless} starts from it failed before their first step"
+            found[-1] = replace(found[-1], torn=why, is_certain=False)
+            found.append(other)
+    return found
+
+
+class _Folder:
+    """All checkpoints under a path at one moment."""
+
+    def __init__(self, now: Snapshot, signs: Signs, ledger: Ledger) -> None:
+        self._now = now
+        self._signs = signs
+        self._ledger = ledger
+        self._units = signs.group(now.files)
+        self._hollow = signs.find_hollow(now.folders, self._units)
+
+    def is_of_framework(self, name: str) -> bool:
+        """Whether it is written by the framework that was recognised, or is the beginning of such."""
+        kin = [unit for unit, files in self._units.items() if self._is_recognised(files)]
+        parts = {_part(each, unit) for unit in kin for each in self._units[unit]}
+        files = self._units.get(name, {})
+        return name in kin or all(_part(each, name) in parts for each in files)
+
+    def _is_recognised(self, files: Mapping[str, Mark]) -> bool:
+        return recognise(files) is self._signs.complete
+
+    def names(self) -> list[str]:
+        """Return their names in the order in which a framework would go on from them."""
+        by_number = self._signs.complete is Complete.HUGGINGFACE
+
+        def age(name: str) -> tuple[tuple[int, ...], float]:
+            number = tuple(map(int, DIGITS.findall(name.rpartition("/")[2]))) if by_number else ()
+            times = [mark.written_ns for mark in self._units.get(name, {}).values()]
+            # One that holds nothing has no such time, and has just been begun.
+            return number, max(times, default=math.inf)
+
+        return sorted([*self._units, *self._hollow], key=age, reverse=True)
+
+    def judge(self, name: str) -> Unit:
+        files = self._units.get(name)
+        if files is None:
+            return Unit(name, {}, "it holds nothing")
+        now, signs = self._now, self._signs
+        within = [each for each in now.files if is_within(each, name)] if signs.sign.marks else ()
+        missing = signs.missing(name, within)
+        if missing:
+            return Unit(name, files, f"it has no {missing}")
+        # Of others than our own, a copy may have changed these times.
+        later = self._find_later(name, files) if name == self._ledger.source else ""
+        if later:
+            return Unit(name, files, f"{later} was written after its mark", is_certain=False)
+        fault = find_fault({each: examine(f"{now.root}/{each}") for each in files})
+        if fault:
+            return Unit(name, files, fault)
+        return Unit(name, files, self._find_unlike(name, files), is_certain=False)
+
+    def _find_later(self, name: str, files: Mapping[str, Mark]) -> str:
+        """Return a shard that was written over after the mark of the checkpoint before it."""
+        if self._signs.complete is not Complete.DCP:
+            return ""
+        marks = self._signs.marks_of(name, self._now.files)
+        sealed = max((self._now.files[mark].written_ns for mark in marks), default=0)
+        return next((each for each in sorted(files) if files[each].written_ns > sealed), "")
+
+    def _find_unlike(self, name: str, files: Mapping[str, Mark]) -> str:
+        """Say what it lacks beside the others, where only time could tell that it is complete."""
+        if not self._signs.sign.settles:
+            return ""
+        known = self._ledger.shape or self._find_largest(name)
+        if known is None:
+            return ""
+        # How many processes wrote it is not known: as many as before, for all that can be told.
+        shape = shape_of(files, name, known.world)
+        was_seen = self._ledger.pending == name and shape == known
+        return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
+
+    def _find_largest(self, name: str) -> Shape | None:
+        """Return how the largest of the others looks: they came before, and so were finished."""
+        others = (
+            shape_of(files, other, 1) for other, files in self._units.items() if other != name
+        )
+        return max(others, key=lambda shape: shape.size, default=None)
+
+
+def _part(name: str, unit: str) -> str:
+    return normalise(name[len(unit) :])
+
+
+def _compare(shape: Shape, known: Shape) -> str:
+    lacking = sorted(
+        name for name, count in known.names.items() if shape.names.get(name, 0) < count
+    )
+    if lacking:
+        return f"it has no {lacking[0].strip('/')}, as the one before has"
+    return f"it holds {shape.size} bytes, and the one before {known.size}"
+
+
+# --- what follows -------------------------------------------------------------------------
+
+
+def _learn(ledger: Ledger, units: list[Unit], good: Unit | None) -> Ledger:
+    """Conclude whether what was confirmed last was one, and what checkpoints look like."""
+    blamed = [unit for unit in units if unit.torn and unit.name in {ledger.pending, ledger.source}]
+    confirmed = [unit for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
+    for unit in confirmed:
+        ledger = replace(ledger, failed=ledger.with_failed(unit.name), is_trusted=False)
+    source = good.name if good else ""
+    fruitless = ledger.fruitless if source == ledger.source else 0
+    shape = ledger.shape
+    if good is not None and good.name == ledger.pending and shape is not None:
+        # Its last files may have come after it was confirmed: next time they are waited for.
+        last = {
+            name: mark for name, mark in good.files.items() if mark.written_ns >= ledger.since_ns
+        }
+        seen = shape_of(last, good.name, shape.world)
+        gap = max(seen.gap_seconds, shape.gap_seconds)
+        shape = replace(seen, gap_seconds=gap) if last else shape
+    return replace(ledger, shape=shape, pending=None, source=source, fruitless=fruitless)
+
+
+def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
+    """Move it to where no framework looks, and remove what has been there for longest."""
+    most = 0 if is_full and unit.is_certain else MOST_SET_ASIDE
+    folder = f"{root}/{SET_ASIDE}"
+    place = f"{folder}/{unit.name.replace('/', '_')}"
+    try:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as in the other modules of looks
+        _remove(place)
+        os.rename(f"{root}/{unit.name}", place)  # noqa: PTH104
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        os.utime(place)
+        with os.scandir(folder) as entries:
+            known = sorted(entries, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        # On a full disk, what cannot be read is in the way of what could be.
+        for entry in known[: len(known) - most]:
+            _remove(entry.path)
+    return True
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)  # noqa: PTH107
+
+
+def _tell(torn: list[Unit], moved: list[Unit], good: Unit | None) -> str:
+    if not torn:
+        return ""
+    told = "; ".join(
+        f"{unit.name or 'the checkpoint'} cannot be used: {unit.torn}"
+        + (f" (now in {SET_ASIDE})" if unit in moved else "")
+        for unit in torn
+    )
+    if good is not None and good.name:
+        return f"{told}; the training goes on from {good.name}"
+    return f"{told}; there is none before it"

@@ -1,0 +1,1 @@
+"""Whose fault it is: tracebacks, stacks and hangs."""

@@ -1,0 +1,66 @@
+"""
+Notices that a training hangs, much sooner than its user would say so, and looks what its ranks do.
+
+Called by :mod:`dlsidecar.observing.facts` at each look, with the limit that :mod:`dlsidecar.observing.pauses` has learnt. It
+tells, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Callable
+
+from dlsidecar.diagnosing import stacks
+from dlwire.messages import Process
+
+BETWEEN_SECONDS = 1.0
+"""Between two looks at a process, which show whether it computes."""
+
+
+class Hang:
+    """What is told of a training that hangs: once, until it moves again."""
+
+    def __init__(
+        self,
+        *,
+        processes: Callable[[], Sequence[Process]],
+        complain: Callable[[str, str], None],
+        solve: Callable[[str], None],
+    ) -> None:
+        self._processes = processes
+        self._complain = complain
+        self._solve = solve
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_told = False
+
+    def look(self, idle_seconds: float, limit: float, what: str) -> None:
+        """Tell, where the limit is passed; ``what`` says how far the training is."""
+        if not 0 < limit <= idle_seconds:
+            self.end()
+        elif not self._is_told:
+            self._is_told = True
+            living = [one for one in self._processes() if one.pid and one.is_running]
+            before = {one.pid: stacks.see(one.pid) for one in living}
+            asked = sum(stacks.ask(one.pid) for one in living)
+            message = f"nothing has moved for {idle_seconds:.0f} s ({what})"
+
+            def tell() -> None:
+                said = (
+                    (one.rank, stacks.tell(before[one.pid], stacks.see(one.pid), BETWEEN_SECONDS))
+                    for one in living
+                )
+                where = f"; {asked} of {len(living)} ranks wrote their stacks into the log"
+                self._complain("TrainingHangs", f"{message}: {stacks.group(said)}{where}")
+
+            self._timer = self._loop.call_later(BETWEEN_SECONDS, tell)
+
+    def end(self) -> None:
+        """It moves, or nothing runs any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._is_told:
+            self._is_told = False
+            self._solve("TrainingHangs")

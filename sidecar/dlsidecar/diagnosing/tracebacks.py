@@ -1,0 +1,133 @@
+"""
+What a training printed around its first failure: the exception that began it, and the last lines.
+
+Fed by :mod:`dlsidecar.assembling` with all output of the job's processes, which share it. So who said
+a line is known only where the line says it, as PyTorch does (``[rank1]: ValueError``). The peers of a
+process that failed print tracebacks as well, later; of those around a failure the first is the cause.
+
+It looks at bytes and waits for nothing. What costs time is done only where a traceback begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+
+from dlsidecar.observing.matching import STREAMS, Lines
+from dlwire.messages import LONGEST_LAST_LINE, MOST_LAST_LINES
+
+BEGINNING = b"Traceback (most recent call last)"
+PREFIX = re.compile(rb"\[rank(\d{1,6})\]: ?")
+"""What PyTorch puts before each line of a traceback."""
+CHAINED = re.compile(
+    rb"(During handling of the above exception, another|The above exception was the direct cause)"
+)
+AROUND_SECONDS = 60.0
+"""A traceback that was printed longer before the failure was caught, and is not why."""
+MOST_TRACEBACKS = 64
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The end of one traceback."""
+
+    at: float
+    rank: int | None
+    """Of whom, where the line says it."""
+    exception: str
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What was printed around the first failure."""
+
+    raised: tuple[Raised, ...] = ()
+    """In the order in which they were printed."""
+    lines: tuple[str, ...] = ()
+
+    def exception_of(self, rank: int) -> str:
+        """Return the exception of a rank: its own where that is known, else the first one."""
+        own = [one for one in self.raised if one.rank == rank]
+        unsigned = [one for one in self.raised if one.rank is None]
+        return next((one.exception for one in (*own, *unsigned, *self.raised)), "")
+
+
+class _Stream:
+    """Output or error output: its lines, and the traceback in it that has not ended yet."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.open: dict[bytes, bool] = {}
+        """By prefix, whether the traceback that is being printed is chained to the one before."""
+        self.is_chained = False
+
+
+class Tracebacks:
+    """Reads along, and remembers what is worth it."""
+
+    def __init__(self) -> None:
+        self._streams = [_Stream() for _ in range(STREAMS)]
+        self._latest: deque[bytes] = deque(maxlen=MOST_LAST_LINES)
+        self._raised: deque[Raised] = deque(maxlen=MOST_TRACEBACKS)
+        self._failed_at: float | None = None
+        self._lines: list[bytes] = []
+        """The last ones before the failure; those after it as far as there were too few."""
+
+    def begin(self) -> None:
+        """Forget what was said: a new start of the training."""
+        self._latest.clear()
+        self._raised.clear()
+        self._failed_at = None
+        self._lines = []
+
+    def feed(self, block: bytes, now: float, stream: int = 0) -> None:
+        """Take output in; ``now`` is of a clock that never goes back."""
+        on = self._streams[stream]
+        lines = on.lines.take(block)
+        is_begun = any(BEGINNING in line or b"above exception" in line for line in lines)
+        if on.open or on.is_chained or is_begun:
+            for line in lines:
+                self._read(on, line, now)
+        said = [line for line in lines[-MOST_LAST_LINES:] if line.strip()]
+        self._latest.extend(said)
+        if self._failed_at is not None:
+            self._lines += said[: MOST_LAST_LINES - len(self._lines)]
+
+    def fail(self, now: float) -> None:
+        """The first process has failed: what comes from here on is of those that follow it."""
+        if self._failed_at is None:
+            self._failed_at = now
+            self._lines = list(self._latest)
+
+    def last_words(self) -> LastWords:
+        if self._failed_at is None:
+            return LastWords()
+        since = self._failed_at - AROUND_SECONDS
+        raised = tuple(one for one in self._raised if one.at >= since)
+        return LastWords(raised, tuple(map(_to_text, self._lines)))
+
+    def _read(self, on: _Stream, line: bytes, now: float) -> None:
+        match = PREFIX.match(line)
+        prefix = match[0] if match else b""
+        rest = line[len(prefix) :]
+        if rest.startswith(BEGINNING):
+            on.open[prefix], on.is_chained = on.is_chained, False
+        elif prefix in on.open:
+            if rest[:1].isspace() or not rest:
+                return
+            is_chained = on.open.pop(prefix)
+            rank = int(match[1]) if match else None
+            if is_chained and self._raised and self._raised[-1].rank == rank:
+                # What is raised at last is what ends the process.
+                self._raised.pop()
+            self._raised.append(Raised(now, rank, _to_text(rest)))
+        elif CHAINED.match(rest):
+            on.is_chained = True
+        elif rest:
+            on.is_chained = False
+
+
+def _to_text(line: bytes) -> str:
+    text = line.decode("utf-8", "replace").rstrip()
+    return "".join(one if one.isprintable() else " " for one in text)[:LONGEST_LAST_LINE]

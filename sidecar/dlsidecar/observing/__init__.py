@@ -1,0 +1,1 @@
+"""What a training shows: logs, progress, GPUs and full disks."""

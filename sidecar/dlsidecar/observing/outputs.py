@@ -1,0 +1,190 @@
+"""
+What the training prints: passed on unchanged, and shown to whoever reads its progress.
+
+Two ways. In a container a :class:`Pump` moves bytes from a pipe to our own output. It reads no
+more than it could pass on: when nobody reads our output, the training blocks in its `write`, just
+as it would without us. On one machine the training writes straight into a file, and a
+:class:`~dlsidecar.observing.tailing.Tail` follows it; there the training waits for nobody.
+
+Both live as long as the SideCar, so that the output of one start follows the output of the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import termios
+from collections.abc import Callable
+
+Problem = Callable[[str, str], None]
+
+BLOCK = 65536
+PIPE_CAPACITY = 1 << 20
+F_SETPIPE_SZ = 1031
+
+
+class Pump:
+    """
+    Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``.
+
+    When it has emptied the pipe it rests for a moment, so that a training which prints a thousand
+    lines a second wakes us twenty times and not a thousand.
+    """
+
+    rest_seconds = 0.05
+    relief_seconds = 2.0
+
+    def __init__(
+        self,
+        sink: int,
+        *,
+        copy: Callable[[bytes], None],
+        on_problem: Problem,
+        on_relief: Callable[[str], None],
+    ) -> None:
+        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
+        self._copy = copy
+        self._on_problem = on_problem
+        self._on_relief = on_relief
+        self._loop = asyncio.get_running_loop()
+        self._source, self.inlet = os.pipe()
+        """``inlet`` is what a training process gets as its output."""
+        # A larger pipe wakes us more rarely; where it is not allowed, the usual one will do.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._source, F_SETPIPE_SZ, PIPE_CAPACITY)
+        os.set_blocking(self._source, False)
+        self._sink, self._write = open_sink(sink)
+        self._pending = memoryview(b"")
+        self._lost = ""
+        self._lost_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._listen()
+
+    # It does one of three things: it listens to the source, rests, or waits for the sink.
+
+    def _listen(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._source, self._read)
+
+    def _rest(self) -> None:
+        self._loop.remove_reader(self._source)
+        self._timer = self._loop.call_later(self.rest_seconds, self._listen)
+
+    def look(self) -> None:
+        """Rest no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._listen()
+
+    def read_now(self) -> None:
+        """Pass on what is there, within this call; not where our own output has to be waited for."""
+        for _ in range(PIPE_CAPACITY // BLOCK):
+            if self.is_empty or self._pending:
+                return
+            self.look()
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            block = os.read(self._source, BLOCK)
+        except BlockingIOError:
+            return
+        self._copy(block)
+        self._pending = memoryview(block)
+        if not self._flush():
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._go_on)
+        elif len(block) < BLOCK:
+            self._rest()
+
+    def _go_on(self) -> None:
+        if self._flush():
+            self._loop.remove_writer(self._sink)
+            self._listen()
+
+    def _flush(self) -> bool:
+        """Return whether all that was read is passed on, or lost."""
+        try:
+            while self._pending:
+                self._pending = self._pending[self._write(self._pending) :]
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._lose(error)
+        else:
+            self._see_relief()
+        return True
+
+    def _lose(self, error: OSError) -> None:
+        """Throw away what cannot be written: a full disk must not end the training."""
+        self._lost = "DiskFull" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "OutputLost"
+        self._lost_at = self._loop.time()
+        self._on_problem(self._lost, f"output of the training is lost: {error.strerror}")
+        self._pending = memoryview(b"")
+
+    def _see_relief(self) -> None:
+        # On a disk that is nearly full, every other write may well succeed.
+        if self._lost and self._loop.time() - self._lost_at > self.relief_seconds:
+            self._on_relief(self._lost)
+            self._lost = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was put in has come out."""
+        waiting = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
+        return not self._pending and not any(waiting)
+
+    def close(self) -> None:
+        """Pass on what is there, as far as it goes without waiting, and close everything."""
+        self._loop.remove_reader(self._source)
+        self._loop.remove_writer(self._sink)
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(OSError):
+            while self._flush():
+                self._pending = memoryview(os.read(self._source, BLOCK))
+        for descriptor in (self._source, self.inlet, self._sink):
+            os.close(descriptor)
+
+
+def open_sink(descriptor: int) -> tuple[int, Callable[[memoryview], int]]:
+    """
+    Return a descriptor of our own for an output, and how to write to it without ever waiting.
+
+    The one we were given is shared with others, who would be surprised if it stopped blocking.
+    """
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(kind):
+        ours = os.dup(descriptor)
+        return ours, lambda data: _send(ours, data)
+    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            ours = os.open(f"/proc/self/fd/{descriptor}", flags)
+            return ours, lambda data: os.write(ours, data)
+    # A regular file never makes us wait. Neither does a pipe that cannot be opened anew (it
+    # may belong to another user) for as little as one page, once it is ready at all.
+    ours = os.dup(descriptor)
+    if stat.S_ISREG(kind):
+        return ours, lambda data: os.write(ours, data)
+    return ours, lambda data: _write_page(ours, data)
+
+
+def _send(descriptor: int, data: memoryview) -> int:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        return connection.send(data, socket.MSG_DONTWAIT)
+
+
+def _write_page(descriptor: int, data: memoryview) -> int:
+    import select  # noqa: PLC0415 - hardly ever needed
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError
+    return os.write(descriptor, data[:4096])

@@ -1,0 +1,262 @@
+"""
+How far the training is and how fast it goes, from what it says about itself.
+
+:class:`Meter` takes what was said and a clock reading, and answers questions; it reads nothing.
+:func:`parse_groups` and :func:`parse_line` make a post of what a regular expression found in
+the log, and of a line of a JSON-lines file. Unknown numbers are metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dlsidecar.observing.pauses import Pauses
+from dlwire.kinds import LARGEST_WHOLE
+from dlwire.messages import Post, Progress
+
+MOST_METRICS = 32
+LARGEST_NUMBER = 1e300
+"""As in the protocol: a state with a larger one could not be read by anybody."""
+
+METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
+"""What the protocol takes as a name."""
+
+# Other spellings under which people log the same thing.
+ITERATION_NAMES = ("iteration", "iterations", "step", "global_step", "iter")
+EPOCH_NAMES = ("epoch", "epochs")
+AMOUNT_NAMES = ("sample", "samples", "token", "tokens")
+BATCH_NAMES = ("batchSize", "batch_size", "batch")
+
+
+class NotProgress(ValueError):
+    """What was said cannot be understood as progress; the text says why."""
+
+
+def parse_groups(groups: Mapping[str, object]) -> Post:
+    """
+    Return the observation in named values; what is no number of the protocol is left out.
+
+    Numbers may come as text, and with the commas that people print into large ones.
+    """
+    numbers: dict[str, float] = {}
+    for name, value in groups.items():
+        number = to_number(value)
+        if number is not None and METRIC_NAME.fullmatch(name):
+            numbers[name] = number
+    iteration = take(numbers, ITERATION_NAMES, most=LARGEST_WHOLE)
+    batch_size = take(numbers, BATCH_NAMES, most=LARGEST_WHOLE)
+    return Post(
+        iteration=None if iteration is None else int(iteration),
+        epoch=take(numbers, EPOCH_NAMES),
+        batch_size=None if batch_size is None else int(batch_size),
+        metrics=dict(list(numbers.items())[:MOST_METRICS]),
+    )
+
+
+def in_iterations(post: Post, amount: int) -> Post:
+    """
+    Read a number of samples or tokens as iterations of so many, instead of the training's own steps.
+
+    The steps of a training whose batch is that of one process are larger on more GPUs, so that
+    counted in them neither its length nor its speed would mean the same after a change.
+    """
+    if not amount:
+        return post
+    numbers = dict(post.metrics)
+    told = take(numbers, AMOUNT_NAMES, most=LARGEST_WHOLE)
+    if told is None:
+        return post
+    return replace(post, iteration=int(told // amount), metrics=numbers)
+
+
+def to_number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        value = value.replace(",", "").replace("_", "").strip().rstrip("%")
+    elif not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) <= LARGEST_NUMBER else None
+
+
+def take(
+    numbers: dict[str, float], names: tuple[str, ...], *, most: float = LARGEST_NUMBER
+) -> float | None:
+    """Remove the first of the names whose number is from 0 to ``most``, and return its number."""
+    for name in names:
+        if 0 <= numbers.get(name, -1.0) <= most:
+            return numbers.pop(name)
+    return None
+
+
+def parse_line(line: bytes) -> Post:
+    """Return the observation in one line of a JSON-lines file."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise NotProgress(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise NotProgress("not a JSON object")
+    flat = {key: value for key, value in document.items() if not isinstance(value, dict)}
+    metrics = document.get("metrics")
+    if isinstance(metrics, dict):
+        flat.update({str(key): value for key, value in metrics.items()})
+    return parse_groups(flat)
+
+
+class Meter:
+    """
+    Folds observations into progress and speed.
+
+    The speed is the median over all pairs of the slope between them (Theil and Sen): a pause for
+    a checkpoint or an evaluation moves it little, and one wrong line not at all. A new start
+    clears the window, and the first observations after it are not believed where there are
+    enough others, because they hold compiling and warming up.
+    """
+
+    most_points = 48
+    window_seconds = 120.0
+    instant_seconds = 0.02
+
+    def __init__(self, *, stall_seconds: float = 0.0) -> None:
+        self._stall_seconds = stall_seconds
+        self.iteration: int | None = None
+        self.epoch: float | None = None
+        self.batch_size: int | None = None
+        self.metrics: dict[str, float] = {}
+        self.has_observed = False
+        """Whether anything was said since the latest start."""
+        self._moved_at: float | None = None
+        self._points: list[tuple[float, float]] = []
+        self._is_warming_up = True
+        self._speed: float | None = None
+        self._is_stale = False
+        self._interval = 0
+        self.pauses = Pauses()
+
+    def begin(self, now: float) -> None:
+        """A new start: what was measured before says nothing about the speed to come."""
+        self._points = []
+        self._is_warming_up = True
+        self._speed = None
+        self._is_stale = False
+        self._moved_at = now
+        self.has_observed = False
+        self._interval = 0
+        self.pauses.begin()
+
+    def end(self) -> None:
+        """Nothing runs any more, so nothing can stall; the last progress stays to be read."""
+        self._moved_at = None
+        self._points = []
+        self._speed = None
+        self._is_stale = False
+
+    def observe(self, now: float, seen: Post) -> None:
+        if seen == Post():
+            return
+        # After a start it may be told once more what was done after the checkpoint.
+        is_first, self.has_observed = not self.has_observed, True
+        if is_first or self._has_moved(seen):
+            self._moved_at = now
+            self.pauses.step(now)
+        if seen.iteration is not None:
+            if not is_first:
+                self._see_interval(seen.iteration)
+            self._add_point(now, seen.iteration)
+        self.recall(seen)
+
+    def _see_interval(self, iteration: int) -> None:
+        """Note the shortest way from one report to the next: lines that are read together hide some."""
+        step = iteration - (self.iteration or 0)
+        if step > 0:
+            self._interval = min(self._interval or step, step)
+
+    def recall(self, seen: Post) -> None:
+        """Take in what the start before had said, and what so tells nothing of the pace."""
+        if seen.epoch is not None:
+            self.epoch = seen.epoch
+        if seen.batch_size is not None:
+            self.batch_size = seen.batch_size
+        self._merge_metrics(seen.metrics)
+        if seen.iteration is not None:
+            self.iteration = seen.iteration
+
+    def _has_moved(self, seen: Post) -> bool:
+        if seen.iteration is not None:
+            return seen.iteration != self.iteration
+        if seen.epoch is not None:
+            return seen.epoch != self.epoch
+        return True
+
+    def _merge_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if name in self.metrics or len(self.metrics) < MOST_METRICS:
+                self.metrics[name] = value
+
+    def _add_point(self, now: float, iteration: int) -> None:
+        if self._points and iteration <= self._points[-1][1]:
+            # Several ranks say the same; a number that falls means another count from here on.
+            if iteration < self._points[0][1]:
+                self._points = [(now, iteration)]
+                self._is_stale = True
+            return
+        if self._points and now - self._points[-1][0] < self.instant_seconds:
+            # Lines that are read together were not written together.
+            self._points[-1] = (self._points[-1][0], iteration)
+            self._is_stale = True
+            return
+        self._points = [point for point in self._points if now - point[0] <= self.window_seconds]
+        self._points.append((now, iteration))
+        if self._is_warming_up and len(self._points) > 4:
+            self._is_warming_up = False
+            del self._points[0]
+        if len(self._points) > self.most_points:
+            # Every second one goes, the newest stays: the window stays as long as it was.
+            self._points = self._points[::-1][::2][::-1]
+        self._is_stale = True
+
+    def progress(self, now: float) -> Progress:
+        """Return all of it in the words of the protocol."""
+        idle = 0.0 if self._moved_at is None else max(0.0, now - self._moved_at)
+        return Progress(
+            iteration=self.iteration or 0,
+            epoch=self.epoch or 0.0,
+            batch_size=self.batch_size or 0,
+            metrics=dict(self.metrics),
+            iterations_per_second=self.iterations_per_second or 0.0,
+            idle_seconds=idle,
+            begun=self.has_observed,
+            stalled=0 < self._stall_seconds <= idle,
+            interval=self._interval,
+        )
+
+    @property
+    def iterations_per_second(self) -> float | None:
+        """None until two different iterations have been seen since the start."""
+        if self._is_stale:
+            self._is_stale = False
+            self._speed = slope(self._points)
+        return self._speed
+
+
+def slope(points: list[tuple[float, float]]) -> float | None:
+    """Return the median of the slopes between all pairs of points."""
+    slopes = sorted(
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for index, earlier in enumerate(points)
+        for later in points[index + 1 :]
+        if later[0] > earlier[0]
+    )
+    if not slopes:
+        return None
+    # Not by the module `statistics`, which brings half a megabyte with it.
+    middle = len(slopes) // 2
+    return (slopes[middle] + slopes[~middle]) / 2

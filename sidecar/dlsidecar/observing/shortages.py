@@ -1,0 +1,109 @@
+"""
+What may run out below a training: room on a disk, processes, and memory.
+
+Asked now and then by ``dlsidecar.observing.facts``, and when a training has ended, since it may be why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from dlsidecar.processes.family import read_file
+
+CGROUPS = "/sys/fs/cgroup"
+
+
+def find_full_disk(path: str) -> str:
+    """Say that there is no room where a file is written; empty where there is, or nobody knows."""
+    if not path:
+        return ""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return ""
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return "" if free or not disk.f_blocks else f"there is no room left for {path}"
+
+
+class Limit:
+    """A limit of the container's control group, and how often it has been run into."""
+
+    def __init__(self, controller: str, files: tuple[str, ...], word: bytes) -> None:
+        """``files`` say what happened there, in either version of control groups, by this word."""
+        self._place = next(find_files(controller, files), "")
+        self._word = word
+        self._count = self._read()
+
+    def _read(self) -> int:
+        """Return how often it was run into since the container was made."""
+        if not self._place:
+            return 0
+        try:
+            words = read_file(self._place).split()
+            return int(words[words.index(self._word) + 1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def was_reached(self) -> bool:
+        """Whether it has been run into since this was asked last."""
+        before, self._count = self._count, self._read()
+        return self._count > before
+
+    def read_limit(self, *names: str) -> str:
+        """Say how high it is, by that of these files that is there."""
+        folder = self._place.rpartition("/")[0]
+        found = [name for name in names if os.path.exists(f"{folder}/{name}")]  # noqa: PTH110
+        try:
+            return read_file(f"{folder}/{found[0]}").decode().strip()
+        except (OSError, IndexError):
+            return "unknown"
+
+
+class PidLimit(Limit):
+    """How many processes the container may have, and how often it wanted more."""
+
+    def __init__(self) -> None:
+        super().__init__("pids", ("pids.events",), b"max")
+
+    def find_shortage(self) -> str:
+        """Say that there were too many since this was asked last; empty if there were not."""
+        if not self.was_reached():
+            return ""
+        limit = self.read_limit("pids.max")
+        return f"processes cannot be started, because the container has as many as it may: {limit}"
+
+
+class MemoryLimit(Limit):
+    """
+    How much memory the container may use, and how often somebody in it was killed for more.
+
+    That does not have to end the container: the kernel may kill the training alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
+
+    def find_shortage(self) -> str:
+        """Say that somebody was killed since this was asked last; empty if nobody was."""
+        if not self.was_reached():
+            return ""
+        limit = self.read_limit("memory.max", "memory.limit_in_bytes")
+        most = f"{int(limit) >> 20} MiB" if limit.isdigit() else "that of its node"
+        return f"the kernel killed a process that wanted more memory than the container may have: {most}"
+
+
+def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield where the kernel tells this of our control group, in either version."""
+    try:
+        groups = read_file("/proc/self/cgroup").decode().splitlines()
+    except OSError:
+        return
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = f"{CGROUPS}/{controller}" if controllers else CGROUPS
+        # Inside a container its own group may be mounted as if it were the first of all.
+        places = [f"{folder}/{name}" for folder in (f"{mount}{path}", mount) for name in names]
+        yield from filter(os.path.exists, places)

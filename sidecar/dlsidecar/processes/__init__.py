@@ -1,0 +1,1 @@
+"""The processes of a training: spawned, supervised, signalled, and proven gone."""

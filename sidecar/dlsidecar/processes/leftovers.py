@@ -1,0 +1,157 @@
+"""
+What an earlier start of the container has left on a plain machine has to end before we begin.
+
+Called by ``dlsidecar.living`` when the door is locked, so that no other SideCar of this name lives.
+Where namespaces are allowed the kernel ends everything with a SideCar, and elsewhere its keeper
+does. But the keeper may have been killed as well, and the kernel may take its time. Two ways of
+telling, because neither is enough:
+
+- What carries our name in its environment is killed. That finds nothing in another namespace, and
+  nobody who has cleared his environment.
+- Each training process has inherited the :func:`hold` of the SideCar that started it, a lock which
+  which the kernel gives back when the last of them is dead. Who has it is found by the descriptors that
+  ``/proc`` shows, also with another environment and other parents, and is killed. That finds no
+  process that closes all that it did not open.
+
+In a container there is never anything to be found.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+
+from dlsidecar.processes.family import (
+    MARK,
+    ancestors,
+    descend,
+    read_environment,
+    read_file,
+    scan,
+)
+from dlsidecar.processes.kernel import send
+
+PATIENCE_SECONDS = 10.0
+STEP_SECONDS = 0.01
+
+
+class Lingering(Exception):
+    """Something does not end; the message says what, and how to find it."""
+
+
+def make_mark(name: str, incarnation: str) -> str:
+    """Name a start of a container. An incarnation has no dot in it, while a name may."""
+    return f"{incarnation}.{name}"
+
+
+def sweep(name: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
+    """
+    Kill what earlier starts of this name have left behind; return how many there were.
+
+    Raises :class:`Lingering` if they do not die.
+    """
+    limit = time.monotonic() + patience_seconds
+    found: set[int] = set()
+    while left := find_marked(name):
+        if time.monotonic() > limit:
+            pids = ", ".join(map(str, sorted(left)[:10]))
+            raise Lingering(f"SIGKILL does not end the processes {pids} of an earlier start")
+        found |= left
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(STEP_SECONDS)
+    return len(found)
+
+
+def find_marked(name: str) -> set[int]:
+    """Return the living processes of the name, except our own."""
+    processes = scan()
+    own = descend(processes, [os.getpid()])
+    return {
+        pid
+        for pid, process in processes.items()
+        if not process.dead and pid not in own and is_marked(pid, os.fsencode(name))
+    }
+
+
+def is_marked(pid: int, name: bytes) -> bool:
+    marks = (entry for entry in read_environment(pid) if entry.startswith(MARK.encode() + b"="))
+    return any(mark.partition(b".")[2] == name for mark in marks)
+
+
+def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
+    """
+    Take the lock that all training processes shall inherit, and return its descriptor.
+
+    Raises :class:`Lingering` if those of an earlier start do not give it back.
+    """
+    limit = time.monotonic() + patience_seconds
+    held = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    while not _lock(held):
+        kill_holders(held)
+        if time.monotonic() > limit:
+            os.close(held)
+            text = f"processes of an earlier start are still there; `fuser {path}` tells which"
+            raise Lingering(text)
+        time.sleep(STEP_SECONDS)
+    return held
+
+
+def kill_holders(held: int) -> int:
+    """
+    Kill those that have inherited the lock on a file, and return how many there are.
+
+    Spared are those above us: who starts us may hold it on purpose. A process that merely has the
+    file open holds no lock, and is none of ours.
+    """
+    there = os.fstat(held)
+    processes = scan()
+    above = ancestors(processes, os.getpid())
+    found = 0
+    for pid, process in processes.items():
+        if process.dead or pid in above or not _has_lock(pid, there):
+            continue
+        try:
+            # A number may be given to another process at any moment, but not to this descriptor.
+            exactly = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if _has_lock(pid, there):
+                signal.pidfd_send_signal(exactly, signal.SIGKILL)
+                found += 1
+        except OSError:
+            pass
+        finally:
+            os.close(exactly)
+    return found
+
+
+def _has_lock(pid: int, there: os.stat_result) -> bool:
+    """Whether a process has a descriptor of that file on which a lock is held."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    except OSError:
+        # It is gone, or another user's.
+        return False
+    return any(_is_lock(pid, number, there) for number in numbers)
+
+
+def _is_lock(pid: int, number: str, there: os.stat_result) -> bool:
+    try:
+        found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+        if (found.st_dev, found.st_ino) != (there.st_dev, there.st_ino):
+            return False
+        return b"FLOCK" in read_file(f"/proc/{pid}/fdinfo/{number}")
+    except OSError:
+        return False
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

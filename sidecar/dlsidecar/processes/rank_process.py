@@ -1,0 +1,34 @@
+"""
+One training process, from the place it is given in the job to its end.
+"""
+
+from __future__ import annotations
+
+from dlsidecar.processes import ranks
+from dlsidecar.processes.spawning import Ended
+from dlwire.messages import Process
+
+
+class Trainer:
+    """One training process of the latest start."""
+
+    def __init__(self, rank: ranks.Rank) -> None:
+        self.rank = rank.rank
+        self.local_rank = rank.local_rank
+        self.gpus = rank.gpus
+        self.environment = rank.environment
+        self.pid = 0
+        self.warm = False
+        self.is_running = False
+        """Whether it has become the user's program."""
+        self.ended: Ended | None = None
+
+    def describe(self) -> Process:
+        return Process(
+            rank=self.rank,
+            pid=self.pid,
+            gpus=self.gpus,
+            warm=self.warm,
+            exit_code=self.ended.code if self.ended else None,
+            signal=self.ended.signal if self.ended else None,
+        )

@@ -1,0 +1,111 @@
+"""
+Whether the GPUs of a start hold no more memory than before it, where NVML can tell.
+
+Asked by :mod:`dlsidecar.processes.supervising` when no process of the job is to be found any more. Memory above
+the base line belongs to one of three: to a process of the job that only another daemon knows of
+(``docker run``), which must not be released; to the driver, which still cleans up; or to a stranger on a
+shared machine. So NVML's list of processes is asked, and a process is a stranger if
+
+- it was on the GPU before the start, or
+- the machine shows that it is older than the start, or belongs to another user who is not root.
+
+What strangers have taken since the start is not counted. Whoever else holds memory blocks the release
+and is named; ``--release-seconds`` ends that where a machine is shared and the proof by processes is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Callable
+
+from dlsidecar.observing.gpus import choose
+from dlsidecar.processes import kernel
+from dlsidecar.processes.family import parse_process
+from dlwire.messages import Gpu
+
+TOLERANCE_BYTES = 64 << 20
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Base:
+    """What was in use of one GPU before the start."""
+
+    used: int
+    processes: Mapping[int, int]
+    """The memory of each process on it, by the id that NVML tells."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """The GPUs of one start, as they were before it."""
+
+    bases: Mapping[str, Base]
+    """By UUID; only of those that tell their memory."""
+    is_stranger: Callable[[int], bool] = lambda _: False
+    """Whether the machine proves that a process is none of the job's."""
+
+    def find_unreleased(self, gpus: Collection[Gpu]) -> dict[str, str]:
+        """Say of each GPU, by UUID, why it is not proven to be as free as it was."""
+        told = {one.uuid: one for one in gpus if one.memory_total}
+        reasons = {}
+        for uuid, base in self.bases.items():
+            if uuid not in told:
+                # As after many an error of the driver, which proves nothing.
+                reasons[uuid] = f"{uuid} does not tell how much is in use"
+                continue
+            # What was there before and is gone by now leaves no room for others to hide in.
+            present = {process.pid for process in told[uuid].processes}
+            gone = sum(used for pid, used in base.processes.items() if pid not in present)
+            more = told[uuid].memory_used - base.used + gone
+            suspects = []
+            for process in told[uuid].processes:
+                before = base.processes.get(process.pid)
+                if before is not None or self.is_stranger(process.pid):
+                    more -= max(0, process.memory_used - (before or 0))
+                else:
+                    suspects.append(process.pid)
+            if more > TOLERANCE_BYTES:
+                reasons[uuid] = f"{uuid} holds {more >> 20} MiB more than before the start"
+                reasons[uuid] += _name(suspects)
+        return reasons
+
+
+def _name(pids: list[int]) -> str:
+    if not pids:
+        return ""
+    more = f" and {len(pids) - MOST_NAMED} more" if len(pids) > MOST_NAMED else ""
+    named = ", ".join(map(str, pids[:MOST_NAMED]))
+    return f", where NVML names process {named}{more}, which may be of the job"
+
+
+def measure(gpus: Collection[Gpu], ids: Collection[str]) -> Release:
+    """Note what is in use of these GPUs before a start, where that is told."""
+    bases = {
+        one.uuid: Base(one.memory_used, {each.pid: each.memory_used for each in one.processes})
+        for one in choose(gpus, ids)
+        if one.memory_total
+    }
+    now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+    return Release(bases, lambda pid: is_stranger(pid, now_ticks))
+
+
+def is_stranger(pid: int, since_ticks: float) -> bool:
+    """
+    Whether the machine shows that a process is older than the start, or another user's.
+
+    ``since_ticks`` counts from the boot, as the kernel tells the start of processes. NVML tells the
+    ids of the machine; inside a container they cannot be looked up, and so nothing is proven.
+    """
+    root = kernel.outer_proc
+    if root is None:
+        return False
+    try:
+        owner = os.stat(str(pid), dir_fd=root).st_uid
+        process = parse_process(pid, kernel.read_outer(f"{pid}/stat"))
+    except (OSError, ValueError, IndexError):
+        return False
+    return owner not in {0, os.geteuid()} or process.started < since_ticks

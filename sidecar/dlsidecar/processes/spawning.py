@@ -1,0 +1,168 @@
+"""
+Starting processes and hearing of their end.
+
+Everything that the SideCar starts comes from :func:`start`: training processes, checkpoint
+commands, warm spares and our own helper. Everything that ends below us is collected by the
+one :class:`Reaper`, orphans included, since to whoever is PID 1 or a subreaper the kernel
+gives them all.
+
+What is started here dies when we die. With PID 1 the kernel ends all the rest. Elsewhere it sends
+SIGKILL at the death of the parent (``PR_SET_PDEATHSIG``), which holds for our direct children only:
+not for their children, nor for a set-uid program; for those see :mod:`dlsidecar.processes.keeper`.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dlsidecar.processes.kernel import die_with_parent
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: with a code, or by a signal (then the other one is None)."""
+
+    code: int | None
+    signal: int | None
+
+    def __str__(self) -> str:
+        if self.signal is None:
+            return f"exit code {self.code}"
+        try:
+            return f"signal {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"signal {self.signal}"
+
+
+class CannotStart(Exception):
+    """A command cannot be started; ``reason`` is one word for programs, the text is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def read_helper(name: str) -> str:
+    """
+    Return the source of one of our modules that runs in a process of its own.
+
+    To be called at the beginning: what we were started from may be replaced by a newer one.
+    """
+    source = pkgutil.get_data("dlsidecar", name)
+    assert source is not None
+    return source.decode()
+
+
+LONGEST_PATH = 400
+"""Of a longer PATH only the beginning is shown."""
+
+
+def _not_found(name: str, env: Mapping[str, str], error: OSError) -> str:
+    """Say what was not found, and where it was looked for."""
+    if "/" in name:
+        return f"{name}: {error.strerror}"
+    path = env.get("PATH", "")
+    shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+    return f"{name}: not found in PATH ({shown})"
+
+
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> int:
+    """
+    Start a command in a session of its own and return its process id.
+
+    The command is looked up in the PATH of ``env``, as a shell would. The caller must have the
+    end collected by a :class:`Reaper`; nobody else waits for it.
+    """
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        # The parent may have died before the kernel was asked.
+        if os.getppid() != parent:
+            os._exit(127)
+
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+            list(command),
+            env=dict(env),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            # Without it the memory of the SideCar need not be copied, not even in the books: much
+            # of what a start costs. PID 1 takes everything with it as it is.
+            preexec_fn=None if parent == 1 else prepare,  # noqa: PLW1509 - it takes no lock
+        )
+    except FileNotFoundError as error:
+        raise CannotStart("CommandNotFound", _not_found(command[0], env, error)) from error
+    except PermissionError as error:
+        raise CannotStart("CommandNotExecutable", f"{command[0]}: {error.strerror}") from error
+    except BlockingIOError as error:
+        raise CannotStart("TooManyProcesses", f"{command[0]}: {error.strerror}") from error
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise CannotStart("CannotStart", f"{command[0]}: {error}") from error
+    # The reaper collects it. Popen is told a code, so that it never waits by itself for a
+    # process id that may by then belong to another.
+    process.returncode = 0
+    return process.pid
+
+
+class Reaper:
+    """
+    Collects every child that ends, and tells whoever asked for it.
+
+    :meth:`reap` is called when SIGCHLD arrives. One that nobody asked for is an orphan of the
+    training and is just collected.
+    """
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[Ended], None]] = {}
+        self.collected = 0
+        """How many have been collected so far: a scan that spans a change is not believed."""
+
+    def watch(self, pid: int, callback: Callable[[Ended], None]) -> None:
+        """Call back once when the child ends. To be called in the same breath as the start."""
+        self._callbacks[pid] = callback
+
+    def forget(self, pid: int) -> None:
+        """Collect the child as if it were an orphan."""
+        self._callbacks.pop(pid, None)
+
+    def reap(self) -> None:
+        ends = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self.collected += 1
+            ends.append((pid, read_status(status)))
+        # The kernel tells them in the order of their start. Of those that ended together, one that was
+        # killed comes first: the others may have ended because they lost it.
+        for pid, ended in sorted(ends, key=lambda end: end[1].signal is None):
+            callback = self._callbacks.pop(pid, None)
+            if callback is not None:
+                callback(ended)
+
+
+def read_status(status: int) -> Ended:
+    """Return how a process ended, from what the kernel says of it."""
+    if os.WIFSIGNALED(status):
+        return Ended(code=None, signal=os.WTERMSIG(status))
+    return Ended(code=os.WEXITSTATUS(status), signal=None)

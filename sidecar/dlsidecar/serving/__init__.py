@@ -1,0 +1,1 @@
+"""The SideCar's server: connections, identities, routes and metrics."""

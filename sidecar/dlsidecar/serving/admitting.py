@@ -1,0 +1,92 @@
+"""
+Whether a start may begin on the GPUs that it was told: they are there, can be used, have names, are empty.
+
+Asked by :mod:`dlsidecar.processes.supervising` right before each start. A GPU that looks used is looked at again
+for a moment, because what has just ended may echo in NVML's figures: utilisation is an average over the
+last second, and the driver frees memory after the process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Callable, Union
+
+from dlsidecar.observing import gpus
+from dlsidecar.observing.gpu_thread import Gauges, Reading
+from dlsidecar.observing.naming import name_gpus
+from dlsidecar.processes.releasing import Release, measure
+from dlsidecar.remedies import make_problem
+from dlsidecar.settings import GpuIds
+from dlwire.messages import Gpu, Problem, Run
+
+AGAIN_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What a start has to know of its GPUs."""
+
+    release: Release = Release({})
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What they are called in the environment of the training, by what was told."""
+
+
+Answer = Union[Admitted, Problem]
+
+
+class Admission:
+    """Asks before each start."""
+
+    patience_seconds = 3.0
+    """For so long a GPU may look used before the start is refused."""
+
+    def __init__(
+        self, gauges: Gauges, gpu_ids: GpuIds, *, show: Callable[[Reading], None] = lambda _: None
+    ) -> None:
+        """``show`` gets each reading, so that what refuses a start is seen in the state as well."""
+        self.gauges = gauges
+        self._gpu_ids = gpu_ids
+        self._show = show
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self, run: Run, hear: Callable[[Answer], None], is_wanted: Callable[[], bool]) -> None:
+        """Call back with the answer, as long as it is wanted; without NVML, from within this call."""
+        until = self._loop.time() + self.patience_seconds
+
+        def look() -> None:
+            if is_wanted():
+                self.gauges.ask(take)
+
+        def take(reading: Reading) -> None:
+            if not is_wanted():
+                return
+            if reading is not None:
+                self._show(reading)
+            used = self.gauges.bases.find_used(reading or [], run.gpus)
+            if used and self._loop.time() < until:
+                self._loop.call_later(AGAIN_SECONDS, look)
+            else:
+                hear(self._judge(run, reading or [], used))
+
+        if self.gauges.missing:
+            hear(self._judge(run, [], {}))
+        else:
+            look()
+
+    def _judge(self, run: Run, present: list[Gpu], used: Mapping[str, str]) -> Answer:
+        unknown = gpus.find_unknown(present, run.gpus) if present else []
+        if unknown:
+            return make_problem("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
+        lost = gpus.find_lost(present, run.gpus)
+        if lost:
+            return make_problem("GPUsVanished", "; ".join(lost))
+        naming = name_gpus(present, run.gpus, self._gpu_ids)
+        if naming.unresolved:
+            why = self.gauges.missing or "NVML does not answer"
+            message = f"GPU {', '.join(naming.unresolved)} cannot be named by {self._gpu_ids.value}"
+            return make_problem("GPUsNotResolved", f"{message}: {why}")
+        if used:
+            return make_problem("GPUNotEmpty", "; ".join(used.values()), gpus=tuple(used))
+        return Admitted(measure(present, run.gpus), naming.names)

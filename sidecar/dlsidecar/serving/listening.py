@@ -1,0 +1,193 @@
+"""
+The doors of a SideCar: opened before anything is done, closed when all is done.
+
+What is asked for at them is answered in :mod:`dlsidecar.serving.serving`; who is let in says
+:mod:`dlsidecar.serving.trust`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import ssl
+from pathlib import Path
+
+from tornado.netutil import bind_sockets, bind_unix_socket
+from tornado.web import Application
+
+from dlsidecar.serving import serving, trust
+from dlsidecar.serving.connections import LARGEST_HEADERS, LimitedServer
+from dlsidecar.settings import Serving
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64 * 1024
+NO_LIMIT = 2**62
+"""Tornado closes where a body is too large. We answer first, and so count ourselves."""
+LONGEST_SOCKET_PATH = 103
+"""What Linux allows, less the ending that the socket has before it is ready."""
+LAST_WORDS_SECONDS = 1.0
+LAST_WORDS_STEP_SECONDS = 0.02
+
+
+class Servers:
+    """All doors of one SideCar, open from :meth:`open` to :meth:`close`."""
+
+    def __init__(self, agent: serving.Agent, settings: Serving) -> None:
+        self._agent = agent
+        self._settings = settings
+        self._certificates: trust.Certificates | None = None
+        self._doors: list[trust.Door] = []
+        self._network: LimitedServer | None = None
+        self._servers: list[LimitedServer] = []
+        self._paths: list[Path] = []
+        self._locks: list[int] = []
+        self._closings: set[asyncio.Future[None]] = set()
+        self.port = 0
+        """Where the controller is listened to; differs from the settings if those say 0."""
+        self.health_port = 0
+
+    def open(self) -> None:
+        """Listen; raises OSError if that is not possible."""
+        settings = self._settings
+        if settings.tls_folder:
+            self._open_network()
+        if settings.socket:
+            self._serve_control(trust.Door(), [self._unix_socket(settings.socket)])
+        if settings.inner_socket:
+            app = serving.inner_app(self._agent, settings)
+            self._serve(app, [self._unix_socket(settings.inner_socket)])
+        if settings.health_port is not None:
+            sockets = bind_sockets(settings.health_port, settings.health_address or None)
+            self.health_port = port_of(sockets)
+            self._serve(serving.health_app(self._agent, settings), sockets)
+
+    def _open_network(self) -> None:
+        settings = self._settings
+        self._certificates = trust.Certificates(Path(settings.tls_folder))
+        context = self._certificates.load()
+        door = trust.NamedDoor(controller_name=settings.controller_name, job_uid=settings.job_uid)
+        sockets = bind_sockets(settings.port, settings.address or None)
+        self.port = port_of(sockets)
+        self._network = self._serve_control(door, sockets, context)
+
+    def _serve_control(
+        self,
+        door: trust.Door,
+        sockets: list[socket.socket],
+        context: ssl.SSLContext | None = None,
+    ) -> LimitedServer:
+        app = serving.controller_app(self._agent, self._settings, door)
+        server = self._serve(app, sockets, context)
+        door.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
+        self._doors.append(door)
+        return server
+
+    def _serve(
+        self, app: Application, sockets: list[socket.socket], context: ssl.SSLContext | None = None
+    ) -> LimitedServer:
+        seconds = self._settings.header_seconds
+        server = LimitedServer(
+            app,
+            ssl_options=context,
+            idle_connection_timeout=seconds,
+            # Ours comes first, with an answer; this one closes the connection.
+            body_timeout=seconds + LAST_WORDS_SECONDS,
+            max_header_size=LARGEST_HEADERS,
+            max_body_size=NO_LIMIT,
+            chunk_size=CHUNK,
+            max_buffer_size=self._settings.largest_body + LARGEST_HEADERS + CHUNK,
+        )
+        server.add_sockets(sockets)
+        self._servers.append(server)
+        return server
+
+    def _unix_socket(self, path: str) -> socket.socket:
+        """Listen at a socket that only its owner may open, at no moment anybody else."""
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            text = f"a socket's path has at most {LONGEST_SOCKET_PATH} bytes"
+            raise OSError(text, path)
+        self._locks.append(lock(path))
+        before = os.umask(0o177)
+        try:
+            # In one step, so that a socket is missing only before the first start of this name
+            # and after one that ended in order: whoever watches from outside relies on that.
+            bound = bind_unix_socket(f"{path}.new", mode=0o600)
+            Path(f"{path}.new").rename(path)
+        finally:
+            os.umask(before)
+        self._paths.append(Path(path))
+        return bound
+
+    def renew(self) -> None:
+        """Take renewed certificates over; to be called now and then."""
+        if self._certificates is None or self._network is None:
+            return
+        context = self._certificates.renewed()
+        if context is None:
+            return
+        log.info("the certificates were renewed")
+        self._network.use(context)
+        # Whoever was let in by the old authority has to show itself to the new one.
+        closing = asyncio.ensure_future(self._network.close_all_connections())
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
+
+    @property
+    def has_readable_certificates(self) -> bool:
+        return self._certificates is None or self._certificates.is_readable
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a change."""
+        return sum(len(door.waiting) + len(door.waiting_guests) for door in self._doors)
+
+    async def close(self) -> None:
+        """
+        Let nobody else in, and give those who follow us time to read the last state.
+
+        What the end has cost is told with it and never again, so those count as well who have just
+        been told the state before, and are about to ask.
+        """
+        for server in self._servers:
+            server.stop()
+        for door in self._doors:
+            door.close()
+        left = LAST_WORDS_SECONDS
+        while left > 0 and (self.waiting or self._owes_last_state()):
+            await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
+            left -= LAST_WORDS_STEP_SECONDS
+        for server in self._servers:
+            await server.close_all_connections()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        for held in self._locks:
+            os.close(held)
+        self._locks.clear()
+
+    def _owes_last_state(self) -> bool:
+        return any(door.owes(self._agent.version) for door in self._doors)
+
+
+def lock(path: str) -> int:
+    """
+    Take the right to listen at a socket, or raise OSError if somebody living has it.
+
+    A socket outlives whoever died without a last word, so that there is one says nothing. The
+    kernel gives the lock back at each death. Its file stays: to remove it would let two at once
+    have a lock of the same name.
+    """
+    held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise OSError(error.errno, "another SideCar listens there", path) from error
+    return held
+
+
+def port_of(sockets: list[socket.socket]) -> int:
+    return int(sockets[0].getsockname()[1])

@@ -1,0 +1,1 @@
+"""Interpreters that are started ahead, so that a restart is warm."""

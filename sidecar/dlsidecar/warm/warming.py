@@ -1,0 +1,363 @@
+"""
+Keeping interpreters ready, so that a new start need not wait for its imports.
+
+They are started like any process and not forked from one another, because the threads of numpy
+and CUDA do not survive a fork. One that has touched a GPU is thrown away: it has made up its mind
+which ones it sees. Whatever goes wrong, the training is started cold, and the reason is told.
+
+How many are kept: as many as processes run, because most changes keep that number or lower it. As
+soon as it is known that more are to be started, the others are made, while the training saves itself.
+One that is not ready when its start comes is taken all the same: it has begun what a cold one would
+only begin now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL
+
+from dlsidecar.processes.kernel import send
+from dlsidecar.processes.spawning import (
+    CannotStart,
+    Ended,
+    Reaper,
+    read_helper,
+    start,
+)
+from dlsidecar.warm.budgets import Budget
+from dlsidecar.warm.interpreters import Spare
+
+PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+FLAGS = re.compile(r"-[bBdEiOsuv]+")
+FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
+
+Problem = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A command taken apart into the interpreter and what it shall run."""
+
+    interpreter: tuple[str, ...]
+    module: str
+    """Empty where it is a file, which then is the first of the arguments."""
+    arguments: tuple[str, ...]
+
+
+def take_apart(command: Sequence[str]) -> Script | None:
+    """Return the parts of ``python [options] script …``, or None where it is not of that form."""
+    if not PYTHON.fullmatch(Path(command[0]).name):
+        return None
+    rest = list(command[1:])
+    interpreter = [command[0]]
+    while rest and rest[0] != "-m":
+        if FLAGS.fullmatch(rest[0]):
+            interpreter.append(rest.pop(0))
+        elif rest[0] in FLAGS_WITH_VALUE and len(rest) > 1:
+            interpreter += [rest.pop(0), rest.pop(0)]
+        else:
+            break
+    if rest[:1] == ["-m"]:
+        return Script(tuple(interpreter), rest[1], tuple(rest[1:])) if len(rest) > 1 else None
+    if not rest or rest[0].startswith("-"):
+        return None
+    return Script(tuple(interpreter), "", tuple(rest))
+
+
+class Nursery:
+    """
+    The spares of one job.
+
+    :meth:`take` hands one out. It is then a training process like any other: the nursery knows
+    nothing of it any more.
+    """
+
+    most_failures = 3
+    refill_seconds = 1.0
+    """After a start the training comes first; then the next spares are made."""
+    answer_seconds = 5.0
+    waking_seconds = 60.0
+    """So long a start waits for a spare that still imports."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        preload: Sequence[str],
+        environment: Mapping[str, str],
+        outputs: tuple[int, int],
+        passed: Sequence[int],
+        reaper: Reaper,
+        on_problem: Problem,
+        on_relief: Callable[[str], None],
+    ) -> None:
+        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
+        self._script = take_apart(command) if preload else None
+        self._preload = tuple(preload)
+        self._source = read_helper("warm/spare.py")
+        self._environment = dict(environment)
+        self._outputs = outputs
+        self._passed = passed
+        self._reaper = reaper
+        self._on_problem = on_problem
+        self._on_relief = on_relief
+        self._loop = asyncio.get_running_loop()
+        self._spares: list[Spare] = []
+        self._sent: dict[int, Spare] = {}
+        """Those that have their order and have not yet answered."""
+        self._failures = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._steady = 0
+        """So many are kept all the time."""
+        self._coming = 0
+        """So many are needed by the start that is expected; 0 if none is."""
+        self.budget = Budget()
+        self.wanted = 0
+        """How many there are to be now, as far as memory allows."""
+        self.on_change: Callable[[], None] = lambda: None
+        if preload and self._script is None:
+            on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
+
+    # --- what there is ----------------------------------------------------------------------
+
+    def pids(self) -> list[int]:
+        return [one.pid for one in self._spares]
+
+    @property
+    def ready(self) -> int:
+        return sum(one.is_ready for one in self._spares)
+
+    def memory_bytes(self) -> int:
+        return sum(one.memory_bytes() for one in self._spares)
+
+    # --- making them ------------------------------------------------------------------------
+
+    @property
+    def limit_bytes(self) -> int:
+        """How much memory they may take, as it was when that was last looked at."""
+        return self.budget.limit_bytes
+
+    def prepare(self, count: int) -> None:
+        """Make what a start of so many needs, without waiting any longer."""
+        self._coming = count
+        self._settle()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fill()
+
+    def want(self, count: int) -> None:
+        """Keep so many, from now on."""
+        self._steady, self._coming = count, 0
+        self._settle()
+        for spare in self._spares[self.wanted :]:
+            self._discard(spare)
+        # Those that were just handed out are not replaced before their start had its time.
+        if self._timer is None:
+            self._fill()
+
+    def _settle(self) -> None:
+        """Say how many there are to be, as memory is now."""
+        asked = max(self._steady, self._coming) if self._script else 0
+        self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
+        if why:
+            self._on_problem("SparesLimited", why)
+        else:
+            self._on_relief("SparesLimited")
+
+    def _fill(self) -> None:
+        self._timer = None
+        while len(self._spares) < self.wanted and self._failures < self.most_failures:
+            if not self._make():
+                return
+
+    def _fill_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.refill_seconds, self._fill)
+
+    def _make(self) -> bool:
+        assert self._script is not None
+        from_us, orders = os.pipe()
+        answers, to_us = os.pipe()
+        passed = (from_us, to_us, *self._outputs)
+        numbers = [str(one) for one in passed]
+        command = [*self._script.interpreter, "-c", self._source, *numbers, *self._preload]
+        try:
+            pid = start(
+                command,
+                env=self._environment,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                pass_fds=sorted({*passed, *self._passed}),
+            )
+        except CannotStart as error:
+            self._fail(str(error))
+            os.close(orders)
+            os.close(answers)
+            return False
+        finally:
+            os.close(from_us)
+            os.close(to_us)
+        spare = Spare(pid, orders, answers)
+        self._spares.append(spare)
+        self._reaper.watch(pid, lambda ended: self._ended(spare, ended))
+        os.set_blocking(answers, False)
+        # One that does not take its order at once is not waiting for it.
+        os.set_blocking(orders, False)
+        self._loop.add_reader(answers, self._read, spare)
+        return True
+
+    def _read(self, spare: Spare) -> None:
+        try:
+            data = os.read(spare.answers, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            # Its end is told by the reaper, but one that only closed the pipe is of no use either.
+            self._loop.remove_reader(spare.answers)
+            self._refuse(spare, "it closed its pipe")
+            return
+        *lines, spare.unread = (spare.unread + data).split(b"\n")
+        for line in lines:
+            self._hear(spare, json.loads(line))
+
+    def _hear(self, spare: Spare, said: dict[str, object]) -> None:
+        if said.get("running") and spare.on_running:
+            self._sent.pop(spare.pid, None)
+            self._close(spare)
+            spare.on_running("")
+        elif said.get("ready"):
+            self._hear_ready(spare)
+        elif said.get("faults"):
+            self._fail(f"cannot import {said['faults']}")
+            self._drop(spare, f"it cannot import {said['faults']}")
+
+    def _hear_ready(self, spare: Spare) -> None:
+        if spare.touched_gpu():
+            self._fail("what is preloaded uses a GPU while it is imported")
+            self._drop(spare, "it has touched a GPU")
+        else:
+            spare.is_ready = True
+            self._on_relief("NoWarmStart")
+            self.budget.learn(spare.share_bytes())
+            if spare.order:
+                self._send_order(spare, spare.order)
+            else:
+                self._shed()
+        self.on_change()
+
+    def _shed(self) -> None:
+        """Give up what turns out to be too large, now that it is known how much one takes."""
+        self._settle()
+        for spare in self._spares[self.wanted :]:
+            self._discard(spare)
+
+    def _drop(self, spare: Spare, reason: str) -> None:
+        if spare in self._spares:
+            self._discard(spare)
+        else:
+            self._refuse(spare, reason)
+
+    def _fail(self, reason: str) -> None:
+        self._failures += 1
+        self._on_problem("NoWarmStart", f"the training starts cold: {reason}")
+
+    def _ended(self, spare: Spare, ended: Ended) -> None:
+        if spare in self._spares:
+            self._spares.remove(spare)
+            self._close(spare)
+            self._fail(f"a spare interpreter ended: {ended}")
+            self._fill_later()
+            self.on_change()
+
+    def _discard(self, spare: Spare) -> None:
+        self._spares.remove(spare)
+        self._reaper.forget(spare.pid)
+        self._close(spare)
+        send(spare.pid, signal.SIGKILL)
+
+    def _close(self, spare: Spare) -> None:
+        if spare.answers >= 0:
+            self._loop.remove_reader(spare.answers)
+            os.close(spare.answers)
+            os.close(spare.orders)
+            spare.answers = spare.orders = -1
+
+    # --- using them -------------------------------------------------------------------------
+
+    def take(self, environment: Mapping[str, str], on_running: Callable[[str], None]) -> int | None:
+        """
+        Let a spare become the training, and return its process id; None where there is none.
+
+        ``on_running`` hears the empty string when it has, or why it has not. The caller watches
+        for its end from here on.
+        """
+        ready = (one for one in self._spares if one.is_ready)
+        spare = next(ready, None) or next(iter(self._spares), None)
+        if spare is None or self._script is None:
+            return None
+        if spare.touched_gpu():
+            self._fail("a spare interpreter has touched a GPU")
+            self._discard(spare)
+            return None
+        # Only what it does not have yet: the whole may be more than a pipe takes at once.
+        known = self._environment
+        order = {
+            "environment": {one: to for one, to in environment.items() if known.get(one) != to},
+            "module": self._script.module,
+            "arguments": list(self._script.arguments),
+        }
+        spare.on_running = on_running
+        self._spares.remove(spare)
+        self._sent[spare.pid] = spare
+        self._reaper.forget(spare.pid)
+        self._fill_later()
+        self._failures = 0
+        spare.order = json.dumps(order).encode() + b"\n"
+        if spare.is_ready:
+            self._send_order(spare, spare.order)
+        else:
+            self._loop.call_later(self.waking_seconds, self._give_up, spare)
+        return spare.pid
+
+    def _give_up(self, spare: Spare) -> None:
+        if not spare.is_ready:
+            self._refuse(spare, f"it is not ready after {self.waking_seconds:g} s")
+
+    def _send_order(self, spare: Spare, order: bytes) -> None:
+        try:
+            while order:
+                order = order[os.write(spare.orders, order) :]
+        except OSError as error:
+            self._loop.call_soon(self._refuse, spare, error.strerror or str(error))
+            return
+        self._loop.call_later(self.answer_seconds, self._refuse, spare, "it does not answer")
+
+    def _refuse(self, spare: Spare, reason: str) -> None:
+        if spare.answers < 0:
+            return
+        if spare in self._spares:
+            # It waits no more; its end will be told.
+            send(spare.pid, signal.SIGKILL)
+            return
+        self._sent.pop(spare.pid, None)
+        self._close(spare)
+        if spare.on_running:
+            spare.on_running(reason)
+
+    def settle(self, pid: int) -> None:
+        """Hear what a spare that was handed out has answered before it ended."""
+        if pid in self._sent:
+            self._read(self._sent[pid])
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for spare in list(self._spares):
+            self._discard(spare)
