@@ -45,8 +45,8 @@ def _follow(modules: Iterable[str], left_out: Collection[str]) -> set[str]:
     unread, known = list(modules), set[str]()
     while unread:
         module = unread.pop()
-        package, part, *_ = *module.split("."), ""
-        is_out = package == "dlsim" and part in left_out
+        inside = f"{module.removeprefix('dlsim.')}."
+        is_out = any(inside.startswith(f"{part}.") for part in left_out)
         if module not in known and module != REGISTRY and not is_out:
             known.add(module)
             unread += _find_imports(module)

@@ -35,12 +35,12 @@ Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.results.scoring.Score`."""
 
 _NOT_IN_RESULTS = (
-    *("plots", "looks", "premises", "policyfile"),
-    *("reproducing", "comparing", "bounding", "bounds"),
+    *("results.plots", "results.looks", "results.premises", "results.writing"),
+    *("policyfile", "comparing", "bounding"),
 )
 """Parts of the simulator that no policy's result depends on."""
 
-_IN_BOUNDS = ("bounding", "bounds")
+_IN_BOUNDS = ("bounding",)
 """Those of them that bounds depend on."""
 
 _NO_SPEEDS = ("peers", "suite")

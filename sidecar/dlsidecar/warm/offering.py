@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlsidecar.settings import Complete, Training
 
-MODULES = Path(__file__).parent / "importable"
+MODULES = Path(__file__).parents[1] / "importable"
 """Holds the package ``dljob`` and nothing else, also inside the archive that the SideCar is shipped as."""
 AGREEMENT = "DLJOB_AGREEMENT"
 
