@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.acting.applying import Commanded
+from dlcontrol.acting.applying import MOST_RESTARTS, Commanded
 from dlcontrol.judging.distrusting import MOST_JUMP, Distrust
 from dlcontrol.situation.ports import Behind, Fenced, Platform
 from dlcontrol.situation.scene import Doubt, Scene, Seat
@@ -204,3 +204,11 @@ def test_another_start_by_the_platforms_word_is_another_witness():
 def test_a_ready_one_that_was_stamped_is_believed():
     told = Commanded(stop(0), NOW, is_exact=False)
     assert look(scene_of(ready()), told)[1] == ""
+
+
+def test_one_that_was_started_again_has_its_time_anew():
+    again = after(incarnation="y")
+    long_ago = Commanded(run(3, 0), 1.0, frozenset({"0"}))
+    assert look(scene_of(again), long_ago)[1] == ""
+    restless = replace(long_ago, restarts=(NOW,) * MOST_RESTARTS)
+    assert "has still not done it" in look(scene_of(again), restless)[1]

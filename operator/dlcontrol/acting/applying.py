@@ -54,6 +54,10 @@ log = logging.getLogger(__name__)
 
 LONGEST_REASON = 1024
 
+MOST_RESTARTS = 20
+"""A container that says more often than so within an hour that it was started again is given no more time."""
+RESTARTS_S = 3600.0
+
 
 class Dialer(Protocol):
     """Whoever speaks to the SideCars."""
@@ -102,6 +106,12 @@ class Commanded:
     """All GPUs that it was ever told to use."""
     is_exact: bool = True
     """Whether the target is our own word, and not what we found there under our epoch."""
+    restarts: tuple[float, ...] = ()
+    """When it was told so as another start of its container, lately."""
+
+    def is_for(self, incarnation: str) -> bool:
+        """Whether this start of the container has had its time; one that says it is another each time has, too."""
+        return self.target.incarnation == incarnation or len(self.restarts) >= MOST_RESTARTS
 
 
 class Hands:
@@ -376,10 +386,12 @@ class Hands:
         gpus = known.gpus if known is not None else frozenset[str]()
         if is_exact and isinstance(target, Run):
             gpus = gpus.union(target.gpus)
-        is_new = known is None or target.term > known.target.term
-        at = now if known is None or is_new else known.at
         if known is None or target.term >= known.target.term:
-            self._commanded[pod] = Commanded(target, at, gpus, is_exact=is_exact)
+            is_first = known is None or target.term > known.target.term
+            restarts = _restarts_of(known, target, now)
+            is_given_time = is_first or (known is not None and not known.is_for(target.incarnation))
+            at = now if known is None or is_given_time else known.at
+            self._commanded[pod] = Commanded(target, at, gpus, is_exact=is_exact, restarts=restarts)
         self._dialer.declare(seat.key, target)
 
     def _runs(self, scene: Scene, entry: Entry) -> dict[NodeName, Run]:
@@ -424,6 +436,13 @@ class Hands:
             )
             offset += counts[part.node]
         return runs
+
+
+def _restarts_of(known: Commanded | None, target: Target, now: float) -> tuple[float, ...]:
+    if known is None:
+        return ()
+    lately = tuple(at for at in known.restarts if at > now - RESTARTS_S)
+    return lately if known.target.incarnation == target.incarnation else (*lately, now)
 
 
 def _after(status: Status, command: Book | Unbook | Begin, now: float) -> Status:
