@@ -212,3 +212,9 @@ def test_one_that_was_started_again_has_its_time_anew():
     assert look(scene_of(again), long_ago)[1] == ""
     restless = replace(long_ago, restarts=(NOW,) * MOST_RESTARTS)
     assert "has still not done it" in look(scene_of(again), restless)[1]
+
+
+def test_a_start_by_the_platforms_word_has_its_time_whatever_was_said_before_it():
+    late = Commanded(run(3, 0), 1.0, frozenset({"0"}), restarts=(NOW,) * MOST_RESTARTS, start="7")
+    assert look(scene_of(after(incarnation="y"), pod={"start": "8"}), late)[1] == ""
+    assert look(scene_of(after(incarnation="y"), pod={"start": "7"}), late)[1] != ""

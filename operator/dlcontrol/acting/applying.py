@@ -108,6 +108,8 @@ class Commanded:
     """Whether the target is our own word, and not what we found there under our epoch."""
     restarts: tuple[float, ...] = ()
     """When it was told so as another start of its container, lately."""
+    start: str = ""
+    """Which start of the container that was by the platform's word, which counts more than its own."""
 
     def is_for(self, incarnation: str) -> bool:
         """Whether this start of the container has had its time; one that says it is another each time has, too."""
@@ -383,6 +385,8 @@ class Hands:
         """Remember what a pod is told before it can have heard of it, and tell it."""
         pod = (seat.key.job, seat.booking)
         known = self._commanded.get(pod)
+        if known is not None and known.start != seat.pod.start:
+            known = None
         gpus = known.gpus if known is not None else frozenset[str]()
         if is_exact and isinstance(target, Run):
             gpus = gpus.union(target.gpus)
@@ -391,7 +395,9 @@ class Hands:
             restarts = _restarts_of(known, target, now)
             is_given_time = is_first or (known is not None and not known.is_for(target.incarnation))
             at = now if known is None or is_given_time else known.at
-            self._commanded[pod] = Commanded(target, at, gpus, is_exact=is_exact, restarts=restarts)
+            self._commanded[pod] = Commanded(
+                target, at, gpus, is_exact=is_exact, restarts=restarts, start=seat.pod.start
+            )
         self._dialer.declare(seat.key, target)
 
     def _runs(self, scene: Scene, entry: Entry) -> dict[NodeName, Run]:

@@ -252,7 +252,7 @@ def _is_late(scene: Scene, seat: Seat, state: State, told: Commanded | None) -> 
     """Say what it was told and has had the time for; empty if it has done it, or has the time."""
     if told is None or not seat.contact.reachable or _has_done(state, told):
         return ""
-    if not told.is_for(state.incarnation):
+    if not told.is_for(state.incarnation) or told.start != seat.pod.start:
         return ""  # It was started again since, and is about to be told.
     checkpoint = scene.entries[seat.key.job].job.checkpoint
     limit = checkpoint.timeout_seconds + checkpoint.grace_seconds + scene.obey_seconds
