@@ -140,7 +140,9 @@ class World:
             self.news_arrives()
         elif self.waiting and not self.is_terminating:
             self.a_rank_runs(min(self.waiting))
-        elif self.timer is not None and (phase is Phase.CHECKPOINTING or self.machine.is_trying):
+        elif self.timer is not None and (
+            phase is Phase.CHECKPOINTING or (phase is Phase.RUNNING and self.machine.is_trying)
+        ):
             self.time_passes()
         elif phase is Phase.STOPPING and self.is_alive:
             self.all_are_killed()
