@@ -459,7 +459,10 @@ def test_a_job_is_cancelled(busy):
 def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
     script = "echo $CUDA_VISIBLE_DEVICES; pwd; exit 3"
     result = run_apart("exec", "runs", "--state", busy.up.root, "--", "sh", "-c", script)
-    assert (result.status, result.stdout.splitlines()) == (3, ["0,1", str(busy.folder)])
+    assert (result.status, result.stdout.splitlines()) == (
+        3,
+        ["GPU-n1-0,GPU-n1-1", str(busy.folder)],
+    )
     result = run_apart("exec", "runs", "--state", busy.up.root, "--", "sh", "-c", "kill -9 $$")
     assert result.status == 128 + 9
 

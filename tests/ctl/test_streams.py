@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from dlctl.streams import divert_libraries
+from dlctl.output.streams import divert_libraries
 print("before", flush=True)
 with divert_libraries():
     os.write(1, b"a solver talks\\n")

@@ -118,7 +118,7 @@ def test_other_seeds_draw_other_lots():
 
 def test_lots_are_the_same_in_every_process():
     script = (
-        "from pathlib import Path; from dlsim import workloads;"
+        "from pathlib import Path; from dlsim.jobs import workloads;"
         f"w = workloads.read(Path({str(TRACES / 'philly_e13805.csv.gz')!r}), rigid=False,"
         "speeds=None, seed=3, gpu_types=('',), largest=64);"
         "print([(j.job, j.iterations) for j in w.jobs], [p.speeds for p in w.truths.values()])"

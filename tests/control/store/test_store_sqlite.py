@@ -301,8 +301,8 @@ NOBODY = 65534
 OPEN = f"""
 import os, sys
 from pathlib import Path
-from dlcontrol.store import StoreError
-from dlcontrol.store_sqlite import SqliteStore
+from dlstore.store import StoreError
+from dlstore.sqlite_store import SqliteStore
 from tests.control.store.writers import write_piece
 if os.geteuid() == 0:
     # Root may write anywhere.
@@ -381,8 +381,8 @@ def test_a_full_disk_is_told_and_gets_over_with(path: Path):
 FILL = """
 import sys
 from pathlib import Path
-from dlcontrol.store import StoreAway
-from dlcontrol.store_sqlite import SqliteStore
+from dlstore.store import StoreAway
+from dlstore.sqlite_store import SqliteStore
 from tests.control.store.writers import count_pieces, write_piece
 folder = Path(sys.argv[1])
 ballast = folder / "ballast"
