@@ -43,6 +43,7 @@ from dlsidecar.remedies import make_problem
 from dlsidecar.serving import metrics
 from dlsidecar.settings import Training
 from dlwire.messages import (
+    LONGEST_MESSAGE,
     MOST_PROBLEMS,
     Failure,
     Post,
@@ -54,8 +55,6 @@ from dlwire.messages import (
 )
 
 log = logging.getLogger(__name__)
-
-LONGEST_MESSAGE = 2048
 
 
 class Agent:

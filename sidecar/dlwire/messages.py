@@ -33,6 +33,7 @@ from dlwire.kinds import (
     wire,
 )
 
+LONGEST_MESSAGE = 2048
 MOST_GPUS = 128
 """GPUs, and so processes, that one container may be told of."""
 MOST_PEERS = 1024
@@ -239,8 +240,8 @@ class Problem:
 
     name: str = field(metadata=wire(_NAME))
     """In CamelCase, as the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
-    message: str = field(metadata=wire(Text(2048)))
-    remedy: str = field(default="", metadata=wire(Text(2048)))
+    message: str = field(metadata=wire(Text(LONGEST_MESSAGE)))
+    remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(_GPU_ID, MOST_GPUS)))
     """The GPUs of the run that it is about, as the run names them, where it is about some of them only."""
 
@@ -398,7 +399,7 @@ class Trial:
     """Whether the training has reported a later iteration since the outcome."""
     ended: bool = field(default=False, metadata=wire(Flag()))
     """Whether a process ended during the trial, or right after it and before it went on."""
-    message: str = field(default="", metadata=wire(Text(2048)))
+    message: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     """Why it was not confirmed."""
 
 
@@ -500,7 +501,7 @@ class Refusal:
     incarnation: str = field(metadata=wire(_INCARNATION))
     path: str = field(default="", metadata=wire(Text(1024)))
     """Where in the message the wrong value stands."""
-    remedy: str = field(default="", metadata=wire(Text(2048)))
+    remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     epoch: int = field(default=0, metadata=wire(Whole()))
     generation: int = field(default=0, metadata=wire(Whole()))
     """With the epoch: the highest term seen."""

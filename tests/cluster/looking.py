@@ -142,9 +142,9 @@ class View:
             os.kill(training.pid, signal.SIGUSR1)
         file = folder / name / "iteration"
         self.wait(file.exists, what=f"a checkpoint of {name}")
-        return self.saved_iteration(name, folder)
+        return self.kept_iteration(name, folder)
 
-    def saved_iteration(self, name: str, folder: Path) -> int:
+    def kept_iteration(self, name: str, folder: Path) -> int:
         return int((folder / name / "iteration").read_text())
 
     def first_step(self, pod: str) -> int:

@@ -82,7 +82,7 @@ def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View,
         what="the end of the former pod",
     )
     [pod] = view.pods("job")
-    kept = int((saved / "job" / "iteration").read_text())
+    kept = view.kept_iteration("job", saved)
     assert kept >= reached
     assert view.first_step(pod.name) == kept + 1
 

@@ -64,7 +64,7 @@ def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itse
     assert "ended with exit code 137" in view.wait_event("job", "Restarted")
     view.wait_gpus("job", node1=1)
     # The trial of its checkpoint may have saved it once more, before the kill or after the restart.
-    assert reached < view.first_step(after.name) <= view.saved_iteration("job", saved) + 1
+    assert reached < view.first_step(after.name) <= view.kept_iteration("job", saved) + 1
     assert counts(view, "job") == (0, 1)
 
 
@@ -96,7 +96,7 @@ def test_a_pod_that_is_evicted_saves_itself_and_is_made_anew(view: View, saved: 
     view.wait(
         lambda: [pod.uid for pod in view.pods("job")] not in ([], [before.uid]), what="a new pod"
     )
-    kept = int((saved / "job" / "iteration").read_text())
+    kept = view.kept_iteration("job", saved)
     assert kept >= reached
     view.wait_gpus("job", node1=1)
     [after] = [pod for pod in view.pods("job") if pod.uid != before.uid]

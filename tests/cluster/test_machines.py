@@ -44,7 +44,7 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
     node = view.cluster.nodes["node2"]
     node.power_off()
     # The trial of its checkpoint may have saved it once more.
-    reached = max(reached, view.saved_iteration("job", saved))
+    reached = max(reached, view.kept_iteration("job", saved))
     try:
         view.wait_event("job", "NodeLost")
         assert view.gpus("job") == {}, "nobody knows whether it trains on"

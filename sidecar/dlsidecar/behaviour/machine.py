@@ -76,11 +76,19 @@ from dlsidecar.behaviour.state import (
     Limits,
     Machine,
 )
-from dlwire.messages import Phase, Problem, Refused, Run, Saving, Stop, Target, Trial
+from dlwire.messages import (
+    LONGEST_MESSAGE,
+    Phase,
+    Problem,
+    Refused,
+    Run,
+    Saving,
+    Stop,
+    Target,
+    Trial,
+)
 
 __all__ = ["TABLE", "Limits", "Machine", "Reaction", "Verb", "Word", "draw", "react"]
-
-LONGEST_WHY = 2048
 
 # --- the table ----------------------------------------------------------------------------
 
@@ -488,7 +496,9 @@ def _end_trial(machine: Machine, saving: Saving, why: str = "") -> Machine:
     """Note how a trial went, if one is under way."""
     if not machine.is_trying:
         return machine
-    return replace(machine, trial=replace(machine.trial, saving=saving, message=why[:LONGEST_WHY]))
+    return replace(
+        machine, trial=replace(machine.trial, saving=saving, message=why[:LONGEST_MESSAGE])
+    )
 
 
 def _grace_over(machine: Machine, _: GraceOver) -> Reaction:

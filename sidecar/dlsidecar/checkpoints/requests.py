@@ -137,7 +137,8 @@ class Request:
         for pid in pids:
             send(pid, signum)
         # Where the kernel let others run meanwhile, a stamp of that tick may be older than the request.
-        return since_ns if stamp_ns() == since_ns else stamp_ns() + 1
+        sent_ns = stamp_ns()
+        return since_ns if sent_ns <= since_ns else sent_ns + 1
 
     def _start_command(self) -> None:
         out, err = self._outputs
