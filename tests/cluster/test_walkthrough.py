@@ -45,7 +45,7 @@ OF_ONE_RUN = re.compile(
     r"\b\d+-\d+ \d+:\d+:\d+"  # when
     r"|\b\d[\d.smhd-]*[smhd]\b"  # how long
     r"|\b\d[\d.]*%"
-    r"|\b\d[\d.]* (?=it/s|h\b|times\b)"
+    r"|\b\d[\d.]* (?=it/s|s\b|min\b|h\b|times\b)"
     r"|…"
 )
 

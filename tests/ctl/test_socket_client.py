@@ -86,6 +86,13 @@ def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
     folders.socket.unlink()
 
 
+@pytest.mark.parametrize("words", [("get",), ("down",)])
+def test_where_none_runs_in_a_folder_with_a_long_path_it_says_so(dljob, tmp_path, words):
+    result = dljob(*words, "--state", tmp_path / ("long" * 40))
+    assert result.status == 1
+    assert "no dljob up" in result.stderr
+
+
 @pytest.fixture
 def narrow(monkeypatch):
     """A server that takes less, so that what is too much is read by the command in no time."""

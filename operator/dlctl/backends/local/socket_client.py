@@ -105,8 +105,9 @@ def _exchange(path: Path, request: bytes, limit: float) -> bytes:
     """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit)
-        # Where the path is too long for a socket, the folder is a link to a short one.
-        folder = path.parent.resolve()
+        # Where the path is too long for a socket, the folder is a link to a short one; without a
+        # dljob up there is none, and no path of its own to be too long.
+        folder = path.parent.resolve(strict=True)
         connection.connect(str(folder / path.name))
         _insist_on_user(connection, path)
         _insist_on_folder(folder)

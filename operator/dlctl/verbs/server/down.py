@@ -64,7 +64,7 @@ def find_process(path: Path) -> int | None:
     """Find the process that listens at a socket, if there is one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            connection.connect(str(path))
+            connection.connect(str(path.parent.resolve(strict=True) / path.name))
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         except OSError as error:
