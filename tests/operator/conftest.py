@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dloperator.jobs import crd
-from tests.operator.stages import wait_until
+from tests.operator.stages import wait_for_crd, wait_until
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
 
@@ -18,7 +18,8 @@ CRDS = ROOT / "crds"
 def install_crd(plane: ControlPlane) -> None:
     """Install the custom resource, and return when jobs can be created."""
     plane.kubectl("apply", "-f", CRDS / "dljobs.dljob.io.yaml")
-    plane.kubectl("wait", "--for=condition=Established", "crd/dljobs.dljob.io", "--timeout=60s")
+    with plane.api() as api:
+        wait_for_crd(api)
     # It keeps for hours what it has learnt of a server, and looks for no short name anew unless told to.
     short = crd.definition()["spec"]["names"]["shortNames"][0]
     wait_until(lambda: short in plane.kubectl("api-resources", "--api-group=dljob.io").split())

@@ -31,6 +31,7 @@ USUAL = ("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.po
 """What is set about an operator, unless somebody else says it."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def wait_until(what: Callable[[], object], told: Callable[[], str] = str) -> Any:
@@ -44,11 +45,15 @@ def wait_until(what: Callable[[], object], told: Callable[[], str] = str) -> Any
 
 def install(api: Api) -> None:
     """Install the custom resource, and wait until it is served."""
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    api.apply(f"{path}/{crd.NAME}", crd.definition(), manager="test", force="true")
+    api.apply(f"{CRDS}/{crd.NAME}", crd.definition(), manager="test", force="true")
+    wait_for_crd(api)
+
+
+def wait_for_crd(api: Api) -> None:
+    """Wait until jobs can be created and listed; the definition has no conditions at first."""
 
     def is_served() -> bool:
-        conditions = api.get(f"{path}/{crd.NAME}").get("status", {}).get("conditions") or ()
+        conditions = api.get(f"{CRDS}/{crd.NAME}").get("status", {}).get("conditions") or ()
         return any(
             each["type"] == "Established" and each["status"] == "True" for each in conditions
         )

@@ -5,6 +5,7 @@ They are there before the operator starts, because what ends it once ends it at 
 of each kind comes while it leads.
 """
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ Json = dict[str, Any]
 NODE = "gpu-odd"
 AMOUNTS = ("1e999999", "9" * 60, "1e-999999", "123456789E")
 """Amounts of CPU that the API server takes."""
+DEPTHS = (70, 900, 3000, 9000)
+SUFFIXES = ("before", "after")
 STATUSES: tuple[Json, ...] = (
     {"phase": "Running", "startedAt": "2026-13-45T99:99:99Z"},
     {
@@ -68,6 +71,27 @@ def deeply(act: Callable[[], object]) -> None:
         threading.stack_size(size)
 
 
+def remove_strange(stage: Stage) -> None:
+    """Leave no job that the tests after this one, which list all of them, cannot decode."""
+    names = [f"deep-{depth}-{suffix}" for depth in DEPTHS for suffix in SUFFIXES]
+    left: list[str] = []
+
+    def delete() -> None:
+        for name in names:
+            with contextlib.suppress(Refused):
+                stage.api.delete(stage.path(name))
+
+    def look() -> None:
+        left[:] = [name for name in names if not stage.is_gone(name)]
+
+    def are_gone() -> bool:
+        deeply(look)
+        return not left
+
+    deeply(delete)
+    wait_until(are_gone, stage.operators[-1].last_words)
+
+
 def make_strange(stage: Stage, suffix: str) -> int:
     """Make everything strange that the API server takes; return how much that is."""
     pods = f"/api/v1/namespaces/{stage.namespace}/pods"
@@ -83,7 +107,7 @@ def make_strange(stage: Stage, suffix: str) -> int:
             "spec": {"containers": [container], "nodeName": NODE},
         }
         made += is_taken(stage, pods, pod)
-    for depth in (70, 900, 3000, 9000):
+    for depth in DEPTHS:
         job = stage.make_job(f"deep-{depth}-{suffix}", iterations=10)
         job["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"x": nested(depth)}
         deeply(partial(is_taken, stage, stage.path(), job))
@@ -135,3 +159,4 @@ def test_nothing_that_others_write_ends_an_operator(stage: Stage):
         return stage.phase("plain") == "Completed"
 
     wait_until(is_completed, operator.last_words)
+    remove_strange(stage)

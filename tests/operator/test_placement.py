@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import TAINT, Stage, staged
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace
 
@@ -135,7 +135,7 @@ def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> Non
 
 def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None:
     taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
-    stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [taint]}})
+    stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [TAINT, taint]}})
     try:
         submit(stage, "elsewhere", gpus={"options": [1]})
         here = {"nodeSelector": {"kubernetes.io/hostname": "room-a"}}
@@ -149,7 +149,7 @@ def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None
         assert node_of(stage, "elsewhere") == "room-b"
         assert node_of(stage, "tolerant") == "room-a"
     finally:
-        stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": None}})
+        stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [TAINT]}})
     assert node_of(stage, "kept-off") == "room-a"
 
 

@@ -109,9 +109,13 @@ class PodFolder:
         with contextlib.suppress(OSError):
             _write(self.path / "pid", f"{pid} {started_at(pid)}\n")
 
+    def noted_process(self) -> str:
+        """Return the note of its process, which another process does not have; empty without one."""
+        return _read(self.path / "pid").strip()
+
     def process(self) -> int | None:
         """Return the process that was noted, if it still is that one."""
-        words = _read(self.path / "pid").split()
+        words = self.noted_process().split()
         if len(words) != 2 or not (words[0].isascii() and words[0].isdigit()):
             return None
         pid = int(words[0])

@@ -341,9 +341,7 @@ class Pods:
 
     def _start_of(self, key: PodKey, booking: Booking) -> str:
         """Which process its SideCar is; another one was started after the end of the former."""
-        with contextlib.suppress(OSError):
-            return (self._folders.pod(key, booking.serial) / "pid").read_text()[:64].strip()
-        return ""
+        return self._folder(key, booking).noted_process()
 
     def _has_ever_been_up(self, key: PodKey, booking: Booking) -> bool:
         """Whether it came so far as to hold its lock; before that it can have been told nothing."""

@@ -110,5 +110,5 @@ def _tell_knowledge(workload: Workload) -> str:
 
 def _of(count: int, jobs: Sequence[TracedJob]) -> str:
     if count == len(jobs):
-        return f"all {count:,} jobs" if count > 1 else "the 1 job"
+        return "all jobs" if count > 1 else "the 1 job"
     return f"{count:,} of {len(jobs):,} jobs"
