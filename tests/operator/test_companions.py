@@ -22,7 +22,7 @@ from dloperator.jobs.entries import Specs
 from dloperator.nodes.ownership import Customs
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.auxiliaries import NOT_MADE, Companions
-from dloperator.pods.cleanup import NOT_PUT_AWAY, Tidier
+from dloperator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Tidier
 from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
@@ -68,6 +68,7 @@ class Look:
         self.mirrors = Mirrors()
         self.warned: list[tuple[str, str]] = []
         self.messages: list[str] = []
+        self.now = 0.0
 
     def warn(self, about: Mapping[str, Any], reason: str, message: str) -> None:
         assert message
@@ -83,7 +84,9 @@ class Look:
         pool = ClusterSettings().pool
         customs = Customs(PodSettings().taint, "nvidia")
         reservations = Reservations(self.api, self.mirrors, self.namespace, pool, customs=customs)
-        return Tidier(self.api, self.mirrors, Specs(), reservations, warn=self.warn)
+        return Tidier(
+            self.api, self.mirrors, Specs(), reservations, warn=self.warn, clock=lambda: self.now
+        )
 
     async def names(self) -> set[str]:
         listing = await self.api.list(PODS, self.namespace)
@@ -252,11 +255,15 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
         job = await look.submit(make_manifest("job"))
         held = {"ownerReferences": [owner(job)], "finalizers": [names.PROOF_FINALIZER]}
         left = pod_of("job", TRAINER, **held)
-        # That there is no such node proves its end.
+        # That there is no such node, and for how long there is none, proves its end.
         left["spec"]["nodeName"] = "nowhere"
         look.mirrors.pods.show(await look.api.create(PODS, left, namespace))
         look.api.delete = refuse  # type: ignore[method-assign]
         tidier = look.make_tidier()
+        assert not await tidier.tidy()
+        pod = await look.api.get(PODS, "job-left", namespace)
+        assert pod["metadata"]["finalizers"] == [names.PROOF_FINALIZER]
+        look.now += GONE_S
         assert not await tidier.tidy()
         pod = await look.api.get(PODS, "job-left", namespace)
         assert "finalizers" not in pod["metadata"]
