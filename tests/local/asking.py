@@ -18,6 +18,10 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
+PATIENCE_S = 120.0
+"""Far more than any answer takes, also where a disk is slow."""
+
+
 class Asker:
     """``ask("GET", "/v1/jobs")``; a body that is not bytes is sent as JSON."""
 
@@ -25,9 +29,9 @@ class Asker:
         self._path = path
 
     def __call__(self, method: str, target: str, body: Any = None) -> Answer:
-        connection = http.client.HTTPConnection("localhost", timeout=30.0)
+        connection = http.client.HTTPConnection("localhost", timeout=PATIENCE_S)
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(30.0)
+        connection.sock.settimeout(PATIENCE_S)
         try:
             connection.sock.connect(str(self._path))
             payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
@@ -46,7 +50,7 @@ class Asker:
             f"Expect: 100-continue\r\nContent-Length: {len(payload)}\r\n\r\n"
         )
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(30.0)
+            connection.settimeout(PATIENCE_S)
             connection.connect(str(self._path))
             connection.sendall(head.encode())
             assert b"100 Continue" in connection.recv(1024)
