@@ -14,28 +14,16 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, save
+from _suites import plan_tasks, play
 from matplotlib.figure import Figure
 
 from dlcore.policies.foresight import Foresight
-from dlsim.comparing.running import Failure, run_tasks
-from dlsim.comparing.suite import load_suite, plan_suite
 from dlsim.comparing.tasks import Task, Values
 
 REFERENCE = "afs-l"
 DEFAULT = Foresight().ageing
+COSTS = (0.0, 30.0)
 VALUES = (0.0, 0.1, DEFAULT, 0.2, 0.3, 0.5, 1.0)
-
-
-def play(tasks: Sequence[Task], processes: int) -> dict[Task, Values]:
-    """Play tasks on all processes, with a bar for those who watch."""
-    results: dict[Task, Values] = {}
-    finished = run_tasks(list(enumerate(tasks)), processes=processes)
-    with click.progressbar(finished, length=len(tasks), label="simulations") as watched:
-        for number, result in watched:
-            if isinstance(result, Failure):
-                raise click.ClickException(result.message)
-            results[tasks[number]] = result
-    return results
 
 
 def name_of(ageing: float) -> str:
@@ -86,7 +74,7 @@ def main(
     values: tuple[float, ...], window: int, processes: int, form: str, plot: Path | None
 ) -> None:
     names = [REFERENCE, *map(name_of, sorted(set(values)))]
-    planned = plan_suite(load_suite(), names, parts=("tuning",), window=window)
+    planned = plan_tasks(names, parts=("tuning",), window=window, costs=COSTS)
     tasks = [task for task in planned if task.policy is not None and task.scenario.counted]
     results = play(tasks, processes)
     rows = [make_row(value, results) for value in sorted(set(values))]

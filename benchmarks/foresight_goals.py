@@ -1,0 +1,124 @@
+"""
+How near ``foresight`` comes to what was asked of it, on the shipped suite.
+
+A row for each placement, cost of a change and part: its average completion time over the lower bound; over
+the best of the other policies in each case, and over the best of those that its idea comes from;
+its 99th percentile and makespan over those of ``afs-l``; and, packed, over its own counted figure. Each figure is a
+geometric mean over the cases, and in brackets the largest. ``--window 2000`` plays longer parts of the traces.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
+
+import click
+from _measuring import print_result
+from _suites import plan_tasks, play
+
+from dlsim.comparing.suite import PARTS
+from dlsim.comparing.tasks import Task, Values
+from dlsim.scenarios import Scenario
+
+POLICY = "foresight"
+CAREFUL = "afs-l"
+ANCESTORS = ("hdf", "smartfill", "hesrpt")
+OTHERS = ("afs-l", "srsf-e", "srtf-e", "afs-p", "lyra", "max-min", "adaptive", "dragon")
+BOUND = "bound"
+
+Cases = Mapping[Scenario, Mapping[str, Values]]
+"""By scenario, the results of all policies and the bound."""
+
+
+def gather(results: Mapping[Task, Values]) -> Cases:
+    """Put what belongs to one scenario together."""
+    cases: dict[Scenario, dict[str, Values]] = {}
+    for task, values in results.items():
+        cases.setdefault(task.scenario, {})[task.policy or BOUND] = values
+    return cases
+
+
+def compare(cases: Cases, reference: Callable[[Mapping[str, Values]], float], figure: str) -> str:
+    """Tell a figure over a reference: the geometric mean, and the largest."""
+    ratios = [case[POLICY][figure] / reference(case) for case in cases.values()]
+    return f"{geometric_mean(ratios):.3f} ({max(ratios):.3f})"
+
+
+def best_of(names: Iterable[str]) -> Callable[[Mapping[str, Values]], float]:
+    """The least average completion time of several policies in a case."""
+    known = tuple(names)
+    return lambda case: min(case[name]["avg_jct_s"] for name in known)
+
+
+def make_row(cases: Cases, counted: Cases | None) -> dict[str, object]:
+    """Sum up the cases of one placement and cost."""
+    jct = "avg_jct_s"
+    row: dict[str, object] = {
+        "cases": len(cases),
+        "over the bound": compare(cases, lambda case: case[BOUND]["bound_avg_jct_s"], jct),
+        "best other": compare(cases, best_of(OTHERS), jct),
+        "ancestors": compare(cases, best_of(ANCESTORS), jct),
+        "p99": compare(cases, lambda case: case[CAREFUL]["p99_jct_s"], "p99_jct_s"),
+        "makespan": compare(cases, lambda case: case[CAREFUL]["makespan_s"], "makespan_s"),
+        "counted": "-",
+    }
+    if counted:
+        ratios = [
+            case[POLICY][jct] / counted[replace(scenario, counted=True)][POLICY][jct]
+            for scenario, case in cases.items()
+        ]
+        row["counted"] = f"{geometric_mean(ratios):.3f} ({max(ratios):.3f})"
+    return row
+
+
+def sum_up(
+    results: Mapping[Task, Values], part: str, costs: Sequence[float]
+) -> list[dict[str, object]]:
+    """Make the rows of one part."""
+    cases = gather({task: values for task, values in results.items() if task.part == part})
+    rows = []
+    for is_counted in (True, False):
+        for cost in costs:
+            chosen, counterparts = (
+                {
+                    s: case
+                    for s, case in cases.items()
+                    if (s.counted, s.restart_cost_s) == (which, cost)
+                }
+                for which in (is_counted, True)
+            )
+            head = {
+                "part": part,
+                "placement": "counted" if is_counted else "packed",
+                "cost_s": cost,
+            }
+            rows.append({**head, **make_row(chosen, None if is_counted else counterparts)})
+    return rows
+
+
+@click.command(help=__doc__)
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS)
+@click.option("--cost", "costs", type=float, multiple=True, default=(0.0, 30.0), show_default=True)
+@click.option("--window", type=click.IntRange(1), default=300, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--jobs", "processes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--resume", type=click.Path(path_type=Path), help="Keep results here, and go on.")
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
+def main(
+    *,
+    parts: tuple[str, ...],
+    costs: tuple[float, ...],
+    window: int,
+    seed: int,
+    processes: int,
+    resume: Path | None,
+    form: str,
+) -> None:
+    policies = [POLICY, *OTHERS, *ANCESTORS]
+    tasks = plan_tasks(policies, parts=parts, window=window, costs=costs, seed=seed)
+    results = play(tasks, processes, resume)
+    print_result([row for part in parts for row in sum_up(results, part, costs)], form)
+
+
+if __name__ == "__main__":
+    main()
