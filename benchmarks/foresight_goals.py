@@ -50,13 +50,13 @@ def best_of(names: Iterable[str]) -> Callable[[Mapping[str, Values]], float]:
     return lambda case: min(case[name]["avg_jct_s"] for name in known)
 
 
-def make_row(cases: Cases, counted: Cases | None) -> dict[str, object]:
+def make_row(cases: Cases, counted: Cases | None, others: Sequence[str]) -> dict[str, object]:
     """Sum up the cases of one placement and cost."""
     jct = "avg_jct_s"
     row: dict[str, object] = {
         "cases": len(cases),
         "over the bound": compare(cases, lambda case: case[BOUND]["bound_avg_jct_s"], jct),
-        "best other": compare(cases, best_of(OTHERS), jct),
+        "best other": compare(cases, best_of(others), jct),
         "ancestors": compare(cases, best_of(ANCESTORS), jct),
         "p99": compare(cases, lambda case: case[CAREFUL]["p99_jct_s"], "p99_jct_s"),
         "makespan": compare(cases, lambda case: case[CAREFUL]["makespan_s"], "makespan_s"),
@@ -77,7 +77,10 @@ def sum_up(
     """Make the rows of one part."""
     cases = gather({task: values for task, values in results.items() if task.part == part})
     rows = []
-    for is_counted in (True, False):
+    others = sorted(
+        {name for case in cases.values() for name in case} - {POLICY, BOUND, *ANCESTORS}
+    )
+    for is_counted in sorted({scenario.counted for scenario in cases}, reverse=True):
         for cost in costs:
             chosen, counterparts = (
                 {
@@ -92,7 +95,7 @@ def sum_up(
                 "placement": "counted" if is_counted else "packed",
                 "cost_s": cost,
             }
-            rows.append({**head, **make_row(chosen, None if is_counted else counterparts)})
+            rows.append({**head, **make_row(chosen, None if is_counted else counterparts, others)})
     return rows
 
 
@@ -100,22 +103,27 @@ def sum_up(
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS)
 @click.option("--cost", "costs", type=float, multiple=True, default=(0.0, 30.0), show_default=True)
 @click.option("--window", type=click.IntRange(1), default=300, show_default=True)
+@click.option("--other", "others", multiple=True, default=OTHERS, help="A policy to compare with.")
+@click.option("--counted", is_flag=True, help="Play no nodes, only counted GPUs.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--jobs", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--resume", type=click.Path(path_type=Path), help="Keep results here, and go on.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(
+def main(  # noqa: PLR0913 - each is an option of the command line
     *,
     parts: tuple[str, ...],
     costs: tuple[float, ...],
     window: int,
+    others: tuple[str, ...],
+    counted: bool,
     seed: int,
     processes: int,
     resume: Path | None,
     form: str,
 ) -> None:
-    policies = [POLICY, *OTHERS, *ANCESTORS]
-    tasks = plan_tasks(policies, parts=parts, window=window, costs=costs, seed=seed)
+    policies = list(dict.fromkeys((POLICY, CAREFUL, *others, *ANCESTORS)))
+    planned = plan_tasks(policies, parts=parts, window=window, costs=costs, seed=seed)
+    tasks = [task for task in planned if task.scenario.counted or not counted]
     results = play(tasks, processes, resume)
     print_result([row for part in parts for row in sum_up(results, part, costs)], form)
 
