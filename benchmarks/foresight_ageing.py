@@ -55,7 +55,9 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for row in rows:
         text = f"{row['ageing']:g}" + (" (default)" if row["is_default"] else "")
         place = (row["avg_jct_s"], row["p99_jct_s"])
-        axes.annotate(text, place, xytext=(5, 4), textcoords="offset points")
+        # Values below the default lie close to those above it.
+        side, offset = ("right", -6) if row["ageing"] < DEFAULT else ("left", 6)
+        axes.annotate(text, place, xytext=(offset, 2), textcoords="offset points", ha=side)
         if row["is_default"]:
             axes.plot(*place, marker="o", markersize=11, fillstyle="none", color="black")
     axes.set_xlabel(f"average completion time, over that of {REFERENCE}")
