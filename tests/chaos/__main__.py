@@ -31,6 +31,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="tests.chaos")
     options.add_argument("--kills", type=int, default=320)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--hostile", type=int, default=2, help="hostile jobs at a time")
     options.add_argument("--minutes", type=float, default=60.0)
     options.add_argument("--world", type=int, choices=range(len(WORLDS)))
     given = options.parse_args()
@@ -48,6 +49,7 @@ def main() -> int:
                 mechanism=mechanism,
                 server=server if number == len(WORLDS) - 1 else None,
                 has_namespaces=has_namespaces,
+                hostile=given.hostile,
                 limit_seconds=60 * given.minutes / len(numbers),
             )
         )
@@ -79,6 +81,7 @@ def _run(trouble: Trouble) -> Counter[str]:
         f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces,"
         f" profiles {'in a file' if trouble.server is None else 'on a server'}:"
         f" {world.story.deaths.total()} deaths, {len(world.story.iterations)} jobs,"
+        f" {len(world.hostiles.kinds)} hostile jobs of {len(set(world.hostiles.kinds))} kinds,"
         f" {starts} starts, {count_changes(lives)} changes of GPUs, besides {json.dumps(world.story.others)}"
     )
     shutil.rmtree(root)

@@ -115,6 +115,7 @@ async def _control(order: Order) -> None:
                     retry_seconds=0.2,
                     longest_retry_seconds=1.0,
                     lost_seconds=10.0,
+                    obey_seconds=20.0,
                     initialize_seconds=30.0,
                 ),
                 pace=Pace(period_seconds=2.0, look_seconds=0.5, rest_share=1.0),

@@ -31,10 +31,12 @@ def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_name
         least_seconds=8.0,
         most_seconds=20.0,
         least_changes=LEAST_CHANGES,
+        hostile=1,
     )
     with in_trouble(root, trouble) as world:
         world.run()
         world.verify()
         assert world.story.deaths.total() >= trouble.kills
+        assert world.hostiles.kinds
     # Only if all was well, since what is in there tells what was not.
     shutil.rmtree(root)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
+from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.locks import Lock
 from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
@@ -76,6 +77,8 @@ class Trouble:
     removed, and dies about that."""
     limit_seconds: float = 240.0
     """No law of ours: after so long something hangs."""
+    hostile: int = 0
+    """Hostile jobs at a time, besides the others."""
     controllers: str = "tests.chaos.controllers"
     """The module that controllers come from, which says how they die."""
 
@@ -109,6 +112,7 @@ class World:
         self._chance = random.Random(trouble.seed)
         self._nursery = Nursery(trouble.controllers)
         self._ask = Asker(self.state / "run" / "dljob.sock")
+        self.hostiles = Hostiles(root, self._try, at_once=trouble.hostile, seed=trouble.seed)
         self._deaths = root / "death"
         self._unsent: list[dict[str, Any]] = []
         self._jobs: dict[str, str] = {}
@@ -225,12 +229,13 @@ class World:
             assert status is None, f"it ended by itself ({status}); see {self.state}.log"
             self._send()
             self._look()
+            self.hostiles.leave()
             self._insist_on_time()
         self._nursery.end(signal.SIGTERM)
         assert self._nursery.wait(60.0) == 0
 
     def _all_is_done(self) -> bool:
-        if self._unsent or not self._look():
+        if self._unsent or not self._look() or not self.hostiles.leave():
             return False
         assert "Failed" not in self._jobs.values(), self._jobs
         return all(phase == "Completed" for phase in self._jobs.values()) and not (
@@ -251,6 +256,7 @@ class World:
         active = [job for job, phase in self._jobs.items() if phase not in ("Completed", "Failed")]
         if len(active) + len(self._unsent) < self.trouble.jobs:
             self._unsent.append(self._new_job())
+        self.hostiles.go_on()
         running = [job for job, phase in self._jobs.items() if phase == "Running"]
         if running and self._chance.random() < 0.001:
             self._give_up(self._chance.choice(running))
@@ -295,6 +301,7 @@ class World:
         seen = {
             each["metadata"]["name"]: each.get("status", {}).get("phase", "Queued")
             for each in answer.json["items"]
+            if not is_hostile(each["metadata"]["name"])
         }
         for job in self._jobs.keys() - seen.keys():
             # Forgotten some time after its end, or because nobody wants it any more.

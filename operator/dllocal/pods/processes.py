@@ -50,7 +50,7 @@ from dllocal.folders import Folders
 from dllocal.pods.last_words import last_words
 from dllocal.pods.pod_folders import PodFolder, find_sidecars
 from dllocal.pods.removing import Complain, Remover, to_the_log
-from dllocal.pods.trainers import NOTHING, Trainer, trainer_of
+from dllocal.pods.trainers import NOTHING, Trainer, folder_problems, trainer_of
 from dllocal.pods.watching import Watch, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -314,6 +314,10 @@ class Pods:
         self._soonest = seconds if self._soonest is None else min(seconds, self._soonest)
 
     def _start_again(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+        missing = self._missing_folder(entry)
+        if missing and not self._has_ever_been_up(key, booking):
+            # Nothing of it has ever run, and it would be so on every try: its job has failed to start.
+            return Pod(key, PodPhase.ENDED, reason=CANNOT_BEGIN, message=missing, fault=True)
         deaths, last = self._deaths.get((key, booking.serial), (0, 0.0))
         pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
         left = last + pause - time.monotonic()
@@ -332,6 +336,12 @@ class Pods:
             why = f"its SideCar died, and cannot be started again: {error}"
             return Pod(key, PodPhase.PENDING, reason="CannotStart", message=why)
         return Pod(key, PodPhase.PENDING, reason="Restarting")
+
+    def _missing_folder(self, entry: Entry) -> str:
+        """Say which folder is gone that its program is to run in, if one is to run."""
+        if _is_only_swept(entry):
+            return ""
+        return next((each.message for each in folder_problems(entry.job, entry.document)), "")
 
     def _was_launched(self, key: PodKey, booking: Booking) -> bool:
         return self._folder(key, booking).was_launched
@@ -404,7 +414,7 @@ class Pods:
     def _trainer(self, entry: Entry) -> Trainer:
         """Say what is run, and make the folder for its checkpoints."""
         # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
-        if entry.problem or entry.cancelled or entry.status.is_final:
+        if _is_only_swept(entry):
             return NOTHING
         checkpoints = self._folders.checkpoints(entry.job.id)
         variables = environments.of_job(entry.job, self._origin(entry.job.id))
@@ -481,3 +491,8 @@ class Pods:
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[name]
+
+
+def _is_only_swept(entry: Entry) -> bool:
+    """Whether nothing will be run in its pods any more, and their SideCars only prove that nothing is left."""
+    return bool(entry.problem) or entry.cancelled or entry.status.is_final

@@ -1,0 +1,160 @@
+"""
+Hostile jobs among those of a world: their SideCars lie to each controller but the first, or their trainings do harm.
+
+They have a folder of witnesses of their own. One that says that its GPUs are released and goes on using them can be
+found out by NVML only, which GPUs that are none do not have; everything else is held against the honest jobs.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.processes import TRAINER
+from tests.hostile import lies, trainings
+
+Json = dict[str, Any]
+Ask = Callable[..., Any]
+
+PREFIX = "hostile-"
+LIVES_S = (4.0, 12.0)
+LOOK_S = 1.0
+MISCHIEF = tuple(kind for kind in trainings.KINDS if kind != "fills-its-log")
+"""What trainings do; not what needs a disk of its own each time."""
+ROOT = Path(__file__).parents[2]
+
+
+def is_hostile(job: str) -> bool:
+    return job.startswith(PREFIX)
+
+
+class Hostiles:
+    """Has so many hostile jobs at a time, each of another kind, and cancels them."""
+
+    def __init__(self, root: Path, ask: Ask, *, at_once: int, seed: int) -> None:
+        """``ask`` returns no answer where no controller is."""
+        self.kinds: list[str] = []
+        """Those that were submitted, in this order."""
+        self._root = root
+        self._ask = ask
+        self._at_once = at_once
+        self._chance = random.Random(seed)
+        self._left: list[str] = []
+        self._due: dict[str, float] = {}
+        """When each is cancelled."""
+        self._next_look = 0.0
+        if at_once:
+            (root / "hostile").mkdir()
+
+    def go_on(self) -> None:
+        """Submit what is missing, cancel what has been there for long enough."""
+        if self._is_early():
+            return
+        now = time.monotonic()
+        for job in [job for job, due in self._due.items() if due < now]:
+            self._cancel(job)
+        while len(self._due) < self._at_once:
+            kind = self._next_kind()
+            name = f"{PREFIX}{len(self.kinds)}"
+            if not self._submit(name, kind):
+                return
+            self.kinds.append(kind)
+            self._due[name] = now + self._chance.uniform(*LIVES_S)
+        self._reinstate()
+
+    def leave(self) -> bool:
+        """Cancel all of them; tell whether none is left."""
+        if not self._is_early():
+            for job in list(self._due):
+                self._cancel(job)
+            self._reinstate()
+        return not self._due
+
+    def _is_early(self) -> bool:
+        is_early = time.monotonic() < self._next_look
+        if not is_early:
+            self._next_look = time.monotonic() + LOOK_S
+        return is_early or not self._at_once
+
+    def _next_kind(self) -> str:
+        if not self._left:
+            self._left = [*lies.KINDS, *MISCHIEF]
+            self._chance.shuffle(self._left)
+        return self._left.pop()
+
+    def _submit(self, name: str, kind: str) -> bool:
+        document = hostile_document(name, kind, self._root)
+        answer = self._ask("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
+        if answer is None:
+            self._left.append(kind)
+            return False
+        assert answer.status == 201 or b"is a job already" in answer.body, answer
+        return True
+
+    def _cancel(self, job: str) -> None:
+        answer = self._ask("DELETE", f"/v1/jobs/{job}")
+        if answer is not None:
+            assert answer.status in (200, 202, 204, 404), answer
+            if answer.status == 404:
+                del self._due[job]
+
+    def _reinstate(self) -> None:
+        """Give GPUs back about which a job of theirs lied while it held them."""
+        answer = self._ask("GET", "/v1/nodes")
+        if answer is None or answer.status != 200:
+            return
+        for node in answer.json["items"]:
+            for gpu in broken_gpus(node):
+                self._ask("DELETE", f"/v1/nodes/{node['name']}/gpus/{gpu}/cordon")
+
+
+def broken_gpus(node: Mapping[str, Any]) -> list[int]:
+    """Which GPUs of a node are in no service."""
+    return [each["index"] for each in node["gpus"] if each.get("reason")]
+
+
+def hostile_document(name: str, kind: str, root: Path) -> Json:
+    """A job of one GPU that is hostile in this way."""
+    path = root / "hostile" / name
+    path.mkdir(exist_ok=True)
+    honest = [
+        *(sys.executable, "-S", "-E", str(TRAINER), f"--job={name}"),
+        *(f"--folder={path}", f"--witness={path}", "--iterations=1000000"),
+    ]
+    command: Sequence[str] = [sys.executable, "-m", "tests.hostile.liar", kind, *honest]
+    if kind in trainings.KINDS:
+        command = [sys.executable, trainings.__file__, kind, str(path)]
+    container = {
+        "name": "trainer",
+        "command": [*command],
+        "workingDir": str(path),
+        "env": [
+            {"name": "PYTHONPATH", "value": f"{ROOT}:{ROOT / 'sidecar'}"},
+            {"name": "HOSTILE_CHECKPOINTS", "value": str(path / "checkpoint")},
+        ],
+    }
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "gpus": {"options": [1]},
+            "framework": "none",
+            "processes": "perNode",
+            "training": {"iterations": 10**6},
+            "progress": {"log": r"step (?P<iteration>\d+)"},
+            "checkpoint": {
+                "signal": "SIGUSR1",
+                "shared": True,
+                "confirm": "file",
+                "complete": "rename",
+                "path": str(path / "checkpoint"),
+                "timeoutSeconds": 3,
+                "graceSeconds": 1,
+            },
+            "backoffLimit": 0,
+            "template": {"spec": {"containers": [container]}},
+        },
+    }

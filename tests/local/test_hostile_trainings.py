@@ -1,0 +1,126 @@
+"""Trainings that do harm on one machine, all beside an honest one: their own job bears it, and no other does."""
+
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile import trainings
+from tests.local.ups import Up, find_processes, going, replay
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+QUICK = {
+    "DLJOB_RULES_LOST_SECONDS": "6",
+    "DLJOB_RULES_OBEY_SECONDS": "5",
+    "DLJOB_RULES_RETRY_SECONDS": "1",
+}
+LONG = 100_000
+# Their floods keep both cores of a small machine busy for seconds.
+COSTLY = ("fills-its-log", "endless-line", "writes-garbage", "slow-lines", "huge-numbers")
+CHEAP = [kind for kind in trainings.KINDS if kind not in COSTLY]
+BATCHES = [
+    pytest.param(CHEAP, id="cheap"),
+    pytest.param(COSTLY, id="costly", marks=pytest.mark.long),
+]
+PATTERNS = {"slow-lines": r"(1|11)*(1|111)* (?P<iteration>\d+)"}
+MOST_LOG_BYTES = 64 * 2**20
+"""Of one job; see the page about the command for what is kept."""
+
+
+def honest(name: str, root: Path, *, iterations: int = LONG, gpus: int = 1) -> Any:
+    return replay(name, root, iterations=iterations, faster=20.0, gpus={"options": [gpus]})
+
+
+def hostile(kind: str, root: Path) -> Any:
+    document = honest(kind, root)
+    spec = document["spec"]
+    spec["backoffLimit"] = 2
+    spec["checkpoint"] |= {"timeoutSeconds": 3, "graceSeconds": 1}
+    if kind in PATTERNS:
+        spec["progress"]["log"] = PATTERNS[kind]
+    folder = root / "folders" / kind
+    folder.mkdir(parents=True)
+    container = spec["template"]["spec"]["containers"][0]
+    container["command"] = [sys.executable, trainings.__file__, kind, str(root / "began")]
+    container["workingDir"] = str(folder)
+    container["env"] = [{"name": "HOSTILE_CHECKPOINTS", "value": spec["checkpoint"]["path"]}]
+    return document
+
+
+def status(up: Up, name: str) -> Any:
+    found: Any = up.backend.get_job(name)
+    return found["status"]
+
+
+def is_beyond(up: Up, name: str, iteration: int) -> bool:
+    return bool(status(up, name)["progress"]["iteration"] > iteration)
+
+
+def is_unharmed(up: Up, name: str) -> None:
+    found = status(up, name)
+    assert found.get("restarts", 0) == found.get("failures", 0) == 0, found
+
+
+def log_bytes(state: Path, kind: str) -> int:
+    return sum(
+        path.stat().st_size
+        for path in state.rglob("*")
+        if path.is_file() and re.search(rf"/{kind}/", str(path)) and ".log" in path.name
+    )
+
+
+@pytest.mark.parametrize("kinds", BATCHES)
+@pytest.mark.timeout(300)
+def test_what_a_hostile_training_does_harms_no_other_job(
+    root: Path, kinds: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    began, state, gpus = root / "began", root / "state", len(kinds) + 2
+    began.mkdir()
+    with going(state, "--virtual-gpus", gpus) as up:
+        documents = [honest("beside", root), *(hostile(kind, root) for kind in kinds)]
+        assert up.submit(*documents).status == 0
+        up.until_phase("beside", "Running")
+        for kind in kinds:
+            up.until((began / kind).exists)
+        before = status(up, "beside")["progress"]["iteration"]
+        assert up.submit(honest("visits", root, iterations=50)).status == 0
+        up.until_phase("visits", "Completed")
+        up.until(partial(is_beyond, up, "beside", before))
+        for name in ("visits", "beside"):
+            is_unharmed(up, name)
+        for kind in kinds:
+            assert log_bytes(state, kind) < MOST_LOG_BYTES, kind
+        assert up("cancel", *kinds, "beside").status == 0
+        # Every GPU of theirs comes back, and nothing of them is left.
+        assert up.submit(honest("all", root, iterations=50, gpus=gpus)).status == 0
+        up.until_phase("all", "Completed")
+        is_unharmed(up, "all")
+        up.until(lambda: not find_processes(began))
+        words = (state / "dljob.log").read_text(encoding="utf-8")
+        assert "a look at everything failed" not in words
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", words)
+
+
+def test_a_folder_that_is_gone_before_a_start_is_a_failure_of_its_own_job(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DLJOB_RULES_RETRY_SECONDS", "1")
+    with going(root / "state", "--virtual-gpus", 1) as up:
+        assert up.submit(honest("beside", root)).status == 0
+        up.until_phase("beside", "Running")
+        document = hostile("hears-no-signal", root)
+        folder = Path(document["spec"]["template"]["spec"]["containers"][0]["workingDir"])
+        assert up.submit(document).status == 0
+        folder.rmdir()
+        assert up("cancel", "beside").status == 0
+        found = up.until_phase("hears-no-signal", "Failed")
+        assert found["status"]["failures"] == document["spec"]["backoffLimit"] + 1
+        assert str(folder) in up("describe", "hears-no-signal").stdout
+        assert up.submit(honest("next", root, iterations=50)).status == 0
+        up.until_phase("next", "Completed")
