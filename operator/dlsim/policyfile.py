@@ -71,7 +71,12 @@ def read(text: str) -> Policy:
         raise _blame(
             named.path, error, f"{kind.__name__} raises {_tell(error)} when it is made"
         ) from error
-    return cast(Policy, Guarded(policy, named.path))
+    return guard(policy, named.path)
+
+
+def guard(policy: Policy, path: Path) -> Policy:
+    """Have what a policy of a user's own does wrong reported with the line of its file."""
+    return cast(Policy, Guarded(policy, path))
 
 
 def parse(text: str) -> Named | None:
@@ -261,7 +266,11 @@ class Guarded:
         return decision
 
     def _refuse(self, message: str, remedy: str) -> BadInput:
-        line = inspect.getsourcelines(type(self._policy).allocate)[1]
+        try:
+            line = inspect.getsourcelines(type(self._policy).allocate)[1]
+        except OSError:
+            # It was typed, and its lines are in no file.
+            line = None
         return BadInput(
             self._path,
             f"policy {self.name!r} {message}",

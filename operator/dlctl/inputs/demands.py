@@ -90,8 +90,11 @@ def _read_counts(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     text: str | None,
 ) -> Fields | None:
-    if text is None:
-        return None
+    return None if text is None else read_counts(text)
+
+
+def read_counts(text: str) -> Fields:
+    """Read numbers of GPUs; raises :class:`click.BadParameter`."""
     if found := _RANGE.fullmatch(text):
         least, most = int(found[1]), int(found[2])
         if 1 <= least <= most:

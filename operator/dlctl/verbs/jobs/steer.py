@@ -16,7 +16,7 @@ from dlctl.backends.backend import (
     NotThere,
 )
 from dlctl.backends.choosing import with_backend
-from dlctl.inputs.changing import change_job
+from dlctl.inputs.changing import Change, change_job
 from dlctl.inputs.selecting import Selection, with_selection
 from dlctl.output.jobviews import CANCELLING, JobView
 from dlctl.output.messages import complain
@@ -118,14 +118,20 @@ def for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
 
 
 def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
+    if not suspend_job(backend, name, suspended=suspended).is_change:
+        return "is suspended already" if suspended else "is not suspended"
+    return "suspended" if suspended else "resumed"
+
+
+def suspend_job(backend: Backend, name: str, *, suspended: bool) -> Change:
+    """Suspend or resume a job that is not so already."""
+
     def alter(document: Json) -> Json:
         if JobView.of(document).is_suspended is suspended:
             return document
         return {**document, "spec": {**document["spec"], "suspend": suspended}}
 
-    if not change_job(backend, name, alter).is_change:
-        return "is suspended already" if suspended else "is not suspended"
-    return "suspended" if suspended else "resumed"
+    return change_job(backend, name, alter)
 
 
 def cancel_job(backend: Backend, name: str, keeping: Keeping = Keeping.USUAL) -> str:

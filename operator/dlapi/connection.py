@@ -1,0 +1,259 @@
+"""
+The place where jobs run, as a program asks it: one ``dljob up``, or a cluster.
+
+:class:`Connection` is synchronous, also in a notebook: see :mod:`dlapi.asking`.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from dlapi.asking import Questions
+from dlapi.jobs import Gpus, Job, demand_of, problems_of, raise_all
+from dlapi.refusals import NeverHolds, NotFound, Problem, TimedOut, WrongUse, refusing
+from dlapi.values import Event, Explanation, Notice, Plan
+from dlctl.backends.backend import Backend, Json, Keeping, LogQuery
+from dlctl.backends.choosing import Place, choose
+from dlctl.inputs.changing import change_job
+from dlctl.output.jobviews import JobView
+from dlctl.verbs.jobs.steer import suspend_job
+from dlctl.verbs.watching.wait import DELETED, FINISHED, LOOK_S, Goal, Verdict, read_goal
+
+FATES = {None: Keeping.USUAL, True: Keeping.KEEP, False: Keeping.REMOVE}
+
+Named = str | Job | JobView
+"""A job, by its name or by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """Which output of a job is read."""
+
+    node: str = ""
+    lines: int | None = None
+    follow: bool = False
+    since: float | None = None
+
+
+def connect(
+    state: str | PathLike[str] | None = None,
+    *,
+    kubeconfig: str = "",
+    context: str = "",
+    namespace: str = "",
+) -> "Connection":
+    """
+    Find the place where jobs run by the rules of the command; docs/command.md lists them.
+
+    ``state`` names the state folder of a ``dljob up``; the others name a cluster. Nothing is asked
+    yet: where no server answers, the first question raises :class:`~dlapi.refusals.Unreachable`.
+    """
+    place = Place(
+        state=None if state is None else Path(state),
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+    )
+    with refusing():
+        return Connection(choose(place))
+
+
+class Connection:
+    """Asks one place, from one thread; to be closed in the end, or used by ``with``."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._questions = Questions()
+        self._ask = self._questions.ask
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._ask(self._backend.close)
+        self._questions.close()
+
+    # --- submitting
+
+    def submit(self, job: Job) -> JobView:
+        """Submit a job; raises :class:`~dlapi.refusals.WrongJob` with all that is wrong with it."""
+        return self.submit_all([job])[0]
+
+    def submit_all(self, jobs: list[Job]) -> list[JobView]:
+        """Submit several jobs, all or none."""
+        documents = _check(jobs)
+        created = self._ask(lambda: self._backend.create_jobs(documents))
+        for notice in created.notices:
+            warnings.warn(notice, Notice, stacklevel=2)
+        return [self._view(item) for item in created.items]
+
+    def plan(self, *jobs: Job) -> Plan:
+        """Say what would be decided now if these jobs were submitted; nothing is."""
+        documents = _check(jobs)
+        found = self._ask(lambda: self._backend.preview(documents))
+        return Plan(tuple(found.effects), tuple(found.notices), found.tells_others)
+
+    # --- reading
+
+    def jobs(self, selector: str = "") -> list[JobView]:
+        """List the jobs, or those whose labels are selected, such as ``team=vision``."""
+        found = self._ask(lambda: self._backend.list_jobs(selector))
+        return [self._view(item) for item in found.items]
+
+    def get(self, job: Named) -> JobView:
+        """Show a job as it is now."""
+        return self._view(self._ask(lambda: self._backend.get_job(_name_of(job))))
+
+    def why(self, job: Named) -> Explanation:
+        """Say what a job does now and why."""
+        name = _name_of(job)
+        told = self._ask(lambda: self._backend.explain(name))
+        return Explanation(name, told["message"], tuple(told["assumptions"]))
+
+    def events(self, job: Named = "") -> list[Event]:
+        """List what happened lately to a job, or to all, oldest first."""
+        found = self._ask(lambda: self._backend.list_events(_name_of(job)))
+        return [Event.of(each) for each in found]
+
+    def history(self, job: Named, limit: int = 100) -> list[Event]:
+        """List what was decided about a job, oldest first; ``reason`` is the kind of decision."""
+        found = self._ask(lambda: self._backend.list_history(_name_of(job), limit))
+        return [Event.of(each) for each in found]
+
+    def logs(self, job: Named, which: Logs = Logs()) -> Iterator[str]:
+        """Yield the lines that the training of a job wrote, with their ends."""
+        query = LogQuery(which.node, which.lines, which.follow, which.since)
+        lines = self._ask(lambda: self._backend.read_logs(_name_of(job), query))
+        while (line := self._ask(lambda: next(lines, None))) is not None:
+            yield line.text.decode("utf-8", "replace")
+
+    def wait(self, job: Named, goal: str = FINISHED, *, timeout: float | None = None) -> JobView:
+        """
+        Return a job when it is finished, is in the phase ``goal``, or has ``condition=NAME[=False]``.
+
+        A job that finished may have failed: see its ``phase``. Raises
+        :class:`~dlapi.refusals.NeverHolds` when the job can no longer come to be so, and
+        :class:`~dlapi.refusals.TimedOut` after ``timeout`` seconds.
+        """
+        with refusing():
+            awaited = read_goal(goal)
+        if awaited.phase == DELETED:
+            raise WrongUse(
+                Problem("a job that is gone cannot be returned", "call wait_until_gone instead")
+            )
+        found = self._wait(_name_of(job), awaited, timeout)
+        assert found is not None
+        return found
+
+    def wait_until_gone(self, job: Named, *, timeout: float | None = None) -> None:
+        """Return when there is no such job any more."""
+        self._wait(_name_of(job), Goal(phase=DELETED), timeout)
+
+    # --- changing
+
+    def scale(self, job: Named, gpus: Gpus) -> JobView:
+        """Change on how many GPUs a job may run: ``4``, one of ``[1, 2, 4]``, or ``"1-4"``."""
+        demand = demand_of(gpus)
+
+        def alter(document: Json) -> Json:
+            spec = document["spec"]
+            changed = demand.changed(spec["gpus"])
+            if changed == spec["gpus"]:
+                return document
+            return {**document, "spec": {**spec, "gpus": changed}}
+
+        name = _name_of(job)
+        change = self._ask(lambda: change_job(self._backend, name, alter))
+        return self._view(change.after)
+
+    def suspend(self, job: Named) -> JobView:
+        """Take all GPUs from a job; it saves itself, and waits until it is resumed."""
+        name = _name_of(job)
+        change = self._ask(lambda: suspend_job(self._backend, name, suspended=True))
+        return self._view(change.after)
+
+    def resume(self, job: Named) -> JobView:
+        """Put a suspended job into the queue again, at the place that it had."""
+        name = _name_of(job)
+        change = self._ask(lambda: suspend_job(self._backend, name, suspended=False))
+        return self._view(change.after)
+
+    def cancel(self, job: Named, *, keep_checkpoints: bool | None = None) -> None:
+        """
+        End a job without saving it, and forget it.
+
+        On one machine the checkpoints in the job's own folder are removed with the job, except
+        those of a Completed job; ``keep_checkpoints`` says otherwise.
+        """
+        name = _name_of(job)
+        self._ask(lambda: self._backend.delete_job(name, checkpoints=FATES[keep_checkpoints]))
+
+    # --- asking
+
+    def _wait(self, name: str, goal: Goal, timeout: float | None) -> JobView | None:
+        pause = LOOK_S * self._backend.look_seconds
+        return _wait_for(lambda: self._look(name), name, goal=goal, timeout=timeout, pause=pause)
+
+    def _look(self, name: str) -> JobView | None:
+        try:
+            return self.get(name)
+        except NotFound:
+            return None
+
+    def _view(self, document: Json) -> JobView:
+        return JobView.of(document, self._ask(lambda: self._backend.home))
+
+
+def _name_of(job: Named) -> str:
+    return job if isinstance(job, str) else job.name
+
+
+def _check(jobs: tuple[Job, ...] | list[Job]) -> list[Json]:
+    """Return the documents of jobs; raise what is wrong with any of them by itself."""
+    documents = [job.document for job in jobs]
+    raise_all([each for n, document in enumerate(documents) for each in problems_of(document, n)])
+    return documents
+
+
+def _wait_for(
+    look: Callable[[], JobView | None],
+    name: str,
+    *,
+    goal: Goal,
+    timeout: float | None,
+    pause: float,
+) -> JobView | None:
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        job = look()
+        verdict = goal.judge(job)
+        if verdict is Verdict.HOLDS:
+            return job
+        if verdict is Verdict.NEVER:
+            raise _never(name, goal, job)
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0.0:
+            raise TimedOut(_late(name, goal, job, timeout))
+        time.sleep(pause if left is None else min(pause, left))
+
+
+def _late(name: str, goal: Goal, job: JobView | None, timeout: float | None) -> Problem:
+    now = "" if job is None else f" ({job.phase}{f': {job.message}' if job.message else ''})"
+    return Problem(f"{name} is not {goal} after {timeout:g} s{now}", "wait longer, or ask why()")
+
+
+def _never(name: str, goal: Goal, job: JobView | None) -> NeverHolds:
+    if job is None:
+        return NeverHolds(Problem(f"there is no job {name}", "jobs() lists those that are"))
+    why = f" ({job.message})" if job.message else ""
+    return NeverHolds(
+        Problem(f"{name} is {job.phase}{why}, and will not be {goal} any more", "see logs()")
+    )

@@ -1,0 +1,131 @@
+"""
+One exception for each kind of refusal, each with its problems.
+
+The packages below raise exceptions of their own, some of them click's, for the command prints them.
+:func:`refusing` turns each into one of these, so that a program needs to know only this module.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import click
+
+from dlcore import checking, problems
+from dlctl.backends.backend import Away, BackendError, Complaint, NotThere
+from dlctl.backends.backend import Conflict as Overtaken
+from dlsim.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and what to do about it."""
+
+    message: str
+    remedy: str = ""
+    path: str = ""
+    """The field, where the problem is in a document or a file."""
+    document: int | None = None
+    """Which of several documents, counted from 0."""
+    source: str = ""
+    """The file, with the line where it is known."""
+
+    def __str__(self) -> str:
+        where = "".join(f"{part}: " for part in (self.source, self.path) if part)
+        return f"{where}{self.message}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+class Refused(Exception):
+    """The request is refused; ``problems`` says why, and each problem names its remedy."""
+
+    def __init__(self, *found: Problem) -> None:
+        super().__init__(*found)
+        self.problems = found
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+class WrongJob(Refused):
+    """Jobs are not accepted because of what their documents say."""
+
+
+class WrongInput(Refused):
+    """A file or a value cannot be used."""
+
+
+class WrongUse(Refused):
+    """The arguments contradict each other or do not mean anything."""
+
+
+class NotFound(Refused):
+    """There is no such job, node or GPU."""
+
+
+class Conflict(Refused):
+    """The job was changed meanwhile, or its state does not allow what was asked for."""
+
+
+class Unreachable(Refused):
+    """No server answers there."""
+
+
+class BrokenLaw(Refused):
+    """A policy decided what breaks a law of plans."""
+
+
+class NeverHolds(Refused):
+    """A job can no longer come to be as it was waited for."""
+
+
+class TimedOut(Refused, TimeoutError):
+    """A job is not yet as it was waited for."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raise refusals of the packages below as :class:`Refused`."""
+    try:
+        yield
+    except problems.WrongDocument as error:
+        raise WrongJob(*of_document(error)) from error
+    except BadInput as error:
+        source = error.file if error.line is None else f"{error.file}:{error.line}"
+        raise WrongInput(
+            Problem(error.message, error.remedy, path=error.field, source=source)
+        ) from error
+    except click.ClickException as error:
+        raise WrongUse(split(" ".join(error.format_message().split()))) from error
+    except BackendError as error:
+        raise _kind_of(error)(*_problems_of(error)) from error
+    except checking.BrokenLaw as error:
+        raise BrokenLaw(Problem(str(error))) from error
+
+
+def of_document(error: problems.WrongDocument, document: int | None = None) -> list[Problem]:
+    """List the problems of one document."""
+    return [
+        Problem(each.message, each.remedy, each.path, document, error.source)
+        for each in error.problems
+    ]
+
+
+def split(line: str, path: str = "", document: int | None = None) -> Problem:
+    """Read a problem from the line that the command prints of it."""
+    message, _, remedy = line.removeprefix(f"{path}: " if path else "").partition("; ")
+    return Problem(message, remedy, path, document)
+
+
+def _kind_of(error: BackendError) -> type[Refused]:
+    if error.complaints:
+        return WrongJob
+    if isinstance(error, Away):
+        return Unreachable
+    if isinstance(error, NotThere):
+        return NotFound
+    return Conflict if isinstance(error, Overtaken) else Refused
+
+
+def _problems_of(error: BackendError) -> Sequence[Problem]:
+    found: Sequence[Complaint] = error.complaints
+    return [split(each.line, each.path, each.document) for each in found] or [split(str(error))]

@@ -1,0 +1,35 @@
+# What type checkers see of the names that __init__.py loads when they are used.
+from dlapi import Bound as Bound
+from dlapi import BrokenLaw as BrokenLaw
+from dlapi import Comparison as Comparison
+from dlapi import Conflict as Conflict
+from dlapi import Connection as Connection
+from dlapi import Decision as Decision
+from dlapi import Event as Event
+from dlapi import Explanation as Explanation
+from dlapi import Job as Job
+from dlapi import JobOptions as JobOptions
+from dlapi import JobView as JobView
+from dlapi import Logs as Logs
+from dlapi import NeverHolds as NeverHolds
+from dlapi import NotFound as NotFound
+from dlapi import Notice as Notice
+from dlapi import Outcome as Outcome
+from dlapi import Plan as Plan
+from dlapi import Policy as Policy
+from dlapi import Problem as Problem
+from dlapi import Refused as Refused
+from dlapi import Scenario as Scenario
+from dlapi import Share as Share
+from dlapi import TimedOut as TimedOut
+from dlapi import Unreachable as Unreachable
+from dlapi import View as View
+from dlapi import WrongInput as WrongInput
+from dlapi import WrongJob as WrongJob
+from dlapi import WrongUse as WrongUse
+from dlapi import bound as bound
+from dlapi import compare as compare
+from dlapi import connect as connect
+from dlapi import simulate as simulate
+
+from dljob import training as training

@@ -1,0 +1,64 @@
+"""``import dljob`` against a real control plane, in a program and in a notebook."""
+
+import asyncio
+
+import dljob
+import pytest
+
+from tests.ctl.cluster.playing import in_namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+FOREVER = 10**6
+
+
+@pytest.fixture
+def there(scene):
+    kubeconfig = in_namespace(scene.stage.plane.admin, scene.namespace)
+    with dljob.connect(kubeconfig=str(kubeconfig)) as connection:
+        yield connection
+
+
+def follow_a_job(scene, there, name):
+    """From the submission of a job to its end, by everything that asks."""
+    job = dljob.Job.from_document(scene.stage.make_job(name, iterations=FOREVER))
+    plan = there.plan(job)
+    assert [effect["job"] for effect in plan.effects] == [name]
+    assert there.submit(job).name == name
+    with pytest.raises(dljob.Refused) as refused:
+        there.submit(job)
+    assert name in str(refused.value)
+    running = there.wait(job, "Running", timeout=60)
+    assert running.gpus >= 1
+    assert there.why(job).message
+    assert there.scale(job, 1).spec["gpus"]["options"] == [1]
+    assert there.suspend(job).is_suspended
+    there.wait(job, "Suspended", timeout=60)
+    assert there.events(job)
+    assert there.history(job)
+    assert name in [each.name for each in there.jobs()]
+    there.cancel(job)
+    there.wait_until_gone(job, timeout=60)
+    with pytest.raises(dljob.NotFound):
+        there.get(job)
+
+
+def test_a_program_follows_a_job(scene, there):
+    follow_a_job(scene, there, "scripted")
+
+
+def test_a_notebook_follows_a_job_while_its_event_loop_runs(scene, there):
+    async def cell():
+        follow_a_job(scene, there, "noted")
+
+    asyncio.run(cell())
+
+
+def test_what_the_cluster_refuses_names_document_and_field(scene, there):
+    documents = [scene.stage.make_job(name, iterations=10) for name in ("good", "bad")]
+    documents[1]["spec"]["priority"] = 10**12
+    with pytest.raises(dljob.WrongJob) as refused:
+        there.submit_all([dljob.Job.from_document(each) for each in documents])
+    [problem] = refused.value.problems
+    assert (problem.document, problem.path) == (1, "spec.priority")
+    assert scene.stage.is_gone("good")

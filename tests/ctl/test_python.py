@@ -1,0 +1,281 @@
+"""``import dljob``: in a training, where it must stay small, and in a program beside a played ``dljob up``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dljob
+import pytest
+
+import dlapi
+from dlsim.clusters import Machines
+from tests.ctl.pages import ROOT
+from tests.ctl.running import Command
+from tests.local.stages import job_document
+
+IMPORTABLE = ROOT / "sidecar" / "dlsidecar" / "importable"
+
+
+@pytest.fixture
+def here(played):
+    with dljob.connect(played.up.root) as connection:
+        yield connection
+
+
+def run_python(program: str, *path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds the folders of ``path`` and the standard library, and nothing else."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, "-S", "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+# --- the package --------------------------------------------------------------------------
+
+
+def test_in_a_training_only_the_standard_library_is_loaded():
+    program = (
+        "import sys, dljob; from dljob import training; import dljob.training;"
+        "assert dljob.training is training;"
+        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
+    )
+    done = run_python(program, IMPORTABLE)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) <= {"dljob", "__main__"}
+
+
+def test_in_a_training_the_rest_is_refused_with_the_remedy():
+    done = run_python("from dljob import connect", IMPORTABLE)
+    assert "ImportError: dljob.connect is not here" in done.stderr
+    assert "pip install dljob" in done.stderr
+
+
+def test_a_missing_package_of_the_interface_is_named_itself():
+    # Without site-packages dlapi is found and click is not.
+    done = run_python(
+        "import dljob; dljob.connect", IMPORTABLE, ROOT / "operator", ROOT / "sidecar"
+    )
+    assert "ModuleNotFoundError: No module named" in done.stderr
+    assert "is not here" not in done.stderr
+
+
+def test_the_interface_is_not_loaded_before_it_is_used():
+    program = (
+        "import sys; import dljob; import dljob.training; dir(dljob);"
+        "assert 'dlapi' not in sys.modules; dljob.Problem; assert 'dlapi' in sys.modules"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_the_package_its_stub_and_the_interface_have_the_same_names():
+    stub = (IMPORTABLE / "dljob" / "__init__.pyi").read_text(encoding="utf-8")
+    named = {line.split()[-1] for line in stub.splitlines() if line.startswith("from ")}
+    names = set(vars(dljob)["__all__"])
+    assert named == {*names, "training"}
+    assert set(dlapi.__all__) == names
+    assert names <= set(dir(dljob))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        dljob.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_types_are_checked_in_programs_that_use_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import dljob\n"
+        "job = dljob.Job('a', ['true'], gpus=[1, 2])\n"
+        "reveal_type(dljob.connect().submit(job).gpus)\n"
+        "dljob.Job('a', ['true'], gpu=1)\n",
+        encoding="utf-8",
+    )
+    found = [str(ROOT / name) for name in ("operator", "sidecar")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), str(program)],
+        env={**os.environ, "MYPYPATH": os.pathsep.join([str(IMPORTABLE), *found])},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert '3: note: Revealed type is "int"' in done.stdout.replace("builtins.int", "int")
+    assert '4: error: Unexpected keyword argument "gpu" for "Job"' in done.stdout
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+def test_a_job_is_what_dljob_run_would_submit(played):
+    job = dljob.Job("mine", ["python", "train.py"], gpus="1-4", priority=3, labels={"team": "a"})
+    job.check()
+    spec = job.document["spec"]
+    assert spec["gpus"] == {"min": 1, "max": 4}
+    assert spec["training"] == {"untilExit": True}
+    assert (spec["priority"], job.document["metadata"]["labels"]) == (3, {"team": "a"})
+    assert dljob.Job("mine", ["x"], gpus=[4, 2]).document["spec"]["gpus"] == {"options": [2, 4]}
+    assert dljob.Job("mine", ["x"], namespace="team").name == "team/mine"
+    job.document["spec"]["priority"] = 9
+    assert job.document["spec"]["priority"] == 3
+    assert job.with_spec(priority=9).document["spec"]["priority"] == 9
+    assert job == dljob.Job.from_document(job.document)
+
+
+def test_all_that_is_wrong_with_files_is_in_one_refusal(played):
+    one, two = job_document("one", priority=10**12), job_document("two", gpus={"min": 0, "max": 1})
+    path = played.file(one, two)
+    with pytest.raises(dljob.WrongJob) as refused:
+        dljob.Job.all_from_file(path)
+    assert [(each.document, each.path) for each in refused.value.problems] == [
+        (0, "spec.priority"),
+        (1, "spec.gpus.min"),
+    ]
+    assert all(each.remedy and each.message for each in refused.value.problems)
+    assert str(refused.value).count("\n") == 1
+    with pytest.raises(dljob.WrongInput, match="holds 2 jobs"):
+        dljob.Job.from_file(played.file(job_document("one"), job_document("two")))
+    with pytest.raises(dljob.WrongInput, match=r"missing\.yaml"):
+        dljob.Job.from_file("missing.yaml")
+
+
+# --- a machine ----------------------------------------------------------------------------
+
+
+def test_jobs_are_submitted_all_or_none_and_refused_by_the_server(here):
+    jobs = [dljob.Job.from_document(job_document(name)) for name in ("a", "b")]
+    assert [job.name for job in here.submit_all(jobs)] == ["a", "b"]
+    wrong = dljob.Job.from_document(job_document("a"))
+    with pytest.raises(dljob.Refused) as refused:
+        here.submit_all([dljob.Job.from_document(job_document("c")), wrong])
+    assert all(each.message for each in refused.value.problems)
+    assert [job.name for job in here.jobs()] == ["a", "b"]
+    with pytest.raises(dljob.WrongJob) as refused:
+        here.submit_all([jobs[0], dljob.Job("d e", ["x"])])
+    assert [each.document for each in refused.value.problems] == [1]
+
+
+def test_what_has_no_effect_is_a_warning(here):
+    with pytest.warns(dljob.Notice, match="image has no effect"):
+        here.submit(dljob.Job("noted", ["true"], image="python:3.11"))
+
+
+def test_a_job_is_read_and_changed_by_name_or_by_itself(here, played):
+    job = dljob.Job.from_document(job_document("runs"))
+    here.submit(job)
+    played.do("give", "runs", {"n1": (0, 1)}, speed=2.0, iteration=500, iterations_total=1000.0)
+    assert (here.get(job).gpus, here.get("runs").phase) == (2, "Running")
+    assert here.why(job).job == "runs"
+    assert str(here.why("runs"))
+    assert here.scale(job, "1-2").spec["gpus"] == {"min": 1, "max": 2}
+    assert here.scale(job, 4).spec["gpus"] == {"options": [4]}
+    assert here.suspend(here.get(job)).is_suspended
+    assert not here.resume(job).is_suspended
+    assert here.wait(job, "running").phase == "Running"
+    with pytest.raises(dljob.TimedOut, match="is not finished after 0 s"):
+        here.wait(job, timeout=0)
+    with pytest.raises(dljob.WrongUse, match="wait_until_gone"):
+        here.wait(job, "deleted")
+    with pytest.raises(dljob.WrongUse, match="is nothing to wait for"):
+        here.wait(job, "happy")
+    with pytest.raises(dljob.WrongUse, match="no number of GPUs"):
+        here.scale(job, "many")
+
+
+def test_what_is_not_there_is_refused(here, root):
+    with pytest.raises(dljob.NotFound) as refused:
+        here.get("nothing")
+    assert refused.value.problems[0].remedy == "dljob get lists those that are"
+    with pytest.raises(dljob.NeverHolds):
+        here.wait("nothing")
+    with dljob.connect(root / "nowhere") as there, pytest.raises(dljob.Unreachable):
+        there.jobs()
+    with pytest.raises(dljob.WrongUse, match="give one or the other"):
+        dljob.connect(root, namespace="team")
+
+
+# --- studies ------------------------------------------------------------------------------
+
+
+class Nothing(dljob.Policy):
+    """Gives no GPU to any job."""
+
+    def allocate(self, view):
+        return dljob.Decision({})
+
+
+class Silent(dljob.Policy):
+    """Forgets to answer."""
+
+    name = "silent"
+
+    def allocate(self, view):
+        return None
+
+
+class Broken(Nothing):
+    """Raises."""
+
+    def allocate(self, view):
+        raise KeyError("missing")
+
+
+class Three(Nothing):
+    """Gives three GPUs also to jobs that cannot run on three."""
+
+    def allocate(self, view):
+        return dljob.Decision({state.job.id: dljob.Share(3) for state in view.pending})
+
+
+def test_the_figures_are_those_of_the_command(folder, capsys):
+    outcomes = dljob.simulate("five.csv", ["fifo", "foresight"], cluster=8)
+    rows = Command(capsys)(
+        "simulate",
+        "five.csv",
+        "--gpus",
+        8,
+        "--policy",
+        "fifo",
+        "--policy",
+        "foresight",
+        "-o",
+        "json",
+    ).data
+    rows = rows["scores"] if isinstance(rows, dict) else rows
+    assert [each.score.avg_jct_s for each in outcomes] == [row["avg_jct_s"] for row in rows]
+    below = dljob.bound("five.csv", cluster="1x8").avg_jct_s
+    assert below <= min(each.score.avg_jct_s for each in outcomes)
+    compared = dljob.compare("five.csv", ["fifo", "foresight"], cluster=8)
+    assert len(compared.rows) == 2
+    first, second = (
+        spread.mean for line in compared.lines if (spread := line.ratios["avg_jct_s"]) is not None
+    )
+    assert first == 1.0
+    seeds = dljob.compare("five.csv", ["fifo"], cluster=8, seeds=2).rows
+    assert [row["seed"] for row in seeds] == [0, 1]
+    assert second == pytest.approx(outcomes[1].score.avg_jct_s / outcomes[0].score.avg_jct_s)
+
+
+def test_a_policy_of_ones_own_is_played_and_its_faults_are_named(folder):
+    [idle] = dljob.simulate("five.csv", Nothing(), cluster=8)
+    assert (idle.score.policy, idle.score.unfinished) == ("Nothing", 5)
+    with pytest.raises(dljob.WrongInput, match="policy 'silent' returns None") as refused:
+        dljob.simulate("five.csv", Silent(), cluster=8)
+    assert refused.value.problems[0].source.startswith(f"{__file__}:")
+    with pytest.raises(dljob.WrongInput, match="KeyError: 'missing'"):
+        dljob.simulate("five.csv", [Broken()], cluster=8)
+    rigid = dljob.Scenario(trace=Path("five.csv"), machines=(Machines(1, 8),), rigid=True)
+    with pytest.raises(dljob.BrokenLaw, match="allowed-shape"):
+        dljob.simulate(rigid, Three())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"policies": "nope"}, "no policy is named 'nope'"),
+        ({"policies": "fifo", "cluster": "many"}, "is not NODESxGPUS"),
+        ({"policies": "fifo", "cluster": 0}, "give at least 1"),
+    ],
+)
+def test_what_means_nothing_is_refused(folder, given, words):
+    with pytest.raises(dljob.WrongUse, match=words):
+        dljob.simulate("five.csv", **given)
+    with pytest.raises(dljob.WrongUse, match="policies"):
+        dljob.compare("five.csv", [Nothing()])  # type: ignore[list-item]
