@@ -48,7 +48,7 @@ from dllocal.pods.processes import (
     PodTimes,
 )
 from dllocal.pods.removing import Complain, to_the_log
-from dllocal.pods.rotating import LogLimits, Rotation
+from dllocal.pods.rotating import LogLimits, Rotation, is_too_long
 from dllocal.pods.watching import Watch
 from dlstore.importing import import_profiles
 from dlstore.notebook.notebook import Notebook
@@ -306,12 +306,16 @@ class Running:
         os.close(self._lock)
 
     def _logs(self) -> Iterator[Path]:
-        """Everything that trainings and SideCars write to, as long as they have pods."""
+        """Everything that trainings and SideCars write to, and what was too long at the end of a job."""
         for job, entry in self.registry.entries.items():
             for booking in entry.status.pods:
                 key = PodKey(job, booking.node)
                 yield self.folders.training_log(key)
                 yield self.folders.sidecar_log(key, booking.serial)
+            if not entry.status.pods:
+                # A training may write more in its last seconds than is kept of it.
+                logs = self.folders.training_logs(job).values()
+                yield from (path for path in logs if is_too_long(path, self.setup.logs))
 
     def _open_notebook(self) -> Notebook:
         store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)

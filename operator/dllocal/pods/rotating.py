@@ -56,6 +56,14 @@ class LogLimits:
             raise ValueError(f"look_seconds is {self.look_seconds:g}; it has to be above 0")
 
 
+def is_too_long(path: Path, limits: LogLimits) -> bool:
+    """Whether there is more of a log than may be; of none that cannot be asked."""
+    try:
+        return path.lstat().st_size > limits.largest_bytes
+    except OSError:
+        return False
+
+
 def turn_over(path: Path, limits: LogLimits) -> bool:
     """Turn a log over if it is too long; tells whether it was. Raises :class:`OSError`."""
     turn = begin(path, limits)
