@@ -66,6 +66,16 @@ lint: setup  ## formatting, style, types and the arrows between packages
 check: lint  ## lint and the fast tests, in under two minutes
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster and not nodes"
 
+# In an environment of its own, so that nothing of the site is in the way of what is tested.
+.docs/.installed: requirements.docs.lock $(VENV)/.locked
+	@$(BIN)/python -m venv --clear .docs
+	@.docs/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.docs.lock
+	@touch $@
+
+.PHONY: docs
+docs: .docs/.installed  ## the docs as a site with search, in site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict --quiet
+
 # Before the tests, whose own limits of time are not meant for building.
 .PHONY: servers
 servers: setup  ## find the real servers that tests want, or build them where there is Go
@@ -74,7 +84,7 @@ servers: setup  ## find the real servers that tests want, or build them where th
 # The linters come first and the floor is held inside pytest, so that pytest's own summary is
 # the last line.
 .PHONY: test
-test: lint servers  ## lint and all tests, with the floor on the branches of dlcore
+test: lint docs servers  ## lint, the site and all tests, with the floor on the branches of dlcore
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not nodes and not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
 
 .PHONY: test-sidecar
@@ -148,6 +158,6 @@ lock:  ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean:  ## remove what was made here, .venv too
-	rm -rf $(VENV) .frameworks .gpu build dist plots htmlcov coverage.json .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .docs .frameworks .gpu build dist plots site htmlcov coverage.json .coverage .coverage.* .hypothesis \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ LONGEST_S = 60.0
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 FIVE = HEADER + "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"
-"""The trace of the README."""
+"""The trace of docs/simulator.md."""
 
 
 @dataclass(frozen=True)

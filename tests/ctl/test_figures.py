@@ -31,16 +31,19 @@ def test_so_are_those_that_take_minutes():
 
 
 def test_a_figure_that_is_stale_is_found(tmp_path):
-    """In a copy of README, of which one figure is changed."""
+    """In a copy of the pages, of which one figure is changed."""
     folder = tmp_path / "copy"
     (folder / "docs").mkdir(parents=True)
     (folder / "scripts").mkdir()
     (folder / "profiles").symlink_to(ROOT / "profiles")
     script = (ROOT / "scripts" / "write-figures").read_text(encoding="utf-8")
     (folder / "scripts" / "write-figures").write_text(script, encoding="utf-8")
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+    page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     (title,) = [line for line in page.splitlines() if line.startswith("jobs: 5 jobs")]
-    (folder / "README.md").write_text(page.replace(title, "jobs: 6 jobs"), encoding="utf-8")
+    changed = page.replace(title, "jobs: 6 jobs")
+    (folder / "docs" / "simulator.md").write_text(changed, encoding="utf-8")
     checked = subprocess.run(
         [sys.executable, folder / "scripts" / "write-figures", "--check", "--quick"],
         capture_output=True,
