@@ -66,7 +66,7 @@ lint: setup  ## formatting, style, types and the arrows between packages
 check: lint  ## lint and the fast tests, in under two minutes
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster and not nodes"
 
-# In an environment of its own, so that nothing of the site is in the way of what is tested.
+# Not --quiet, which hides the warnings from --strict too. In an environment of its own, so that nothing of the site is in the way of what is tested.
 .docs/.installed: requirements.docs.lock $(VENV)/.locked
 	@$(BIN)/python -m venv --clear .docs
 	@.docs/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.docs.lock
@@ -74,7 +74,7 @@ check: lint  ## lint and the fast tests, in under two minutes
 
 .PHONY: docs
 docs: .docs/.installed  ## the docs as a site with search, in site/; a broken link fails
-	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict
 
 # Before the tests, whose own limits of time are not meant for building.
 .PHONY: servers

@@ -57,7 +57,9 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
 
 def move_links(text: str, page: str, there: set[str]) -> str:
-    origin = next((old for old, new in MOVED.items() if new == page), f"docs/{page}")
+    origin = next(
+        (old for old, new in MOVED.items() if new == page and old.endswith(".md")), f"docs/{page}"
+    )
 
     def move(found: re.Match[str]) -> str:
         path, mark, anchor = found["target"].partition("#")
@@ -65,7 +67,7 @@ def move_links(text: str, page: str, there: set[str]) -> str:
             return found[0]
         old = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
         new = MOVED.get(old, old.removeprefix("docs/"))
-        if new not in there:
+        if new not in there and (ROOT / old).exists():
             return found["text"][1:-1]
         return f"{found['text']}({posixpath.relpath(new, posixpath.dirname(page) or '.')}{mark}{anchor})"
 
