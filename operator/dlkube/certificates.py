@@ -219,11 +219,24 @@ class Certificates:
             # Nearly always there is none yet, and to create it costs the API server half as much.
             await self._api.create(SECRETS, document, metadata["namespace"])
         except Conflict:
-            await self._api.apply(SECRETS, document, metadata["namespace"])
+            await self._write_over(document)
         # Well before it ends, and not all that were made at once at the same time.
         share = self._chance.uniform(0.5, 0.66)
         self._written[job] = (metadata["uid"], self._clock())
         self._renew_at[job] = self._clock() + share * self._days * 86_400
+
+    async def _write_over(self, document: Json) -> None:
+        """
+        Replace a Secret that is there, also one of a former job of this name.
+
+        A merge replaces the list of owners, and no Secret has two that control it. The garbage collector may
+        remove that of a former job at any time; then there is none in the way.
+        """
+        metadata = document["metadata"]
+        try:
+            await self._api.merge(SECRETS, metadata["name"], document, metadata["namespace"])
+        except NotFound:
+            await self._api.create(SECRETS, document, metadata["namespace"])
 
 
 def authority_document(authority: Authority, namespace: str) -> Json:

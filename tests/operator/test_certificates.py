@@ -11,13 +11,17 @@ import pytest
 
 from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
+from dlkube import access, names
 from dlkube.certificates import (
     Authority,
     Certificates,
     renew_own,
     write_own,
 )
-from dlkube.client import Rejected, Resource
+from dlkube.client import ApiServer, Rejected, Resource
+from dlkube.resources import DLJOBS, SECRETS
+from tests.operator.manifests import make_manifest
+from tests.servers.controlplane import ControlPlane
 
 DAY = 86_400.0
 
@@ -103,5 +107,40 @@ def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
             while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
                 await asyncio.sleep(0)
         renewing.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.cluster
+def test_a_job_gets_its_certificate_although_that_of_a_former_job_of_its_name_is_there(
+    cluster: ControlPlane, namespace: str
+):
+    async def story() -> None:
+        api = ApiServer(access.find(str(cluster.admin)))
+        try:
+            # Of a job that lives, because the garbage collector removes those of others at any time.
+            former, job = [
+                await api.create(DLJOBS, make_manifest(name), namespace)
+                for name in ("former", "job")
+            ]
+            left = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {
+                    "name": "job-dljob-tls",
+                    "ownerReferences": [names.owner_reference(former["metadata"])],
+                },
+                "type": "kubernetes.io/tls",
+                "data": {"tls.crt": "", "tls.key": ""},
+            }
+            await api.create(SECRETS, left, namespace)
+            certificates = Certificates(api, Authority.new())
+            await certificates.provide(JobId(f"{namespace}/job"), job["metadata"])
+            secret = await api.get(SECRETS, "job-dljob-tls", namespace)
+            (owner,) = secret["metadata"]["ownerReferences"]
+            assert owner["uid"] == job["metadata"]["uid"]
+            assert secret["data"]["tls.crt"]
+        finally:
+            await api.close()
 
     asyncio.run(story())
