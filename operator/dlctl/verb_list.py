@@ -80,6 +80,9 @@ VERBS = {
         "history": Verb(
             "verbs.watching.history", "List what was decided about a job, with cause and cost."
         ),
+        "record": Verb(
+            "verbs.watching.record", "Write all that happened to a file, or for Perfetto."
+        ),
         "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
         "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
         "wait": Verb(

@@ -13,6 +13,7 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcore.contract import Policy
 from dlcore.model import GpuRef, JobId, Snapshot
+from dlcore.recording.record import Record
 from dllocal.api.logtimes import LogTimes
 from dllocal.api.user_limits import UserLimits
 from dllocal.events import Events
@@ -26,8 +27,8 @@ class Backstage:
     """
     The parts that are asked, and the one way to make the controller look.
 
-    All is called on the event loop of the controller, but for ``history``, which may take its
-    time and is called in a thread.
+    All is called on the event loop of the controller, but for ``history`` and ``record``, which may take
+    their time and are called in a thread.
     """
 
     folders: Folders
@@ -47,6 +48,8 @@ class Backstage:
     """A user says that a GPU is well again; tells whether it was known as broken."""
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
     """The latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
+    record: Callable[[float], Record]
+    """What happened since that time; called in a thread, and raises the same."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
     shared: bool = False

@@ -9,6 +9,7 @@ trains: the SideCars go on, and the next ``dljob up`` finds them.
 import asyncio
 import logging
 import os
+import platform
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Any
 from dlcontrol.learning.memory import Remembrance
 from dlcontrol.learning.speeds import Lessons
 from dlcontrol.loop import Controller, Options
+from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars.dialing import DialSettings
@@ -29,6 +31,7 @@ from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
+from dlcore.recording.record import Header, Record, Source
 from dllocal.api.logtimes import LogTimes
 from dllocal.api.serving import Server
 from dllocal.api.user_limits import UserLimits
@@ -53,6 +56,7 @@ from dllocal.pods.watching import Watch
 from dlstore.importing import import_profiles
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
+from dlstore.store import USUAL_BOUNDS
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
@@ -336,6 +340,7 @@ class Running:
             wake=lambda: self.controller.wake(burst=True, urgent=True),
             forgive=self.controller.forgive,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
+            record=self._read_record,
             settings=lambda: self.setup.settings,
             metrics=self.metrics.text,
             about=self._about,
@@ -343,6 +348,21 @@ class Running:
             clock=self.clock,
             user_limits=self.setup.user_limits,
         )
+
+    def _read_record(self, since: float) -> Record:
+        """Put together what happened since that time; asks the store."""
+        notebook = self.memory.notebook
+        kept = Kept(
+            history=notebook.history(limit=USUAL_BOUNDS.entries), timeline=notebook.timeline()
+        )
+        header = Header(
+            source=Source.MACHINE,
+            since=since,
+            until=self.clock(),
+            policy=self.setup.options.policy.name,
+            title=platform.node(),
+        )
+        return compose(kept, tuple(self.registry.entries.values()), header)
 
     def _about(self) -> dict[str, Any]:
         """What whoever asks is told of this controller."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlcore.contract import Policy
+from dlcore.recording.record import Record as Happenings
 from dlsim.engine.world import Setting, World
 from dlsim.jobs.workloads import Workload
+from dlsim.results.recording import Recorder
 from dlsim.results.records import Record
 from dlsim.results.scoring import Score, score
 
@@ -36,6 +38,8 @@ class Outcome:
 
     score: Score
     record: Record
+    happenings: Happenings | None = None
+    """All that happened, where it was asked for."""
 
 
 def simulate(
@@ -44,24 +48,29 @@ def simulate(
     contestants: Iterable[Contestant],
     *,
     watch: Watch | None = None,
+    records: bool = False,
 ) -> Iterator[Outcome]:
     """
     Play the workload once for each policy, one after the other, in an equal and fresh world.
 
-    They come one by one, so that whoever needs only the scores can let go of the records.
+    They come one by one, so that whoever needs only the scores can let go of the records. With
+    ``records`` each also has all that happened, for ``dljob simulate --record``.
     """
     for label, policy in contestants:
         began = time.perf_counter()
-        record = World(workload, setting, policy, watch=_tell(watch, label)).play()
-        yield Outcome(
-            score(
-                record,
-                policy=label,
-                wall_s=time.perf_counter() - began,
-                peak_rss_mb=measure_peak_mb(),
-            ),
+        recorder = Recorder(setting.nodes) if records else None
+        world = World(workload, setting, policy, watch=_tell(watch, label), recorder=recorder)
+        record = world.play()
+        happenings = None
+        if recorder is not None:
+            happenings = recorder.record(until=record.ended_at, policy=label, title=workload.name)
+        figures = score(
             record,
+            policy=label,
+            wall_s=time.perf_counter() - began,
+            peak_rss_mb=measure_peak_mb(),
         )
+        yield Outcome(figures, record, happenings)
 
 
 def _tell(watch: Watch | None, label: str) -> Callable[[int, int], None] | None:

@@ -36,6 +36,7 @@ from pymongo.uri_parser import parse_uri
 from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType
+from dlstore import mongo_timeline
 from dlstore.addresses import PASSWORD, USERNAME, MongoAddress
 from dlstore.mongo_documents import (
     Document,
@@ -66,6 +67,7 @@ from dlstore.tables import (
     differences,
     read_rows,
 )
+from dlstore.timeline import TimelineRow, prune_every
 
 SCHEMA = 1
 """The version of what follows; a server that holds a newer one is left alone."""
@@ -118,6 +120,8 @@ class MongoStore:
         self._replacing = Lock()
         self._entries: Counter[str] | None = None
         """How many entries the history has of each job, as far as this process knows."""
+        self._unpruned = 0
+        """How many rows of the timeline were added since the oldest were removed."""
         self._client: MongoClient[Document] | None = None
         self._is_ready = False
         if not address.is_looked_up:
@@ -294,6 +298,26 @@ class MongoStore:
             documents = list(found.sort(_NEWEST_FIRST).limit(limit)) if limit > 0 else []
         return tuple(read_rows(HistoryEntry, documents, record_of, self.address))
 
+    # --- the timeline
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        documents = mongo_timeline.write(rows)
+        if not documents:
+            return
+        with self._asking() as db:
+            known = self._insert(db.timeline, documents)
+        for document in known:
+            self._put("timeline", document)
+        self._unpruned += len(documents)
+        if self._unpruned >= prune_every(min(self._bounds.moments, self._bounds.samples)):
+            with self._asking() as db:
+                mongo_timeline.prune(db.timeline, self._bounds)
+            self._unpruned = 0
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        with self._asking() as db:
+            return mongo_timeline.read(db.timeline)
+
     # --- the tables
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
@@ -392,6 +416,7 @@ class MongoStore:
         db.profiles.create_index([("key", 1), ("revision", -1)])
         db.history.create_index([("job", 1), *_NEWEST_FIRST[:2]])
         db.history.create_index(_NEWEST_FIRST[:2])
+        db.timeline.create_index([("kind", 1), ("at", 1)])
 
     # --- what went wrong
 

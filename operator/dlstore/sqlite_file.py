@@ -153,6 +153,18 @@ STEPS: Sequence[Sequence[str]] = (
     ),
     ("ALTER TABLE history ADD COLUMN warning INTEGER NOT NULL DEFAULT 0",),
     ("CREATE TABLE policy_states (policy TEXT PRIMARY KEY, document TEXT NOT NULL)",),
+    (
+        "ALTER TABLE history ADD COLUMN expected TEXT",
+        """
+        CREATE TABLE timeline (
+            id TEXT PRIMARY KEY,
+            at REAL NOT NULL,
+            kind TEXT NOT NULL,
+            line TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX timeline_by_kind ON timeline (kind, at)",
+    ),
 )
 """The statements that bring a file from each version of the schema to the next."""
 

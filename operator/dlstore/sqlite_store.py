@@ -38,10 +38,11 @@ from dlstore.tables import (
     read_rows,
     to_record,
 )
+from dlstore.timeline import SAMPLE, TimelineRow, prune_every
 
 Cells = dict[str, Any]
 
-_JSON = frozenset({"old", "new", "placement", "type", "options"})
+_JSON = frozenset({"old", "new", "placement", "type", "options", "expected"})
 """The columns that hold JSON."""
 
 _KEYS = {"gpus": ("node", "gpu"), "jobs": ("job",)}
@@ -69,6 +70,8 @@ class SqliteStore:
         self._documents = Documents(self.address)
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
+        self._unpruned = 0
+        """How many rows of the timeline were added since the oldest were removed."""
         # A file that cannot be used at all is better told now than behind everybody's back.
         with suppress(StoreAway):
             self.revisions()
@@ -151,6 +154,30 @@ class SqliteStore:
         which, values = ("", ()) if job is None else ("WHERE job = ?", (job,))
         rest = f"{which} {_NEWEST_FIRST} LIMIT ?"
         return self._read_rows(HistoryEntry, "history", rest, (*values, limit))
+
+    # --- the timeline
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        moments, samples = self._bounds.moments, self._bounds.samples
+        self._unpruned += len(rows)
+        with self._writer.transaction(writes=True) as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",
+                [(row.id, row.at, row.kind, row.line) for row in rows],
+            )
+            if self._unpruned >= prune_every(min(moments, samples)):
+                for which, most in (("kind != ?", moments), ("kind = ?", samples)):
+                    old = f"SELECT id FROM timeline WHERE {which} ORDER BY at DESC, id DESC"
+                    db.execute(
+                        f"DELETE FROM timeline WHERE id IN ({old} LIMIT -1 OFFSET ?)",
+                        (SAMPLE, most),
+                    )
+                self._unpruned = 0
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        with self._reader.transaction(writes=False) as db:
+            found = db.execute("SELECT id, at, kind, line FROM timeline ORDER BY at, id")
+            return tuple(TimelineRow(*row) for row in found)
 
     # --- the tables
 

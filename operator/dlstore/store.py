@@ -23,6 +23,7 @@ from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
 from dlstore.tables import GpuRow, HistoryEntry, JobRow
+from dlstore.timeline import TimelineRow
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ class Bounds:
 
     entries_per_job: int = 200
     entries: int = 20_000
+    moments: int = 60_000
+    """Rows of the timeline, but for those of progress."""
+    samples: int = 20_000
+    """Rows of the timeline that say how far a job is."""
 
 
 USUAL_BOUNDS = Bounds()
@@ -152,6 +157,12 @@ class Store(Protocol):
 
     def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """Read the latest entries about a job, or all jobs, newest first."""
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        """Add to the timeline; a row with a known ``id`` takes the place of the former one."""
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        """Read all of the timeline, oldest first."""
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
         """Let these be the table of GPUs. Costs next to nothing if they are already."""

@@ -19,6 +19,7 @@ from uuid import uuid4
 from dlcore.model import Cause, JobId, NodeName, Phase, Placement
 from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.profiles import JobType
+from dlcore.recording.record import EXPECTED, Expected
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,21 @@ class HistoryEntry:
     """For how long the job did not train because of it, when that is known."""
     warning: bool = False
     """Whether people were warned of it."""
+    expected: Expected | None = None
+    """What the decision expected of the job with its new GPUs."""
     id: str = field(default_factory=_new_id)
 
     @classmethod
     def of_step(
-        cls, step: Step, *, at: float, sentence: str, epoch: int, generation: int, place: int
+        cls,
+        step: Step,
+        *,
+        at: float,
+        sentence: str,
+        epoch: int,
+        generation: int,
+        place: int,
+        expected: Expected | None = None,
     ) -> Self:
         """Make the entry of a step of a plan."""
         cause: Cause = step.cause
@@ -84,6 +95,7 @@ class HistoryEntry:
             epoch=epoch,
             generation=generation,
             place=place,
+            expected=expected,
         )
 
     @property
@@ -188,6 +200,8 @@ def to_record(row: Row) -> Record:
 def _plain(value: Any) -> Any:
     if isinstance(value, Placement):
         return placement_document(value)
+    if isinstance(value, Expected):
+        return EXPECTED.write(value)
     if isinstance(value, JobType):
         return {"model": value.model, "dataset": value.dataset, "batchSize": value.batch_size}
     if isinstance(value, StrEnum):
@@ -215,8 +229,9 @@ def read_rows(
 
 
 def _read(name: str, value: Any) -> Any:
-    if name in ("old", "new", "placement"):
-        return None if value is None else read_placement(value)
+    if name in ("old", "new", "placement", "expected"):
+        read = read_placement if name != "expected" else _read_expected
+        return None if value is None else read(value)
     if name == "type":
         return JobType(value["model"], value.get("dataset", ""), value.get("batchSize", 0))
     if name == "options":
@@ -226,6 +241,10 @@ def _read(name: str, value: Any) -> Any:
     if name == "warning":
         return bool(value)  # SQL knows numbers only.
     return GpuState(value) if name == "state" else value
+
+
+def _read_expected(document: Mapping[str, Any]) -> Any:
+    return EXPECTED.read(dict(document), "expected")
 
 
 def placement_document(placement: Placement) -> Record:

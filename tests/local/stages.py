@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlcontrol.deciding import snapshots
+from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.settings import load
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Contact, Scene, Seat
@@ -33,6 +34,7 @@ from dlcore.model import (
     Snapshot,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.recording.record import Header, Record, Source
 from dllocal.api.logtimes import LogTimes
 from dllocal.api.serving import Server
 from dllocal.backstage import Backstage
@@ -107,6 +109,7 @@ class Stage:
             wake=self._wake,
             forgive=self._forgive,
             history=self._read_history,
+            record=self._read_record,
             settings=load({"seed": 3}, file="settings.yaml").described,
             metrics=lambda: b"dljob_jobs 1\n",
             about=lambda: {"policy": policy},
@@ -150,6 +153,13 @@ class Stage:
             raise StoreAway("mongodb://db", "does not answer", "start it")
         found = [entry for entry in self.history if entry.job == job]
         return sorted(found, key=lambda entry: entry.when, reverse=True)[:limit]
+
+    def _read_record(self, since: float) -> Record:
+        if self.store_is_away:
+            raise StoreAway("mongodb://db", "does not answer", "start it")
+        header = Header(source=Source.MACHINE, since=since, until=time.time())
+        kept = Kept(history=self.history, timeline=())
+        return compose(kept, tuple(self.registry.entries.values()), header)
 
     # --- what a controller would do
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from dlcontrol.deciding import snapshots
 from dlcontrol.learning.pod_times import PodLessons
 from dlcontrol.learning.speeds import Lessons, Resumption, sort_by_type
+from dlcontrol.recording.recorder import Recorder
 from dlcontrol.reporting.gpu_table import gpu_rows
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News
@@ -21,6 +22,7 @@ from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.planning import Plan, Wait
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Observation, Profile
+from dlcore.recording.expecting import expect
 from dlstore.notebook.notebook import Notebook
 from dlstore.tables import HistoryEntry, JobRow
 from dlwire.messages import State
@@ -39,6 +41,7 @@ class Remembrance:
         self.notebook = notebook
         self._lessons = lessons
         self._pods = PodLessons()
+        self._recorder = Recorder()
         self._epoch = epoch
         self._forecasts: dict[JobId, Forecast] = {}
         self._shown_at = 0.0
@@ -63,7 +66,9 @@ class Remembrance:
         lesson = self._lessons.hear(entry, key, state, now)
         for kind, observations in sort_by_type(entry, lesson.observations).items():
             self._learn(kind, observations)
+        self.notebook.add_timeline(self._recorder.hear(entry, key, state, now))
         if lesson.resumed is not None:
+            self.notebook.add_timeline(self._recorder.resume(entry, lesson.resumed))
             self._resumptions[key.job] = lesson.resumed
             change = self._changes.get(key.job)
             if change is not None and change.old is None:
@@ -102,6 +107,7 @@ class Remembrance:
         for kind, seen in self._pods.look(scene):
             self._learn(kind, (seen,))
         self._forget_own_types(scene)
+        self.notebook.add_timeline(self._recorder.look(scene))
         if scene.now >= self._shown_at + SHOW_SECONDS:
             self._shown_at = scene.now
             self._show(scene)
@@ -118,6 +124,7 @@ class Remembrance:
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
+        expected = expect(snapshot, plan.steps)
         entries = []
         for place, step in enumerate(plan.steps):
             entry = HistoryEntry.of_step(
@@ -127,6 +134,7 @@ class Remembrance:
                 epoch=self._epoch,
                 generation=statuses[step.job].generation,
                 place=place,
+                expected=expected.get(step.job),
             )
             entries.append(entry)
             if not isinstance(step, Wait):
@@ -157,7 +165,9 @@ class Remembrance:
 
     def _show(self, scene: Scene) -> None:
         """Let the paper's tables be what is seen."""
-        self.notebook.show_gpus(gpu_rows(scene, Cluster(scene.nodes.values())))
+        gpus = gpu_rows(scene, Cluster(scene.nodes.values()))
+        self.notebook.show_gpus(gpus)
+        self.notebook.add_timeline(self._recorder.look_at_gpus(gpus, scene.now))
         rows: dict[JobId, tuple[Entry, JobRow]] = {}
         for job, entry in scene.entries.items():
             known = self._rows.get(job)

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from dlcore.recording.record import Record
+
 Json = dict[str, Any]
 
 
@@ -150,6 +152,9 @@ class Backend(Protocol):
 
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
         """List what happened lately to a job, or to all."""
+
+    def read_record(self, since: float) -> Record:
+        """Read what happened since a time, in seconds since the epoch."""
 
     def list_nodes(self) -> list[Json]:
         """List every GPU by its node."""

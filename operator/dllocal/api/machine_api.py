@@ -8,6 +8,7 @@ from aiohttp import web
 
 from dlcontrol.reporting import gpu_table
 from dlcore.model import GpuRef, JobId, NodeName
+from dlcore.recording.record import encode
 from dllocal.api import showing
 from dllocal.api.access import Access
 from dllocal.api.jobs_api import read_number, read_seconds
@@ -35,6 +36,7 @@ class MachineApi:
             web.get("/v1/config", self.tell_config),
             web.get("/v1/events", self.tell_events),
             web.get("/v1/nodes", self.list_nodes),
+            web.get("/v1/record", self.tell_record),
             web.put(gpu, self.cordon),
             web.delete(gpu, self.uncordon),
             web.get("/metrics", self.tell_metrics),
@@ -86,6 +88,16 @@ class MachineApi:
         epoch = self._stage.registry.epoch
         earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
         return [showing.earlier_event_document(entry) for entry in earlier]
+
+    async def tell_record(self, request: web.Request) -> web.Response:
+        """Tell what happened since a time, in seconds since the epoch, as the lines of a record."""
+        since = read_number(request, "since", 0.0)
+        try:
+            record = await asyncio.to_thread(self._stage.record, since)
+        except StoreError as error:
+            raise Refused(503, f"the record cannot be read: {error}") from error
+        lines = await asyncio.to_thread(lambda: [*encode(record)])
+        return web.json_response({"lines": lines})
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
         """List every GPU: who has it since when, or why nobody may."""

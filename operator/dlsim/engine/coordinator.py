@@ -37,6 +37,12 @@ class Listener(Protocol):
     def training_halts(self, run: Run, *, saves: bool) -> None:
         """Its process was told to stop; with ``saves`` it writes a checkpoint first."""
 
+    def process_gone(self, run: Run) -> None:
+        """Nothing of its process is left."""
+
+    def process_starts(self, run: Run) -> None:
+        """Its process was told to start at ``run.serving``."""
+
     def held_changes(self, by: int) -> None:
         """So many more GPUs are physically held."""
 
@@ -164,6 +170,7 @@ class Coordinator:
             if run.stamp == stamp:
                 run.activity = Activity.DOWN
                 run.serving = None
+                self._listener.process_gone(run)
                 self.advance(run)
 
         self._listener.later(delay, be_gone)
@@ -192,6 +199,7 @@ class Coordinator:
         run.pods = {node: run.pods[node] for node in run.target.nodes}
         run.stamp += 1
         stamp = run.stamp
+        self._listener.process_starts(run)
 
         def train() -> None:
             if run.stamp == stamp:

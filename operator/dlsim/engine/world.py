@@ -44,6 +44,7 @@ from dlsim.jobs.workloads import (
     TracedJob,
     Workload,
 )
+from dlsim.results.recording import Recorder
 from dlsim.results.records import (
     Entry,
     Happening,
@@ -110,11 +111,13 @@ class World:
         policy: Policy,
         *,
         watch: Callable[[int, int], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._workload = workload
         self._setting = setting
         self._policy = policy
         self._watch = watch  # Told (jobs done, jobs in all) for a progress bar.
+        self._recorder = recorder
         self._alive = {node.name: node for node in setting.nodes}
         self._whole = self._cluster = Cluster(setting.nodes)
         self._kernel: Kernel[Callable[[], None]] = Kernel()
@@ -193,6 +196,8 @@ class World:
         self.record.decision_s.append(time.perf_counter() - began)
         self.record.decisions += 1
         self._policy_state = plan.policy_state
+        if self._recorder is not None:
+            self._recorder.note_plan(snapshot, plan)
         self._apply(plan)
         # What an earlier decision wanted is of no interest to the policy any more.
         self._wake_stamp += 1
@@ -331,6 +336,8 @@ class World:
         run.safe_iterations = standing.iterations_done
         self._runs[job.id] = run
         self._log(run, Happening.SUBMITTED, job.gpus.requested)
+        if self._recorder is not None:
+            self._recorder.note_submission(now, job)
         self._due = True
         if standing.placement is not None:
             self._go_on(run, standing.placement)
@@ -361,6 +368,9 @@ class World:
         run.record.completed_at = now
         self.record.sum_up(now)
         self._log(run, Happening.COMPLETED)
+        if self._recorder is not None:
+            used, reshapes = run.record.gpu_seconds, run.record.reshapes
+            self._recorder.note_end(now, run.state.id, gpu_seconds=used, reshapes=reshapes)
         self._coordinator.finish(run)
         self._coordinator.settle()
         run.record.iterations = run.traced.iterations + run.record.redone
@@ -376,6 +386,8 @@ class World:
             return
         del self._alive[name]
         self._cluster = Cluster(self._alive.values())
+        if self._recorder is not None:
+            self._recorder.note_node(self._kernel.now, name, "the node was lost")
         concerned = [run for run in self._runs.values() if not run.finished or run.holds]
         # Nobody moves before all of them know, lest one starts where there is no node any more.
         broken = [run for run in concerned if self._break_down(run, name)]
@@ -414,6 +426,8 @@ class World:
             return
         self._alive[name] = next(node for node in self._setting.nodes if node.name == name)
         self._cluster = Cluster(self._alive.values())
+        if self._recorder is not None:
+            self._recorder.note_node(self._kernel.now, name)
         self._due = True
 
     # What the coordinator tells.
@@ -453,6 +467,8 @@ class World:
         run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
         self.record.efficiency.add(run.efficiency, now)
         self._log(run, Happening.TRAINS, shape.gpus)
+        if self._recorder is not None:
+            self._recorder.note_first_step(now, run.state)
         self._due = True
         self._foresee(run)
 
@@ -531,6 +547,9 @@ class World:
         elif saves:
             self._lose_work(run)
         self._log(run, Happening.HALTS)
+        if self._recorder is not None:
+            seconds = self._costs_of(run).checkpoint if saves and run.traced.saves else None
+            self._recorder.note_saving(now, run.state, seconds=seconds)
 
     def _lose_work(self, run: Run) -> None:
         """It was stopped, and nothing has saved what it did."""
@@ -540,6 +559,16 @@ class World:
         run.record.lost_work_s += lost / run.pace if run.pace > 0.0 else 0.0
         run.wasted -= lost * (1.0 - run.worth)
         self._note(run, iterations_done=run.safe_iterations)
+
+    def process_gone(self, run: Run) -> None:
+        """Note that nothing of its process is left."""
+        if self._recorder is not None and not run.finished:
+            self._recorder.note_gone(self._kernel.now, run.state.id)
+
+    def process_starts(self, run: Run) -> None:
+        """Note that its process was told to start."""
+        if self._recorder is not None:
+            self._recorder.note_start(self._kernel.now, run.state.id)
 
     def held_changes(self, by: int) -> None:
         """Count the GPUs that are in somebody's hands."""
@@ -563,6 +592,8 @@ class World:
         if old.placement is not None:
             run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
         run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
+        if self._recorder is not None:
+            self._recorder.note_state(now, run.state, gpu_seconds=run.record.gpu_seconds)
         if not run.finished:
             if run.state.placement is None:
                 self._pending = self._pending.put(run.state)

@@ -23,6 +23,7 @@ from dlcore.profiles import Costs, JobType, Observation, Profile
 from dlstore.notebook.availability import Availability, Notice
 from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import (
+    AddTimeline,
     Dropped,
     Fold,
     KeepState,
@@ -40,6 +41,7 @@ from dlstore.store import (
     fold_into,
 )
 from dlstore.tables import GpuRow, HistoryEntry, JobRow
+from dlstore.timeline import TimelineRow
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ class Notebook:
         )
         self._knowledge = Knowledge(defaults, self._pending.waiting)
         self._recent: deque[HistoryEntry] = deque(maxlen=settings.entries_in_memory)
+        self._recent_timeline: deque[TimelineRow] = deque(maxlen=settings.entries_in_memory)
         self._shown: dict[type, Sequence[object]] = {}
         self._availability = Availability(store.address, settings.most_waiting)
         self._refresh_at = time.monotonic()
@@ -169,6 +172,29 @@ class Notebook:
         entries = {entry.id: entry for entry in (*stored, *recent)}
         latest = sorted(entries.values(), key=lambda entry: entry.when, reverse=True)
         return tuple(latest[:limit])
+
+    # --- the timeline
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        """Keep these; one with a known id takes the place of the former one."""
+        if not rows:
+            return
+        with self._changed:
+            self._recent_timeline.extend(rows)
+            self._pending.add_timeline(rows)
+            self._changed.notify_all()
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        """
+        Read all of the timeline, oldest first; raises :class:`~dlstore.store.StoreError`.
+
+        Asks the store, so it is not for the loop.
+        """
+        stored = self._store.timeline()
+        with self._changed:
+            recent = tuple(self._recent_timeline)
+        rows = {row.id: row for row in (*stored, *recent)}
+        return tuple(sorted(rows.values(), key=lambda row: (row.at, row.id)))
 
     # --- the tables
 
@@ -314,6 +340,8 @@ class Notebook:
                 self._fold(write)
             case Record():
                 self._store.record(write.entries)
+            case AddTimeline():
+                self._store.add_timeline(write.rows)
             case ShowGpus():
                 self._store.replace_gpus(write.rows)
             case ShowJobs():

@@ -2,7 +2,7 @@
 What the store is still to be told: bounded, in order, and never twice.
 
 :mod:`dlstore.notebook.notebook` fills it from the loop and empties it into a store. When it is full, the
-oldest entries of the history go first, because nothing is decided by them, and then the oldest
+oldest rows of the timeline and entries of the history go first, because nothing is decided by them, and then the oldest
 observations, because later ones say the same and better. Of the tables only the latest state waits.
 
 Not guarded against threads; the notebook is.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from dlcore.profiles import JobType, Observation
 from dlstore.store import Ticket
 from dlstore.tables import GpuRow, HistoryEntry, JobRow
+from dlstore.timeline import TimelineRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Record:
     """Entries for the history."""
 
     entries: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTimeline:
+    rows: tuple[TimelineRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class KeepState:
     state: object
 
 
-Write = Fold | Record | ShowGpus | ShowJobs | KeepState
+Write = Fold | Record | AddTimeline | ShowGpus | ShowJobs | KeepState
 
 
 class Dropped(NamedTuple):
@@ -78,6 +84,7 @@ class PendingWrites:
         self._tickets = 0
         self._observations: dict[JobType, deque[_Numbered]] = {}
         self._entries: deque[HistoryEntry] = deque()
+        self._timeline: deque[TimelineRow] = deque()
         self._gpus: ShowGpus | None = None
         self._jobs: ShowJobs | None = None
         self._state: KeepState | None = None
@@ -98,6 +105,10 @@ class PendingWrites:
         self._entries.extend(entries)
         self._make_room()
 
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        self._timeline.extend(rows)
+        self._make_room()
+
     def show_gpus(self, rows: tuple[GpuRow, ...]) -> None:
         self._gpus = ShowGpus(rows)
 
@@ -109,7 +120,10 @@ class PendingWrites:
 
     def _make_room(self) -> None:
         while len(self) > self._most:
-            if self._entries:
+            if self._timeline:
+                self._timeline.popleft()
+                self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
+            elif self._entries:
                 self._entries.popleft()
                 self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
             elif self._observations:
@@ -137,6 +151,7 @@ class PendingWrites:
         takers = (
             self._take_fold,
             self._take_record,
+            self._take_timeline,
             self._take_gpus,
             self._take_jobs,
             self._take_state,
@@ -160,6 +175,11 @@ class PendingWrites:
     def _take_record(self) -> Record | None:
         count = min(self._most_at_once, len(self._entries))
         return Record(tuple(self._entries.popleft() for _ in range(count))) if count else None
+
+    def _take_timeline(self) -> AddTimeline | None:
+        count = min(self._most_at_once, len(self._timeline))
+        rows = tuple(self._timeline.popleft() for _ in range(count))
+        return AddTimeline(rows) if rows else None
 
     def _take_gpus(self) -> ShowGpus | None:
         taken, self._gpus = self._gpus, None
@@ -185,6 +205,8 @@ class PendingWrites:
                 observations += len(self.under_way.observations)
             case Record():
                 entries += len(self.under_way.entries)
+            case AddTimeline():
+                entries += len(self.under_way.rows)
         self.dropped = Dropped(entries, observations)
         self.under_way = None
 
@@ -203,6 +225,7 @@ class PendingWrites:
             self.under_way
             or self._observations
             or self._entries
+            or self._timeline
             or self._gpus
             or self._jobs
             or self._state
@@ -210,10 +233,14 @@ class PendingWrites:
 
     def __len__(self) -> int:
         """How many observations and entries wait, those under way included."""
-        count = len(self._entries) + sum(map(len, self._observations.values()))
+        count = (
+            len(self._entries) + len(self._timeline) + sum(map(len, self._observations.values()))
+        )
         match self.under_way:
             case Fold():
                 count += len(self.under_way.observations)
             case Record():
                 count += len(self.under_way.entries)
+            case AddTimeline():
+                count += len(self.under_way.rows)
         return count

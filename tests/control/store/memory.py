@@ -20,6 +20,7 @@ from dlstore.tables import (
     from_record,
     to_record,
 )
+from dlstore.timeline import SAMPLE, TimelineRow
 
 
 class MemoryStore:
@@ -38,6 +39,7 @@ class MemoryStore:
         self._gpus: tuple[GpuRow, ...] = ()
         self._jobs: tuple[JobRow, ...] = ()
         self._policy_states: dict[str, str] = {}
+        self._timeline: dict[str, TimelineRow] = {}
         self.failing: Callable[[str], StoreError | None] = lambda _: None
         self.failing_after: Callable[[str], StoreError | None] = lambda _: None
         self.calls: list[str] = []
@@ -99,6 +101,22 @@ class MemoryStore:
         with self._lock:
             entries = [entry for entry in self._history.values() if job in (None, entry.job)]
         return tuple(sorted(entries, key=lambda entry: entry.when, reverse=True)[:limit])
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        self._ask("add_timeline")
+        with self._lock:
+            self._timeline |= {row.id: row for row in rows}
+            there = sorted(self._timeline.values(), key=lambda row: (row.at, row.id))
+            samples = [row for row in there if row.kind == SAMPLE]
+            moments = [row for row in there if row.kind != SAMPLE]
+            kept = (*samples[-self._bounds.samples :], *moments[-self._bounds.moments :])
+            self._timeline = {row.id: row for row in kept}
+        self._answer("add_timeline")
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        self._ask("timeline")
+        with self._lock:
+            return tuple(sorted(self._timeline.values(), key=lambda row: (row.at, row.id)))
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
         self._ask("replace_gpus")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from dlcore.documents.launchers import notice_of
+from dlcore.recording.record import Header, Record, Source
 from dlctl.backends.backend import (
     BackendError,
     Conflict,
@@ -180,6 +181,23 @@ class ClusterBackend:
             lambda api: api.list(EVENTS, metadata["namespace"], fields=selector)
         )
         return past.list_events(listing.items, full_name(job, self.home))
+
+    def read_record(self, since: float) -> Record:
+        from dlctl.backends.cluster import recorded  # noqa: PLC0415 - no other verb needs it
+
+        jobs = self.list_jobs().items
+        listing = self._asker.ask(
+            lambda api: api.list(EVENTS, self._listed, fields="involvedObject.kind=DLJob")
+        )
+        header = Header(
+            source=Source.CLUSTER,
+            since=since,
+            until=time.time(),
+            policy=str(self.about().get("policy", "")),
+            title=self._listed or "all namespaces",
+        )
+        events = recorded.events_by_job(jobs, listing.items)
+        return recorded.compose(jobs, events, self.list_nodes(), header)
 
     # --- GPUs
 

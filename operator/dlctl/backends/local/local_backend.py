@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dlcore.recording.record import Record, RecordError, decode
 from dlctl.backends.backend import (
     Away,
     BackendError,
@@ -123,6 +124,13 @@ class LocalBackend:
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
         query = {"since": since, **({"job": self._named(name)} if name else {})}
         return self._items("events", query=query)
+
+    def read_record(self, since: float) -> Record:
+        answer = self._client.ask("GET", ("record",), query={"since": since})
+        try:
+            return decode(answer["lines"], "the record of dljob up")
+        except RecordError as error:
+            raise BackendError(str(error)) from error
 
     def list_nodes(self) -> list[Json]:
         return self._items("nodes")

@@ -63,6 +63,7 @@ class Options:
     output: str
     jobs_out: Path | None
     plot: Path | None
+    record: Path | None
     formats: tuple[Format, ...]
     look: str
 
@@ -113,6 +114,13 @@ class Options:
 )
 @takes(PICTURES)
 @click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write all that happens: as JSON lines, or as a trace for Perfetto if the name ends with"
+    " .pftrace. Of several policies each has a file with its name in it. See docs/record.md.",
+)
+@click.option(
     "--live",
     is_flag=True,
     help="Play the jobs that a live system has now, from where they are, instead of a TRACE. The "
@@ -148,6 +156,8 @@ def run_seeds(scenario: Scenario, options: Options, seeds: int) -> int:
 
     if options.jobs_out is not None:
         raise click.UsageError("--jobs-out is for one seed; leave --seeds out, and give --seed")
+    if options.record is not None:
+        raise click.UsageError("--record is for one seed; leave --seeds out, and give --seed")
     if options.plot is not None:
         raise click.UsageError(
             "--plot is for one seed; `dljob compare --seeds N --plot` draws several"
@@ -210,6 +220,7 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
         output=given["output"],
         jobs_out=given["jobs_out"],
         plot=given["plot"],
+        record=given["record"],
         formats=given["formats"],
         look=given["look"],
     )
@@ -249,6 +260,8 @@ def conclude(options: Options, workload: Workload, setting: Setting) -> Played:
         write_jobs(options.jobs_out, outcomes, workload)
     if options.plot is not None:
         draw(options.plot, outcomes, options)
+    if options.record is not None:
+        write_records(options.record, outcomes)
     return played
 
 
@@ -267,6 +280,8 @@ def check_outputs(options: Options) -> None:
         writing.check_writable(options.jobs_out)
     if options.plot is not None:
         writing.check_writable(options.plot / "picture.png")
+    if options.record is not None:
+        writing.check_writable(options.record)
 
 
 def play(options: Options, workload: Workload, setting: Setting) -> Played:
@@ -278,7 +293,14 @@ def play(options: Options, workload: Workload, setting: Setting) -> Played:
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
         try:
-            for outcome in simulate(workload, setting, options.policies, watch=watch):
+            played = simulate(
+                workload,
+                setting,
+                options.policies,
+                watch=watch,
+                records=options.record is not None,
+            )
+            for outcome in played:
                 _check_fits(options, outcome.record)
                 outcomes.append(outcome if keeps else forget_history(outcome))
         except KeyboardInterrupt:
@@ -299,7 +321,7 @@ def _check_fits(options: Options, record: Record) -> None:
 def forget_history(outcome: Outcome) -> Outcome:
     """Keep what is told of a run and let go of the rest, before the next one needs the memory."""
     record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
-    return Outcome(outcome.score, record)
+    return replace(outcome, record=record)
 
 
 def report_left_out(outcomes: Sequence[Outcome]) -> None:
@@ -331,6 +353,22 @@ def write_jobs(path: Path, outcomes: Sequence[Outcome], workload: Workload) -> N
         for row in printing.list_jobs(outcome.score.policy, outcome.record, workload)
     ]
     writing.write_text(path, printing.to_csv(rows))
+
+
+def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write all that happened, to one file for each policy."""
+    # Not at the top, because most simulations are not recorded.
+    from dlctl.exporting.files import write_file  # noqa: PLC0415
+
+    for outcome in outcomes:
+        assert outcome.happenings is not None
+        name = outcome.score.policy.translate(_NO_SEPARATORS)
+        own = path if len(outcomes) == 1 else path.with_stem(f"{path.stem}-{name}")
+        write_file(own, outcome.happenings)
+
+
+_NO_SEPARATORS = str.maketrans(dict.fromkeys("/:=,", "-"))
+"""The options of a policy, or the file that it is from, are no folders."""
 
 
 def draw(folder: Path, outcomes: Sequence[Outcome], options: Options) -> None:

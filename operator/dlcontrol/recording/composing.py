@@ -1,0 +1,111 @@
+"""
+The record of a live system, put together from what its store keeps: the history and the timeline.
+
+Asked by ``dljob record``. It asks the store and takes its time, so it is not for the loop.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dlcontrol.recording.recorder import standing_rows
+from dlcontrol.reporting.events import event_name
+from dlcontrol.situation.ports import Entry
+from dlcore.recording.record import Decided, Given, Happened, Header, Line, Record, decode_line
+from dlcore.recording.sums import cut
+from dlstore.store import USUAL_BOUNDS
+from dlstore.tables import HistoryEntry
+from dlstore.timeline import TimelineRow
+from dlwire.kinds import Wrong
+
+log = logging.getLogger(__name__)
+
+DECISIONS = frozenset({"start", "reshape", "move", "stop", "wait"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a store has."""
+
+    history: Sequence[HistoryEntry]
+    timeline: Sequence[TimelineRow]
+
+    @property
+    def losses(self) -> Iterator[str]:
+        """Say what the store no longer has, because it keeps so much only."""
+        bounds = USUAL_BOUNDS
+        if len(self.timeline) >= bounds.moments or len(self.history) >= bounds.entries:
+            yield (
+                f"the store keeps the latest {bounds.moments:,} rows and {bounds.entries:,} entries of"
+                " the history; of what was before there is nothing"
+            )
+
+
+def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
+    """Put a record together; ``entries`` are the jobs that are there now."""
+    rows = {row.id: row for row in kept.timeline}
+    for row in standing_rows(entries):
+        rows.setdefault(row.id, row)
+    lines, unreadable = _read(rows.values())
+    lines += map(_line_of, kept.history)
+    lines += _missing_allocations(lines)
+    missing = (*header.missing, *kept.losses)
+    if unreadable:
+        missing = (*missing, f"{unreadable} rows of the store cannot be read")
+    ordered = Record.of(header, lines).lines
+    return Record.of(replace(header, missing=missing), cut(ordered, header.since))
+
+
+def _read(rows: Iterable[TimelineRow]) -> tuple[list[Line], int]:
+    """Read rows; those that somebody has made unreadable are left out, and counted."""
+    lines: list[Line] = []
+    unreadable = 0
+    for row in rows:
+        try:
+            lines.append(decode_line(row.line))
+        except Wrong as wrong:
+            unreadable += 1
+            log.warning("a row of the timeline cannot be read: %s: %s", row.id, wrong)
+    return lines, unreadable
+
+
+def _line_of(entry: HistoryEntry) -> Line:
+    """Write an entry of the history as a line."""
+    if entry.kind not in DECISIONS:
+        return Happened(
+            at=entry.at,
+            job=entry.job,
+            name=event_name(entry.kind),
+            message=entry.sentence,
+            warning=entry.warning,
+        )
+    return Decided(
+        at=entry.at,
+        job=entry.job,
+        step=entry.kind,
+        generation=entry.generation,
+        cause=entry.cause,
+        for_job=entry.for_job,
+        sentence=entry.sentence,
+        old=entry.old,
+        new=entry.new,
+        expected=entry.expected,
+        cost_seconds=entry.cost_seconds,
+    )
+
+
+def _missing_allocations(lines: Sequence[Line]) -> list[Line]:
+    """Derive from decisions which GPUs jobs were given, where no controller has taken it down."""
+    known = {(line.job, line.generation) for line in lines if isinstance(line, Given)}
+    oldest: dict[str, int] = {}
+    for job, generation in known:
+        oldest[job] = min(generation, oldest.get(job, generation))
+    return [
+        Given(at=line.at, job=line.job, generation=line.generation, placement=line.new)
+        for line in lines
+        if isinstance(line, Decided)
+        and line.step != "wait"
+        and (line.job, line.generation) not in known
+        # Later ones were all taken down; this is of a time before anything was.
+        and line.generation < oldest.get(line.job, line.generation + 1)
+    ]

@@ -1,0 +1,234 @@
+"""
+What a controller sees, as lines of the record: submissions, GPUs given, progress, ends, GPUs in service.
+
+:mod:`dlcontrol.learning.memory` shows it every scene and keeps the rows in the timeline of the store.
+Decisions and what else happened to jobs are in the history, and are not taken down once more. Lines that
+follow from the status of a job have the same id whichever controller makes them, so that a controller
+that starts again repeats itself without harm.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dlcontrol.learning.speeds import Resumption
+from dlcontrol.recording.stages import Stages
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.model import GpuRef, JobId
+from dlcore.recording.record import (
+    Ended,
+    Given,
+    Gpu,
+    Line,
+    Phase,
+    Progress,
+    Stage,
+    Submitted,
+    encode_line,
+)
+from dlstore.tables import GpuRow
+from dlstore.timeline import TimelineRow
+from dlwire.messages import State
+
+PROGRESS_SECONDS = 30.0
+"""The progress of a job is taken down so often, and a second later for each job that has GPUs."""
+
+REMOVED = "Removed"
+"""The outcome of a job that was there and is no longer, without having ended."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was taken down of a job."""
+
+    entry: Entry
+    generation: int = -1
+    progress_at: float = 0.0
+
+
+class Recorder:
+    """One for the life of a controller."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobId, _Known] = {}
+        self._reasons: dict[GpuRef, str] = {}
+        """Why GPUs are out of service; empty where they are in it."""
+        self._rows: dict[GpuRef, GpuRow] = {}
+        self._stages = Stages()
+
+    def look(self, scene: Scene) -> list[TimelineRow]:
+        """Take down what is new of jobs."""
+        rows: list[TimelineRow] = []
+        every = PROGRESS_SECONDS + scene.holding
+        for job, entry in scene.entries.items():
+            known = self._known.get(job)
+            if known is not None and known.entry is entry:
+                continue
+            if known is None or not _is_same_job(known.entry, entry):
+                known = self._known[job] = _Known(entry)
+                rows.append(_submission(entry))
+            rows += self._follow(known, entry, every, scene.now)
+            known.entry = entry
+        if len(self._known) > len(scene.entries):
+            rows += self._forget(scene)
+        return rows
+
+    def _follow(
+        self, known: _Known, entry: Entry, every: float, now: float
+    ) -> Iterator[TimelineRow]:
+        status = entry.status
+        if known.generation != status.generation and status.generation:
+            known.generation = status.generation
+            yield from _allocation(entry)
+        if status.is_final:
+            if known.progress_at != float("inf"):
+                known.progress_at = float("inf")
+                yield _end(entry, status.phase.value, status.finished_at or now)
+        elif (
+            status.placement is not None
+            and now >= known.progress_at + every
+            and status.iterated_at > known.progress_at
+        ):
+            known.progress_at = now
+            yield _progress(entry, now)
+
+    def _forget(self, scene: Scene) -> Iterator[TimelineRow]:
+        for job in self._known.keys() - scene.entries.keys():
+            entry = self._known.pop(job).entry
+            self._stages.forget(job)
+            if not entry.status.is_final:
+                yield _end(entry, REMOVED, scene.now)
+
+    def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[TimelineRow]:
+        """Take down which GPUs went into service or out of it since the last look."""
+        there = {GpuRef(row.node, row.gpu): row for row in rows}
+        reasons = {ref: row.reason for ref, row in there.items()}
+        gone = "its node is not there"
+        reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
+        changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
+        self._rows |= there
+        self._reasons = reasons
+        return [_service(self._rows[ref], reasons[ref], now) for ref in changed]
+
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[TimelineRow]:
+        """Take down how far a change of GPUs is, by what a SideCar says."""
+        generation = entry.status.generation
+        return [
+            _phase(
+                entry, Phase(at=at, job=key.job, phase=stage, generation=generation, node=key.node)
+            )
+            for stage, at in self._stages.hear(key, state, now)
+        ]
+
+    def resume(self, entry: Entry, resumption: Resumption) -> list[TimelineRow]:
+        """Take down that a job has taken the first step of a start."""
+        job, generation = entry.job.id, resumption.generation
+        line = Phase(at=resumption.at, job=job, phase=Stage.FIRST_STEP, generation=generation)
+        return [_phase(entry, line)]
+
+
+def standing_rows(entries: Iterable[Entry]) -> Iterator[TimelineRow]:
+    """Tell of jobs what follows from their status now, should the store have forgotten it."""
+    for entry in entries:
+        yield _submission(entry)
+        if entry.status.generation:
+            yield from _allocation(entry)
+        if entry.status.is_final and entry.status.finished_at is not None:
+            yield _end(entry, entry.status.phase.value, entry.status.finished_at)
+
+
+def _is_same_job(one: Entry, other: Entry) -> bool:
+    """Whether it is no later job of the same name."""
+    return one.status.submitted_at == other.status.submitted_at
+
+
+def _row(line: Line, *name: object) -> TimelineRow:
+    kind = type(line).__name__.lower()
+    return TimelineRow("/".join(map(str, (kind, *name))), line.at, kind, encode_line(line))
+
+
+def _name(entry: Entry) -> str:
+    """Tell a job from later ones of its name."""
+    return f"{entry.job.id}@{entry.status.submitted_at:.3f}"
+
+
+def _submission(entry: Entry) -> TimelineRow:
+    job = entry.job
+    line = Submitted(
+        at=entry.status.submitted_at,
+        job=job.id,
+        options=job.gpus.options,
+        requested=job.gpus.requested,
+        priority=job.priority,
+        model="" if job.type.is_of_one_job else job.type.model,
+    )
+    return _row(line, _name(entry))
+
+
+def _allocation(entry: Entry) -> Iterator[TimelineRow]:
+    status = entry.status
+    given = Given(
+        at=status.decided_at,
+        job=entry.job.id,
+        generation=status.generation,
+        placement=status.placement,
+        gpu_seconds=_used_before(status),
+    )
+    yield _row(given, _name(entry), status.generation)
+    if status.placement is not None:
+        generation = status.generation
+        asked = Phase(
+            at=status.decided_at, job=entry.job.id, phase=Stage.ASKED, generation=generation
+        )
+        yield _phase(entry, asked)
+
+
+def _used_before(status: Status) -> float:
+    """Return the GPU-seconds that the job had used when its GPUs were decided."""
+    since = max(0.0, status.counted_at - status.decided_at)
+    gpus = status.placement.gpus if status.placement is not None else 0
+    return max(0.0, status.service - gpus * since)
+
+
+def _phase(entry: Entry, line: Phase) -> TimelineRow:
+    return _row(line, _name(entry), line.generation, line.phase.value, line.node)
+
+
+def _progress(entry: Entry, now: float) -> TimelineRow:
+    status = entry.status
+    line = Progress(
+        at=now,
+        job=entry.job.id,
+        iteration=float(status.iteration),
+        iterations_total=status.iterations_total or None,
+        iterations_per_second=status.speed,
+        metric=status.metric,
+    )
+    return _row(line, _name(entry), f"{now:.3f}")
+
+
+def _end(entry: Entry, outcome: str, at: float) -> TimelineRow:
+    status = entry.status
+    line = Ended(
+        at=at,
+        job=entry.job.id,
+        outcome=outcome,
+        gpu_seconds=status.service,
+        reshapes=status.reshapes,
+        message=status.message,
+    )
+    return _row(line, _name(entry))
+
+
+def _service(row: GpuRow, reason: str, now: float) -> TimelineRow:
+    line = Gpu(
+        at=now,
+        node=row.node,
+        gpu=row.gpu,
+        gpu_type=row.gpu_type,
+        uuid=row.uuid,
+        in_service=not reason,
+        reason=reason,
+    )
+    return _row(line, row.node, row.gpu, f"{now:.3f}")

@@ -1,0 +1,81 @@
+"""
+How far the changes of GPUs are, by what SideCars say: each phase with the time at which it was reached.
+
+A SideCar is heard when its phase changes, but short phases may be over before it is heard. What was
+missed follows from how long saving, stopping and starting took, which the SideCar says after each change.
+Of a SideCar that is heard for the first time nothing is taken down: an earlier controller may have done so.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dlcontrol.situation.ports import PodKey
+from dlcore.model import JobId
+from dlcore.recording.record import Stage
+from dlwire.messages import Change, Phase, Saving, State
+
+_STEPS = {
+    Phase.CHECKPOINTING: 1,
+    Phase.STOPPING: 2,
+    Phase.STOPPED: 3,
+    Phase.STARTING: 4,
+    Phase.RUNNING: 5,
+}
+"""How far a change is in each phase; 0 is a training that knows of none."""
+
+_NOTHING = Change(generation=0)
+
+
+class _Heard(NamedTuple):
+    incarnation: str
+    generation: int
+    """Of the start that runs, or is being made."""
+    step: int
+
+
+class Stages:
+    """What was heard of each pod."""
+
+    def __init__(self) -> None:
+        self._heard: dict[PodKey, _Heard] = {}
+
+    def forget(self, job: JobId) -> None:
+        """The job is no longer there."""
+        for key in [key for key in self._heard if key.job == job]:
+            del self._heard[key]
+
+    def hear(self, key: PodKey, state: State, now: float) -> Iterator[tuple[Stage, float]]:
+        """Yield the phases that were reached since the pod was heard last, and when."""
+        step = _STEPS.get(state.phase)
+        former = self._heard.get(key)
+        if step is None:
+            # It is ready, or its training has ended by itself: whatever follows is a start.
+            self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
+            return
+        self._heard[key] = _Heard(state.incarnation, state.held_generation, step)
+        if former is None or former.incarnation != state.incarnation:
+            return
+        is_new_start = step >= 4 and state.held_generation != former.generation
+        begun = former.step if former.step < 5 else 0
+        if step == former.step and not is_new_start:
+            return
+        if is_new_start and begun == 4:
+            begun = 3
+        yield from _passed(begun, step, state.change or _NOTHING, now)
+
+
+def _passed(begun: int, step: int, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
+    """Yield what comes after ``begun`` up to ``step``, which is reached now."""
+    started = now - (change.start_seconds if step == 5 else 0.0)
+    stopped = started
+    stopping = stopped - (change.stop_seconds if step >= 3 else 0.0)
+    saves = change.saving is not Saving.NONE or begun == 1
+    saving = stopping - (change.checkpoint_seconds if step >= 2 else 0.0)
+    if begun < 1 <= step:
+        yield Stage.SAVING, saving
+    if begun < 2 <= step and saves:
+        yield Stage.SAVED, stopping
+    if begun < 3 <= step:
+        yield Stage.STOPPED, stopped
+    if begun < 4 <= step:
+        yield Stage.STARTED, started

@@ -1,0 +1,51 @@
+"""
+What a decision expects of a job with the GPUs that it gives: how fast it trains, how long it takes yet.
+
+Asked for each step of a plan, live and in the simulator, from the snapshot that the plan was made from.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dlcore.model import JobId, JobState, Snapshot
+from dlcore.planning import Move, Reshape, Start, Step
+from dlcore.predicting.predictor import Predictor
+from dlcore.recording.record import Expected
+
+
+def expect(snapshot: Snapshot, steps: Sequence[Step]) -> Mapping[JobId, Expected]:
+    """Return what is expected of each job that a step gives GPUs."""
+    predictor = Predictor.of(snapshot)
+    gaining = {step.job: step for step in steps if isinstance(step, Start | Reshape | Move)}
+    states = dict(snapshot.queue.select(set(gaining)))
+    states |= {state.id: state for state in snapshot.running if state.id in gaining}
+    return {
+        job: _expect(predictor, snapshot.now, state, gaining[job]) for job, state in states.items()
+    }
+
+
+def _expect(
+    predictor: Predictor, now: float, state: JobState, step: Start | Reshape | Move
+) -> Expected:
+    if isinstance(step, Start):
+        shape = step.placement.shape
+        remaining = predictor.completion(state, shape, now)
+        costs = predictor.costs_of(state.job)
+        pause = costs.pod_start(shape.gpus) + costs.process_start(shape.gpus)
+    else:
+        shape = step.new.shape
+        moves = not set(step.new.nodes) <= set(step.old.nodes)
+        remaining = predictor.remaining_after(state, shape, now, moves=moves)
+        pause = predictor.change_cost(state.job, shape)
+    estimate = predictor.estimate(state.job, shape)
+    is_known = state.iterations_total > 0.0 and math.isfinite(remaining)
+    return Expected(
+        iterations_per_second=_finite(estimate.value) or None,
+        confidence=min(1.0, max(0.0, estimate.confidence)),
+        remaining_seconds=max(0.0, remaining) if is_known else None,
+        pause_seconds=_finite(pause),
+    )
+
+
+def _finite(number: float) -> float:
+    return max(0.0, number) if math.isfinite(number) else 0.0

@@ -1,0 +1,154 @@
+"""
+What follows from a record: who had which GPUs when, GPU-seconds, the queue and idle GPUs over time.
+
+All figures come from the lines alone, so that the record of a simulation and that of a live system are
+summed up by the same rule.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dlcore.model import GpuRef, NodeName, Placement
+from dlcore.recording.record import Decided, Ended, Given, Gpu, Line, Progress, Record, Submitted
+
+
+class Span(NamedTuple):
+    """For so long a job had these GPUs."""
+
+    job: str
+    begin: float
+    end: float
+    placement: Placement
+    generation: int
+    is_over: bool = True
+    """Whether the job had them until then only; false: the record ends."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        return self.placement.gpus * (self.end - self.begin)
+
+
+class Levels(NamedTuple):
+    """How things are from one moment on."""
+
+    at: float
+    queued: int
+    """Jobs that are submitted, have no GPUs and are not over."""
+    idle: int
+    """GPUs in service that no job has."""
+    in_service: int
+
+
+def list_spans(record: Record) -> tuple[Span, ...]:
+    """List who had which GPUs, job by job in the order of time; what was before ``since`` is cut off."""
+    spans: list[Span] = []
+    held: dict[str, Given] = {}
+    for line in record.lines:
+        if not isinstance(line, Given | Ended):
+            continue
+        former = held.pop(line.job, None)
+        if former is not None:
+            spans += _spans_of(former, line.at, record, is_over=True)
+        if isinstance(line, Given) and line.placement is not None:
+            held[line.job] = line
+    for former in held.values():
+        spans += _spans_of(former, record.header.until, record, is_over=False)
+    return tuple(spans)
+
+
+def _spans_of(given: Given, end: float, record: Record, *, is_over: bool) -> Iterator[Span]:
+    begin = max(given.at, record.header.since)
+    if given.placement is not None and end > begin:
+        yield Span(given.job, begin, end, given.placement, given.generation, is_over)
+
+
+def sum_gpu_seconds(record: Record) -> Mapping[str, float]:
+    """Return the GPU-seconds of each job that was submitted, from ``since`` to ``until``."""
+    sums = {line.job: 0.0 for line in record.lines if isinstance(line, Submitted | Given)}
+    for span in list_spans(record):
+        sums[span.job] += span.gpu_seconds
+    return sums
+
+
+def list_levels(record: Record) -> tuple[Levels, ...]:
+    """List queue and idle GPUs, one entry for each moment at which one of them changes."""
+    tally = _Tally()
+    levels: list[Levels] = []
+    for line in record.lines:
+        tally.take(line)
+        now = tally.levels(max(line.at, record.header.since))
+        if levels and levels[-1].at == now.at:
+            levels[-1] = now
+        elif not levels or levels[-1][1:] != now[1:]:
+            levels.append(now)
+    return tuple(levels)
+
+
+class _Tally:
+    """Who waits and which GPUs are free, line after line."""
+
+    def __init__(self) -> None:
+        self._waiting: set[str] = set()
+        self._held: dict[str, frozenset[GpuRef]] = {}
+        self._taken: dict[GpuRef, int] = {}
+        self._service: dict[GpuRef, bool] = {}
+        self._idle: set[GpuRef] = set()
+
+    def take(self, line: Line) -> None:
+        if isinstance(line, Gpu):
+            self._service[ref := GpuRef(NodeName(line.node), line.gpu)] = line.in_service
+            self._settle([ref])
+        elif isinstance(line, Submitted):
+            self._waiting.add(line.job)
+        elif isinstance(line, Given):
+            self._hold(line.job, line.placement)
+        elif isinstance(line, Ended):
+            self._hold(line.job, None)
+            self._waiting.discard(line.job)
+
+    def _hold(self, job: str, placement: Placement | None) -> None:
+        old = self._held.pop(job, frozenset())
+        new = frozenset(placement.refs()) if placement is not None else frozenset()
+        for ref in old:
+            self._taken[ref] -= 1
+        for ref in new:
+            self._taken[ref] = self._taken.get(ref, 0) + 1
+        if new:
+            self._held[job] = new
+            self._waiting.discard(job)
+        elif old:
+            self._waiting.add(job)
+        self._settle(old | new)
+
+    def _settle(self, refs: Iterable[GpuRef]) -> None:
+        for ref in refs:
+            is_idle = self._service.get(ref, False) and not self._taken.get(ref)
+            (self._idle.add if is_idle else self._idle.discard)(ref)
+
+    def levels(self, at: float) -> Levels:
+        return Levels(at, len(self._waiting), len(self._idle), sum(self._service.values()))
+
+
+_STATES = (Submitted, Given, Progress, Decided)
+"""The kinds of lines of a job that hold until the next one of their kind."""
+
+
+def cut(lines: Sequence[Line], since: float) -> tuple[Line, ...]:
+    """
+    Leave out what was before ``since``, but for how things were then.
+
+    Of each GPU, and of each job that was not over, the last line of each kind that tells a state is kept.
+    """
+    states: dict[tuple[str, ...], Line] = {}
+    kept: list[Line] = []
+    for line in lines:
+        if line.at >= since:
+            kept.append(line)
+        elif isinstance(line, Ended):
+            for kind in _STATES:
+                states.pop((kind.__name__, line.job), None)
+        elif isinstance(line, Gpu):
+            states["gpu", line.node, str(line.gpu)] = line
+        elif isinstance(line, _STATES):
+            states[type(line).__name__, line.job] = line
+    return (*states.values(), *kept)

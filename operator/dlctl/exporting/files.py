@@ -1,0 +1,51 @@
+"""
+Where a record is written, and in which format: JSON lines, or a trace for Perfetto.
+"""
+
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import click
+
+from dlcore.recording.record import Record, encode
+from dlctl.exporting import perfetto
+from dlsim.results import writing
+
+
+class Format(StrEnum):
+    """What a record is written as, by the word that users type."""
+
+    JSONL = "jsonl"
+    PERFETTO = "perfetto"
+
+
+ENDINGS: Mapping[str, Format] = {".pftrace": Format.PERFETTO, ".perfetto-trace": Format.PERFETTO}
+"""Which endings of files stand for which format; all others are JSON lines."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that the ending of a file stands for."""
+    return ENDINGS.get(path.suffix, Format.JSONL)
+
+
+def render(record: Record, form: Format) -> bytes:
+    """Write a record in a format."""
+    if form is Format.PERFETTO:
+        return perfetto.export(record)
+    return "".join(encode(record)).encode()
+
+
+def write_file(path: Path, record: Record, form: Format | None = None) -> None:
+    """Write a record to a file, whole or not at all."""
+    writing.write_bytes(path, render(record, form or format_of(path)))
+
+
+def write_out(record: Record, form: Format) -> None:
+    """Write a record to the standard output."""
+    if form is Format.PERFETTO and sys.stdout.isatty():
+        raise click.UsageError(
+            "a trace is no text for a terminal; name a file (-o FILE.pftrace), or redirect the output"
+        )
+    sys.stdout.buffer.write(render(record, form))

@@ -1,0 +1,105 @@
+"""
+``dljob record``: all that happened, as JSON lines or as a trace for Perfetto. docs/record.md tells more.
+"""
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from dlcontrol.recording.composing import Kept, compose
+from dlcore.recording.record import Header, Record, Source
+from dlctl.backends.choosing import Place, opened, with_place
+from dlctl.exporting.files import Format, write_file, write_out
+from dlctl.inputs.spans import read_span
+from dlctl.output.messages import say
+from dlctl.verbs.server.profiles import open_profiles
+from dlsim.results import writing
+from dlstore.store import USUAL_BOUNDS, Store
+
+FORMATS = [each.value for each in Format]
+
+
+def read_since(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    text: str | None,
+) -> float:
+    """Read a length of time before now, or a time; return seconds since the epoch."""
+    if text is None:
+        return 0.0
+    try:
+        return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return max(0.0, time.time() - read_span(text))
+    except click.BadParameter as error:
+        remedy = "write such as 90s, 2h or 7d, or a time such as 2026-01-31T08:00"
+        raise click.BadParameter(f"{text!r} is no length of time and no time; {remedy}") from error
+
+
+@click.command("record")
+@click.option(
+    "--since",
+    callback=read_since,
+    metavar="SPAN|TIME",
+    help="From so long ago on (2h, 7d), or from a time on (2026-01-31T08:00).  [default: all that is kept]",
+)
+@click.option(
+    "-o",
+    "--output",
+    default=Format.JSONL.value,
+    metavar="FILE|FORMAT",
+    help="Write to FILE, which is a trace for Perfetto if its name ends with .pftrace; jsonl and perfetto"
+    " write to the standard output.  [default: jsonl]",
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="The format, whatever FILE is called."
+)
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Read the store itself instead of asking a controller: a file, or a mongodb:// address.",
+)
+@with_place
+def command(
+    *, place: Place, since: float, output: str, form: str | None, store: str | None
+) -> None:
+    """
+    Write the record of what happened: decisions and their reasons, changes of GPUs by phase, progress.
+
+    ui.perfetto.dev shows a trace, with a track for each GPU. On a cluster it is made from what its API
+    server tells of the jobs that are there; with --store, from all that the operator has kept.
+    """
+    path = None if output in FORMATS else Path(output)
+    if path is not None:
+        writing.check_writable(path)
+    record = read_store(store, since) if store is not None else _ask(place, since)
+    for sentence in record.header.missing:
+        say(f"The record is not complete: {sentence}.")
+    if path is not None:
+        write_file(path, record, Format(form) if form else None)
+        say(f"Wrote what happened ({len(record.lines):,} lines) to {path}.")
+    else:
+        write_out(record, Format(form or output))
+
+
+def _ask(place: Place, since: float) -> Record:
+    with opened(place) as backend:
+        return backend.read_record(since)
+
+
+def read_store(address: str, since: float) -> Record:
+    """Put a record together from a store, whose controller need not be there."""
+    with open_profiles(address, None) as store:
+        return _compose(store, since)
+
+
+def _compose(store: Store, since: float) -> Record:
+    kept = Kept(history=store.history(limit=USUAL_BOUNDS.entries), timeline=store.timeline())
+    times = [entry.at for entry in kept.history] + [row.at for row in kept.timeline]
+    latest = max(times, default=since)
+    header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
+    return compose(kept, (), header)

@@ -1,0 +1,77 @@
+"""``dljob record`` of a real ``dljob up``: the same GPU-seconds as its jobs report, over a restart of it too."""
+
+import signal
+
+import pytest
+
+from dlcore.recording.record import Decided, Ended, Phase, Record, Stage, Submitted, decode
+from dlcore.recording.sums import sum_gpu_seconds
+from tests.ctl.traces import slice_seconds
+from tests.local.ups import going, replay
+
+JOBS = ("long", "other")
+
+
+@pytest.mark.processes
+def test_the_record_has_the_gpu_seconds_and_the_phases_that_there_were(root):
+    state = root / "state"
+    options = ("--virtual-gpus", 2, "--policy", "max-min")
+    spec = {"gpus": {"options": [1, 2]}}
+    with going(state, *options) as up:
+        up.submit(replay("long", root, iterations=400, faster=20.0, **spec))
+        up.until_phase("long", "Running")
+        up.submit(replay("other", root, iterations=100, faster=20.0, **spec))
+        # The controller ends when the change is over: of phases that none saw nothing is told.
+        up.until(lambda: ("reshape", True) in changes(up, "long"))
+        up.until_phase("other", "Running")
+        assert up.end(signal.SIGTERM) == 0
+    with going(state, *options) as up:
+        for name in JOBS:
+            up.until_phase(name, "Completed")
+        reported = {
+            name: up.backend.get_job(name)["status"]["progress"]["gpuSeconds"] for name in JOBS
+        }
+        up.until(lambda: len(ends(up.backend.read_record(0.0))) == len(JOBS))
+        file, trace = root / "record.jsonl", root / "record.pftrace"
+        assert up("record", "-o", file).status == 0
+        assert up("record", "--since", "1h", "-o", trace).status == 0
+        assert up.end() == 0
+
+    with file.open(encoding="utf-8") as lines:
+        record = decode(lines, file.name)
+    assert record.header.missing == ()
+    assert sum_gpu_seconds(record) == pytest.approx(reported, abs=0.01)
+    assert slice_seconds(trace.read_bytes()) == pytest.approx(reported, abs=0.01)
+    assert {line.job for line in record.lines if isinstance(line, Submitted)} == set(JOBS)
+    assert {(end.job, end.outcome) for end in ends(record)} == {(job, "Completed") for job in JOBS}
+    assert {end.job: end.gpu_seconds for end in ends(record)} == pytest.approx(reported, abs=0.01)
+    hold_of_changes(record)
+
+
+def changes(up, name):
+    """What was decided about a job, and whether it is known what that has cost."""
+    return [(entry["kind"], "costSeconds" in entry) for entry in up.backend.list_history(name, 100)]
+
+
+def ends(record: Record):
+    return [line for line in record.lines if isinstance(line, Ended)]
+
+
+def hold_of_changes(record: Record):
+    """A job that made room did so for a job, told what it expected, and went through all phases in order."""
+    made_room = next(
+        line
+        for line in record.lines
+        if isinstance(line, Decided) and line.job == "long" and line.for_job == "other"
+    )
+    assert made_room.sentence
+    assert made_room.expected is not None
+    reached = {
+        line.phase: line.at
+        for line in record.lines
+        if isinstance(line, Phase)
+        and line.job == "long"
+        and line.generation == made_room.generation
+    }
+    assert reached.keys() == set(Stage)
+    assert [reached[stage] for stage in Stage] == sorted(reached.values())

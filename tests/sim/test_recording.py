@@ -1,0 +1,98 @@
+"""The record of a simulation: as many GPU-seconds as its figures have, and nothing changed by it."""
+
+import pytest
+
+from dlcore.model import Mechanism, NodeName
+from dlcore.recording.record import Decided, Ended, Given, Gpu, Phase, Progress, Stage, Submitted
+from dlcore.recording.sums import sum_gpu_seconds
+from dlsim.engine.world import Outage, Setting
+from dlsim.simulating import Contestant, simulate
+from tests.sim.worlds import COSTS, TWO_NODES, make_short, make_traced, make_workload
+
+WORKLOAD = make_workload(
+    make_traced("a", at=0.0, iterations=4000),
+    make_traced("b", at=100.0, iterations=2000),
+    make_traced("c", at=300.0, iterations=1000),
+    make_traced("d", at=310.0, iterations=900, options=(1, 2)),
+    make_traced("wide", at=320.0, iterations=100, options=(64,)),
+)
+OUTAGE = Outage(NodeName("n2"), lost_at=200.0, back_at=400.0)
+
+
+def play(policy, *, records=True, **setting):
+    contestant = Contestant(policy, make_short(policy))
+    world = Setting(nodes=TWO_NODES, costs=COSTS, outages=(OUTAGE,), **setting)
+    (outcome,) = simulate(WORKLOAD, world, [contestant], records=records)
+    return outcome
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize(
+    "policy", ["foresight", "adaptive", "fifo", "srtf-e", "tiresias", "kube-pods", "afs-l"]
+)
+def test_the_gpu_seconds_are_those_of_the_figures(policy, mechanism):
+    outcome = play(policy, mechanism=mechanism)
+    assert outcome.happenings is not None
+    assert len(outcome.record.completed) == 4
+    figures = {job.job: job.gpu_seconds for job in outcome.record.jobs}
+    assert sum_gpu_seconds(outcome.happenings) == pytest.approx(figures, abs=1e-6)
+    ends = {
+        line.job: (line.at, line.gpu_seconds, line.reshapes)
+        for line in outcome.happenings.lines
+        if isinstance(line, Ended)
+    }
+    assert ends == {
+        job.job: (job.completed_at, job.gpu_seconds, job.reshapes) for job in outcome.record.jobs
+    }
+
+
+def test_nothing_changes_because_it_is_recorded():
+    with_it, without = play("foresight"), play("foresight", records=False)
+    assert without.happenings is None
+    assert with_it.record.log == without.record.log
+    assert with_it.record.jobs == without.record.jobs
+
+
+def test_a_decision_tells_its_reason_what_it_expects_and_what_came():
+    lines = play("foresight").happenings.lines
+    start = next(line for line in lines if isinstance(line, Decided))
+    assert (start.job, start.step, start.cause, start.cost_seconds) == ("a", "start", "ItsTurn", 60)
+    assert start.sentence.startswith("starts on 4 GPUs on n1")
+    assert start.expected.iterations_per_second == 4.0
+    assert start.expected.pause_seconds == COSTS.pod_initialization + COSTS.process_initialization
+    # It has its six terms: pods, process, training, and the end.
+    assert start.expected.remaining_seconds == 60.0 + 4000 / 4.0 + COSTS.end
+    made_room = [line for line in lines if isinstance(line, Decided) and line.cause == "MakesRoom"]
+    for line in made_room:
+        gains = [each for each in lines if isinstance(each, Given) and each.job == line.for_job]
+        assert any(each.at == line.at and each.placement for each in gains)
+    assert made_room
+
+
+def test_a_reshape_goes_through_all_its_phases_in_order():
+    lines = play("adaptive").happenings.lines
+    reshape = next(line for line in lines if isinstance(line, Decided) and line.step == "reshape")
+    reached = {
+        line.phase: line.at
+        for line in lines
+        if isinstance(line, Phase)
+        and (line.job, line.generation) == (reshape.job, reshape.generation)
+    }
+    assert reached.keys() == set(Stage)
+    assert [reached[stage] for stage in Stage] == sorted(reached.values())
+    assert reached[Stage.SAVED] - reached[Stage.SAVING] == COSTS.checkpoint
+    assert reached[Stage.STOPPED] - reached[Stage.SAVED] == COSTS.process_termination
+    assert reshape.cost_seconds == reached[Stage.FIRST_STEP] - reached[Stage.SAVING]
+    assert reached[Stage.ASKED] == reshape.at
+
+
+def test_gpus_jobs_and_progress_are_told():
+    lines = play("fifo").happenings.lines
+    out = [
+        (line.at, line.in_service) for line in lines if isinstance(line, Gpu) and line.node == "n2"
+    ]
+    assert out == [(0.0, True)] * 4 + [(200.0, False)] * 4 + [(400.0, True)] * 4
+    # A job that the cluster could never run is in no figure, and not in the record.
+    assert [line.job for line in lines if isinstance(line, Submitted)] == ["a", "b", "c", "d"]
+    speeds = [line.iterations_per_second for line in lines if isinstance(line, Progress)]
+    assert set(speeds) == {0.0, 2.0, 4.0}
