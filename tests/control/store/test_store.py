@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dlcore import profiles
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
+from dlcore.recording.record import Expected
 from dlstore.store import (
     MOST_TICKETS,
     Bounds,
@@ -24,6 +25,7 @@ from dlstore.tables import (
     HistoryEntry,
     JobRow,
 )
+from dlstore.timeline import SAMPLE, TimelineRow, prune_every
 from tests.control.store.places import (
     KIND,
     OTHER,
@@ -300,6 +302,47 @@ def test_long_texts_are_cut(place: Place):
 
 def test_nothing_to_record_is_nothing(place: Place):
     place.open().record([])
+
+
+def test_what_a_decision_expected_is_kept(place: Place):
+    store = place.open()
+    expected = Expected(iterations_per_second=2.5, confidence=0.5, remaining_seconds=40.0)
+    store.record([make_entry("a", 1.0, expected=expected)])
+    assert [entry.expected for entry in store.history()] == [expected]
+
+
+# --- the timeline
+
+
+def moment(number: int, kind: str = "given", line: str = "{}") -> TimelineRow:
+    return TimelineRow(f"{kind}/{number}", float(number), kind, line)
+
+
+def test_the_timeline_is_read_oldest_first(place: Place):
+    store = place.open()
+    store.add_timeline([moment(3), moment(1)])
+    store.add_timeline([moment(2, SAMPLE), moment(3, line='{"kind":"given"}')])
+    store.add_timeline([])
+    rows = (moment(1), moment(2, SAMPLE), moment(3, line='{"kind":"given"}'))
+    assert store.timeline() == rows
+    assert place.open().timeline() == rows
+
+
+def test_the_timeline_is_bounded_and_samples_push_no_moments_out(place: Place):
+    bounds = Bounds(moments=30, samples=20)
+    store = place.open(bounds)
+    store.add_timeline([moment(number) for number in range(25)])
+    for number in range(100, 200):
+        store.add_timeline([moment(number, SAMPLE)])
+    samples = [row for row in store.timeline() if row.kind == SAMPLE]
+    assert 20 <= len(samples) <= 20 + prune_every(20)
+    assert samples[-1] == moment(199, SAMPLE)
+    assert sum(row.kind != SAMPLE for row in store.timeline()) == 25
+    for number in range(200, 300):
+        store.add_timeline([moment(number)])
+    moments = [row for row in store.timeline() if row.kind != SAMPLE]
+    assert 30 <= len(moments) <= 30 + prune_every(30)
+    assert moments[-1] == moment(299)
 
 
 # --- the tables

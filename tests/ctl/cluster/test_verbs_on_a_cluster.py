@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from dlcore.recording.record import Ended, Phase, Stage, decode
+from dlcore.recording.sums import sum_gpu_seconds
 from tests.ctl.cluster.playing import home_of
 from tests.ctl.test_jobs import table
 
@@ -43,6 +45,38 @@ def test_a_job_is_submitted_looked_at_and_cancelled(scene, ada):
     result = ada("get", "brief")
     assert (result.status, result.stdout) == (1, "")
     assert "brief: there is no such job; dljob get lists those that are" in result.stderr
+
+
+def test_the_record_has_the_gpu_seconds_that_a_job_reports(scene, ada, tmp_path):
+    scene.stage.submit("recorded", iterations=200)
+    scene.stage.wait_for_phase("recorded", "Completed")
+    reported = ada("get", "recorded", "-o", "json").data["status"]["progress"]["gpuSeconds"]
+    # Times have milliseconds in a status, and a job has up to four GPUs.
+    reported = pytest.approx(reported, abs=0.02)
+    file, kept = tmp_path / "record.jsonl", tmp_path / "kept.jsonl"
+    told = ada("record", "-o", file)
+    assert told.status == 0
+    assert "neither the phases of changes" in told.stderr
+    with file.open(encoding="utf-8") as lines:
+        record = decode(lines, file.name)
+    name = f"{scene.namespace}/recorded"
+    assert sum_gpu_seconds(record)[name] == reported
+
+    # The operator has kept more, and the store can be asked without it.
+    def read_store():
+        assert ada("record", "--store", scene.stage.folder / "profiles.db", "-o", kept).status == 0
+        with kept.open(encoding="utf-8") as lines:
+            return decode(lines, kept.name)
+
+    ended = (name, "Completed")
+    scene.stage.wait(
+        lambda: ended in {(x.job, x.outcome) for x in read_store().lines if isinstance(x, Ended)}
+    )
+    record = read_store()
+    assert sum_gpu_seconds(record)[name] == reported
+    reached = {each.phase for each in record.lines if isinstance(each, Phase) and each.job == name}
+    assert {Stage.ASKED, Stage.STARTED, Stage.FIRST_STEP} <= reached
+    assert ada("cancel", "recorded", "--wait").status == 0
 
 
 def test_of_several_jobs_all_are_submitted_or_none(scene, ada, steady):

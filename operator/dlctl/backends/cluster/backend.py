@@ -186,8 +186,12 @@ class ClusterBackend:
         from dlctl.backends.cluster import recorded  # noqa: PLC0415 - no other verb needs it
 
         jobs = self.list_jobs().items
-        listing = self._asker.ask(
-            lambda api: api.list(EVENTS, self._listed, fields="involvedObject.kind=DLJob")
+        selector = "involvedObject.kind=DLJob"
+        listing = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(
+                lambda api: api.list(EVENTS, self._listed, fields=selector)
+            ),
+            "what the Events tell is left out",
         )
         header = Header(
             source=Source.CLUSTER,
@@ -196,7 +200,7 @@ class ClusterBackend:
             policy=str(self.about().get("policy", "")),
             title=self._listed or "all namespaces",
         )
-        events = recorded.events_by_job(jobs, listing.items)
+        events = recorded.events_by_job(jobs, listing.items if listing is not None else ())
         return recorded.compose(jobs, events, self.list_nodes(), header)
 
     # --- GPUs

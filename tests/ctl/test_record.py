@@ -1,0 +1,139 @@
+"""Records of simulations as files, and what a trace for Perfetto has of them."""
+
+import csv
+
+import pytest
+
+from dlcore.recording.record import decode
+from dlcore.recording.sums import list_levels, sum_gpu_seconds
+from tests.ctl.running import FIVE
+from tests.ctl.traces import arrows, read, slice_seconds
+
+
+@pytest.fixture
+def trace(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(FIVE, encoding="utf-8")
+    return file
+
+
+def simulate(dljob, trace, *words):
+    jobs = trace.with_name("jobs.csv")
+    result = dljob("simulate", trace, "--cluster", "2x4", "--jobs-out", jobs, *words)
+    assert result.status == 0, result.stderr
+    with jobs.open(encoding="utf-8") as rows:
+        return {
+            policy: {row["job_id"]: float(row["gpu_seconds"]) for row in found}
+            for policy, found in by_policy(csv.DictReader(rows)).items()
+        }
+
+
+def by_policy(rows):
+    found = {}
+    for row in rows:
+        found.setdefault(row["policy"], []).append(row)
+    return found
+
+
+def test_a_simulation_is_recorded_with_the_gpu_seconds_of_its_figures(dljob, trace, tmp_path):
+    file = tmp_path / "record.jsonl"
+    figures = simulate(
+        dljob,
+        trace,
+        "--policy",
+        "foresight",
+        "--policy",
+        "tiresias:thresholds=60,600",
+        "--record",
+        file,
+    )
+    assert not file.exists()
+    for policy, expected in figures.items():
+        own = tmp_path / f"record-{policy.translate(str.maketrans(':=,', '---'))}.jsonl"
+        with own.open(encoding="utf-8") as lines:
+            record = decode(lines, own.name)
+        assert record.header.policy == policy
+        assert sum_gpu_seconds(record) == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):
+    file, lines = tmp_path / "record.pftrace", tmp_path / "record.jsonl"
+    words = ("--policy", "adaptive", "--record")
+    figures = simulate(dljob, trace, *words, file)
+    assert simulate(dljob, trace, *words, lines) == figures
+    content = file.read_bytes()
+    assert slice_seconds(content) == pytest.approx(figures["adaptive"], abs=1e-3)
+
+    # A track for each GPU is below its node.
+    tracks, events = read(content)
+    names = {number: track[2][0].decode() for number, track in tracks.items()}
+    parents = {
+        (names.get(track[5][0]) if track[5] else None, names[number])
+        for number, track in tracks.items()
+    }
+    nodes = {parent for parent, name in parents if name == "GPU 0"}
+    assert len(nodes) == 2
+    assert {(node, f"GPU {number}") for node in nodes for number in range(4)} <= parents
+    assert {(None, name) for name in ("Jobs", "Queue", "Idle GPUs", "Speed of all jobs")} <= parents
+
+    # Arrows go from a GPU to a GPU, and counters say what the record does.
+    assert arrows(content)
+    for ends in arrows(content).values():
+        assert {names[end][:4] for end in ends} == {"GPU "}
+    with lines.open(encoding="utf-8") as text:
+        levels = list_levels(decode(text, lines.name))
+    queue = next(number for number, name in names.items() if name == "Queue")
+    counted = [at / 1e9 for at, event in events if event[11][0] == queue]
+    assert counted == pytest.approx([level.at for level in levels], abs=1e-6)
+
+
+def test_slices_tell_the_reason_of_the_decision(dljob, trace, tmp_path):
+    file = tmp_path / "record.perfetto-trace"
+    simulate(dljob, trace, "--policy", "foresight", "--record", file)
+    content = file.read_bytes()
+    for word in (b"reason", b"ItsTurn", b"expected_pause_seconds", b"submitted", b"starting"):
+        assert word in content
+
+
+def test_perfettos_own_description_of_a_trace_knows_all_of_it(dljob, trace, tmp_path):
+    described = pytest.importorskip(
+        "perfetto.protos.perfetto.trace.perfetto_trace_pb2",
+        reason="pip install perfetto protobuf, to read traces by Perfetto's own description of them",
+    )
+    file = tmp_path / "record.pftrace"
+    figures = simulate(dljob, trace, "--policy", "adaptive", "--record", file)
+    read_by_it = described.Trace()
+    read_by_it.ParseFromString(file.read_bytes())
+    # What it does not know is kept as it is; written again by what it knows, nothing is missing.
+    size = read_by_it.ByteSize()
+    read_by_it.DiscardUnknownFields()
+    assert read_by_it.ByteSize() == size == file.stat().st_size
+    sums, began = {}, {}
+    for packet in read_by_it.packet:
+        event = packet.track_event
+        if event.type == event.TYPE_SLICE_BEGIN:
+            began[event.track_uuid] = packet.timestamp, event.name, event.categories
+        elif event.type == event.TYPE_SLICE_END:
+            at, name, categories = began.pop(event.track_uuid)
+            if list(categories) == ["gpu"]:
+                sums[name] = sums.get(name, 0.0) + (packet.timestamp - at) / 1e9
+    assert sums == pytest.approx(figures["adaptive"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("record", "--since", "yesterday"), "'yesterday' is no length of time and no time"),
+        (("record", "-o", "/"), "is a folder"),
+        (
+            ("simulate", "t.csv", "--gpus", 8, "--seeds", 2, "--record", "r"),
+            "--record is for one seed",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused(dljob, trace, monkeypatch, words, told):
+    monkeypatch.chdir(trace.parent)
+    trace.rename("t.csv")
+    result = dljob(*words)
+    assert result.status != 0
+    assert told in result.stderr
