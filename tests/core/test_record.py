@@ -16,6 +16,7 @@ from dlcore.recording.record import (
     Gpu,
     Happened,
     Header,
+    Line,
     Phase,
     Progress,
     Record,
@@ -158,7 +159,7 @@ def test_a_job_on_several_nodes_reaches_a_phase_with_its_last_node():
 
 def test_a_job_that_gave_back_all_its_gpus_waits_which_is_no_change():
     header = Header(source=Source.MACHINE, until=20.0)
-    lines = [
+    lines: list[Line] = [
         Given(at=0.0, job="a", generation=1, placement=ONE),
         Given(at=5.0, job="a", generation=2),
         Phase(at=5.0, job="a", phase=Stage.SAVING, generation=2),

@@ -29,7 +29,7 @@ def simulate(dljob, trace, *words):
 
 
 def by_policy(rows):
-    found = {}
+    found: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         found.setdefault(row["policy"], []).append(row)
     return found
@@ -108,7 +108,8 @@ def test_perfettos_own_description_of_a_trace_knows_all_of_it(dljob, trace, tmp_
     size = read_by_it.ByteSize()
     read_by_it.DiscardUnknownFields()
     assert read_by_it.ByteSize() == size == file.stat().st_size
-    sums, began = {}, {}
+    sums: dict[str, float] = {}
+    began = {}
     for packet in read_by_it.packet:
         event = packet.track_event
         if event.type == event.TYPE_SLICE_BEGIN:

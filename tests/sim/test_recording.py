@@ -58,6 +58,7 @@ def test_a_decision_tells_its_reason_what_it_expects_and_what_came():
     start = next(line for line in lines if isinstance(line, Decided))
     assert (start.job, start.step, start.cause, start.cost_seconds) == ("a", "start", "ItsTurn", 60)
     assert start.sentence.startswith("starts on 4 GPUs on n1")
+    assert start.expected is not None
     assert start.expected.iterations_per_second == 4.0
     assert start.expected.pause_seconds == COSTS.pod_initialization + COSTS.process_initialization
     # It has its six terms: pods, process, training, and the end.

@@ -31,7 +31,7 @@ from dlctl.exporting.packets import Argument, Event
 
 NS = 1_000_000_000
 
-GPU_CATEGORY, PHASE_CATEGORY, SERVICE_CATEGORY = "gpu", "phase", "service"
+GPU_CATEGORY, ROOM_CATEGORY, PHASE_CATEGORY, SERVICE_CATEGORY = "gpu", "room", "phase", "service"
 
 _STAGES: Mapping[Stage, str] = {
     Stage.ASKED: "asked: trains on, or its pods start",
@@ -234,7 +234,7 @@ class Exporter:
             self._gpu_track(ref),
             Event.INSTANT,
             name=f"makes room for {line.for_job}",
-            category=GPU_CATEGORY,
+            category=ROOM_CATEGORY,
             arguments={"job": line.job, "reason": line.sentence, "cause": line.cause},
             starts=(self._arrows,),
         )

