@@ -49,7 +49,7 @@ class Backstage:
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
     """The latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
     record: Callable[[float], Record]
-    """What happened since that time; called in a thread, and raises the same."""
+    """The record since that time; called in a thread, and raises the same."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
     shared: bool = False

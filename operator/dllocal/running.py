@@ -56,7 +56,6 @@ from dllocal.pods.watching import Watch
 from dlstore.importing import import_profiles
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
-from dlstore.store import USUAL_BOUNDS
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
@@ -351,10 +350,7 @@ class Running:
 
     def _read_record(self, since: float) -> Record:
         """Put together what happened since that time; asks the store."""
-        notebook = self.memory.notebook
-        kept = Kept(
-            history=notebook.history(limit=USUAL_BOUNDS.entries), timeline=notebook.timeline()
-        )
+        kept = Kept.read(self.memory.notebook)
         header = Header(
             source=Source.MACHINE,
             since=since,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile
+from dlstore import sqlite_timeline
 from dlstore.sqlite_file import SqliteFile
 from dlstore.store import (
     USUAL_BOUNDS,
@@ -38,7 +39,7 @@ from dlstore.tables import (
     read_rows,
     to_record,
 )
-from dlstore.timeline import SAMPLE, TimelineRow, prune_every
+from dlstore.timeline import TimelineRow
 
 Cells = dict[str, Any]
 
@@ -70,8 +71,6 @@ class SqliteStore:
         self._documents = Documents(self.address)
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
-        self._unpruned = 0
-        """How many rows of the timeline were added since the oldest were removed."""
         # A file that cannot be used at all is better told now than behind everybody's back.
         with suppress(StoreAway):
             self.revisions()
@@ -155,29 +154,13 @@ class SqliteStore:
         rest = f"{which} {_NEWEST_FIRST} LIMIT ?"
         return self._read_rows(HistoryEntry, "history", rest, (*values, limit))
 
-    # --- the timeline
-
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        moments, samples = self._bounds.moments, self._bounds.samples
-        self._unpruned += len(rows)
         with self._writer.transaction(writes=True) as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",
-                [(row.id, row.at, row.kind, row.line) for row in rows],
-            )
-            if self._unpruned >= prune_every(min(moments, samples)):
-                for which, most in (("kind != ?", moments), ("kind = ?", samples)):
-                    old = f"SELECT id FROM timeline WHERE {which} ORDER BY at DESC, id DESC"
-                    db.execute(
-                        f"DELETE FROM timeline WHERE id IN ({old} LIMIT -1 OFFSET ?)",
-                        (SAMPLE, most),
-                    )
-                self._unpruned = 0
+            sqlite_timeline.add(db, rows, self._bounds)
 
     def timeline(self) -> tuple[TimelineRow, ...]:
         with self._reader.transaction(writes=False) as db:
-            found = db.execute("SELECT id, at, kind, line FROM timeline ORDER BY at, id")
-            return tuple(TimelineRow(*row) for row in found)
+            return sqlite_timeline.read(db)
 
     # --- the tables
 

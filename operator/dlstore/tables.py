@@ -66,7 +66,7 @@ class HistoryEntry:
     warning: bool = False
     """Whether people were warned of it."""
     expected: Expected | None = None
-    """What the decision expected of the job with its new GPUs."""
+    """The expectation of the decision for the job with its new GPUs."""
     id: str = field(default_factory=_new_id)
 
     @classmethod

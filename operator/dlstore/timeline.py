@@ -1,7 +1,7 @@
 """
-What the store keeps of the record of what happened (:mod:`dlcore.recording`), besides the history.
+The timeline: the part of the record (:mod:`dlcore.recording`) that the history does not have.
 
-The history has the decisions and what became of them; a timeline has the rest: submissions, GPUs that jobs
+The history has the decisions and their outcomes; a timeline has the rest: submissions, GPUs that jobs
 were given, phases of changes, progress, and GPUs in and out of service. Each row is one line of a record,
 which a store does not look into.
 """
@@ -12,7 +12,7 @@ SAMPLE = "progress"
 """Rows of this kind come as long as a job trains, and have a bound of their own."""
 
 PRUNE_EVERY = 500
-"""A store may hold so many rows more than it keeps, because looking for the oldest ones takes time."""
+"""A store may exceed its bounds by this number of rows, because looking for the oldest ones takes time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Asked by ``dljob record``. It asks the store and takes its time, so it is not fo
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from dlcontrol.recording.recorder import standing_rows
 from dlcontrol.reporting.events import event_name
@@ -20,19 +21,35 @@ from dlwire.kinds import Wrong
 
 log = logging.getLogger(__name__)
 
+
+class Source(Protocol):
+    """A store, or the notebook in front of one."""
+
+    def history(self, *, limit: int) -> tuple[HistoryEntry, ...]:
+        """Read the latest entries, newest first."""
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        """Read all rows, oldest first."""
+
+
 DECISIONS = frozenset({"start", "reshape", "move", "stop", "wait"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What a store has."""
+    """The history and the timeline of a store."""
 
     history: Sequence[HistoryEntry]
     timeline: Sequence[TimelineRow]
 
+    @classmethod
+    def read(cls, source: "Source") -> Self:
+        """Read both; raises :class:`~dlstore.store.StoreError`."""
+        return cls(history=source.history(limit=USUAL_BOUNDS.entries), timeline=source.timeline())
+
     @property
     def losses(self) -> Iterator[str]:
-        """Say what the store no longer has, because it keeps so much only."""
+        """Name the part that the store has already deleted, because its size is bounded."""
         bounds = USUAL_BOUNDS
         if len(self.timeline) >= bounds.moments or len(self.history) >= bounds.entries:
             yield (
@@ -42,7 +59,7 @@ class Kept:
 
 
 def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
-    """Put a record together; ``entries`` are the jobs that are there now."""
+    """Put a record together; ``entries`` are the present jobs."""
     rows = {row.id: row for row in kept.timeline}
     for row in standing_rows(entries):
         rows.setdefault(row.id, row)
@@ -57,7 +74,7 @@ def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
 
 
 def _read(rows: Iterable[TimelineRow]) -> tuple[list[Line], int]:
-    """Read rows; those that somebody has made unreadable are left out, and counted."""
+    """Read rows; unreadable ones are left out and counted."""
     lines: list[Line] = []
     unreadable = 0
     for row in rows:

@@ -1,9 +1,9 @@
 """
-What a controller sees, as lines of the record: submissions, GPUs given, progress, ends, GPUs in service.
+Writes what a controller sees as lines of the record: submissions, GPUs given, progress, ends, GPUs in service.
 
 :mod:`dlcontrol.learning.memory` shows it every scene and keeps the rows in the timeline of the store.
 Decisions and what else happened to jobs are in the history, and are not taken down once more. Lines that
-follow from the status of a job have the same id whichever controller makes them, so that a controller
+follow from the status of a job have the same id under every controller, so that a controller
 that starts again repeats itself without harm.
 """
 
@@ -40,7 +40,7 @@ REMOVED = "Removed"
 
 @dataclass(slots=True)
 class _Known:
-    """What was taken down of a job."""
+    """The part of a job's course that was already written."""
 
     entry: Entry
     generation: int = -1

@@ -1,7 +1,7 @@
 """
 How far the changes of GPUs are, by what SideCars say: each phase with the time at which it was reached.
 
-A SideCar is heard when its phase changes, but short phases may be over before it is heard. What was
+A SideCar is heard when its phase changes, but short phases may be over before it is heard. A phase that was
 missed follows from how long saving, stopping and starting took, which the SideCar says after each change.
 Of a SideCar that is heard for the first time nothing is taken down: an earlier controller may have done so.
 """
@@ -34,7 +34,7 @@ class _Heard(NamedTuple):
 
 
 class Stages:
-    """What was heard of each pod."""
+    """The phase of each pod that was heard last."""
 
     def __init__(self) -> None:
         self._heard: dict[PodKey, _Heard] = {}
@@ -49,7 +49,7 @@ class Stages:
         step = _STEPS.get(state.phase)
         former = self._heard.get(key)
         if step is None:
-            # It is ready, or its training has ended by itself: whatever follows is a start.
+            # It is ready, or its training has ended by itself: the next phase is a start.
             self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
             return
         self._heard[key] = _Heard(state.incarnation, state.held_generation, step)

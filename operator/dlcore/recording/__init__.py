@@ -1,1 +1,1 @@
-"""What happened, as one record: its lines, how a file of them is read and written, and what follows from them."""
+"""The record of events: its lines, how a file of them is read and written, and the sums over them."""

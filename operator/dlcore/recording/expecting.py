@@ -1,5 +1,5 @@
 """
-What a decision expects of a job with the GPUs that it gives: how fast it trains, how long it takes yet.
+The expectation behind a decision: how fast a job trains with the GPUs that it gets, and how long it takes yet.
 
 Asked for each step of a plan, live and in the simulator, from the snapshot that the plan was made from.
 """

@@ -47,7 +47,7 @@ class Source(StrEnum):
 
 
 class Clock(StrEnum):
-    """What times count from."""
+    """The zero of all times."""
 
     EPOCH = "epoch"
     SIMULATED = "simulated"
@@ -57,14 +57,14 @@ class Stage(StrEnum):
     """How far a change of a job's GPUs is, in this order."""
 
     ASKED = "asked"
-    """It is decided. The training goes on until its processes are told to save themselves."""
+    """It is decided. The training goes on until its processes are asked to save themselves."""
     SAVING = "saving"
-    """Its processes were told to save themselves, or to stop: from here on it does not train."""
+    """Its processes were asked to save themselves, or to stop: from here on it does not train."""
     SAVED = "saved"
     STOPPED = "stopped"
     """None of its former processes is left, and the GPUs that it gives up are free."""
     STARTED = "started"
-    """Its processes were told to start on the GPUs that it has now."""
+    """Its processes were asked to start on the GPUs that it has now."""
     FIRST_STEP = "firstStep"
     """It trains again."""
 
@@ -109,7 +109,7 @@ _PLACEMENT = Maybe(_PlacementKind())
 
 @dataclass(frozen=True)
 class Expected:
-    """What a decision expected of a job with the GPUs that it gave."""
+    """The expectation of a decision for a job with its new GPUs."""
 
     iterations_per_second: float | None = field(default=None, metadata=wire(Maybe(Number())))
     """``None``: nothing is known that could tell."""
@@ -135,12 +135,12 @@ class Header:
     since: float = field(default=0.0, metadata=wire(_TIME))
     """Lines before that time tell only how things were then."""
     until: float = field(default=0.0, metadata=wire(_TIME))
-    """What the last line of a job says holds until then."""
+    """The last line of a job holds until then."""
     policy: str = field(default="", metadata=wire(_NAME))
     title: str = field(default="", metadata=wire(_SENTENCE))
     """Which machine, cluster or trace it is."""
     missing: tuple[str, ...] = field(default=(), metadata=wire(Each(_SENTENCE, 100)))
-    """What the source could not tell, as sentences; empty: nothing is known to be missing."""
+    """Gaps of the source, as sentences; empty: nothing is known to be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ class Given:
     generation: int = field(default=0, metadata=wire(Whole()))
     placement: Placement | None = field(default=None, metadata=wire(_PLACEMENT))
     gpu_seconds: float = field(default=0.0, metadata=wire(Number()))
-    """What the job had used by then."""
+    """Those that the job had used by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +329,7 @@ def _read_lines(lines: Iterator[str], name: str) -> Iterator[Line]:
         if not text.endswith("\n"):
             raise RecordError(
                 f"{name}, line {number}: the line has no end, so that the file was cut off;"
-                " write the record anew"
+                " write the record again"
             )
         try:
             yield decode_line(text)

@@ -12,7 +12,7 @@ from dlcore.recording.record import Ended, Given, Phase, Record, Stage
 
 
 class Stretch(NamedTuple):
-    """A job was so long in one phase of a change."""
+    """The time of a job in one phase of a change."""
 
     job: str
     stage: Stage

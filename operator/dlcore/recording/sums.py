@@ -1,5 +1,5 @@
 """
-What follows from a record: who had which GPUs when, GPU-seconds, the queue and idle GPUs over time.
+Sums over a record: which job had which GPUs when, GPU-seconds, the queue and idle GPUs over time.
 
 All figures come from the lines alone, so that the record of a simulation and that of a live system are
 summed up by the same rule.
@@ -13,7 +13,7 @@ from dlcore.recording.record import Decided, Ended, Given, Gpu, Line, Progress, 
 
 
 class Span(NamedTuple):
-    """For so long a job had these GPUs."""
+    """A stretch of time in which a job had these GPUs."""
 
     job: str
     begin: float
@@ -40,7 +40,7 @@ class Levels(NamedTuple):
 
 
 def list_spans(record: Record) -> tuple[Span, ...]:
-    """List who had which GPUs, job by job in the order of time; what was before ``since`` is cut off."""
+    """List which job had which GPUs, job by job in the order of time; what was before ``since`` is cut off."""
     spans: list[Span] = []
     held: dict[str, Given] = {}
     for line in record.lines:
@@ -60,6 +60,33 @@ def _spans_of(given: Given, end: float, record: Record, *, is_over: bool) -> Ite
     begin = max(given.at, record.header.since)
     if given.placement is not None and end > begin:
         yield Span(given.job, begin, end, given.placement, given.generation, is_over)
+
+
+class Outage(NamedTuple):
+    """A GPU is out of service for some time."""
+
+    begin: float
+    end: float
+    reason: str
+
+
+def list_outages(record: Record) -> Mapping[GpuRef, list[Outage]]:
+    """List when each GPU was out of service; the list of one that never was is empty."""
+    found: dict[GpuRef, list[Outage]] = {}
+    out: dict[GpuRef, Gpu] = {}
+    for line in record.lines:
+        if isinstance(line, Gpu):
+            ref = GpuRef(NodeName(line.node), line.gpu)
+            outages = found.setdefault(ref, [])
+            # A new reason is a new outage.
+            former = out.pop(ref, None)
+            if former is not None:
+                outages.append(Outage(former.at, line.at, former.reason))
+            if not line.in_service:
+                out[ref] = line
+    for ref, line in out.items():
+        found[ref].append(Outage(line.at, record.header.until, line.reason))
+    return found
 
 
 def sum_gpu_seconds(record: Record) -> Mapping[str, float]:
@@ -85,7 +112,7 @@ def list_levels(record: Record) -> tuple[Levels, ...]:
 
 
 class _Tally:
-    """Who waits and which GPUs are free, line after line."""
+    """Counts waiting jobs and free GPUs, line after line."""
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()

@@ -8,9 +8,11 @@ place has in common. :mod:`dlctl.backends.local.local_backend` asks the ``dljob 
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dlcore.recording.record import Record
+if TYPE_CHECKING:
+    # The verbs of every day must not load the model of the brain, and numpy with it.
+    from dlcore.recording.record import Record
 
 Json = dict[str, Any]
 
@@ -153,7 +155,7 @@ class Backend(Protocol):
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
         """List what happened lately to a job, or to all."""
 
-    def read_record(self, since: float) -> Record:
+    def read_record(self, since: float) -> "Record":
         """Read what happened since a time, in seconds since the epoch."""
 
     def list_nodes(self) -> list[Json]:

@@ -15,7 +15,7 @@ from dlsim.results import writing
 
 
 class Format(StrEnum):
-    """What a record is written as, by the word that users type."""
+    """The formats of a record, by the word that users type."""
 
     JSONL = "jsonl"
     PERFETTO = "perfetto"

@@ -21,7 +21,7 @@ Argument = str | int | float | bool
 
 
 class Event(IntEnum):
-    """What an event does to its track."""
+    """The effect of an event on its track."""
 
     BEGIN = 1
     END = 2

@@ -8,15 +8,13 @@ GPU-seconds.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
-from dlcore.model import GpuRef, NodeName
+from dlcore.model import GpuRef
 from dlcore.recording.record import (
     Clock,
     Decided,
     Ended,
     Given,
-    Gpu,
     Happened,
     Line,
     Progress,
@@ -25,13 +23,13 @@ from dlcore.recording.record import (
     Submitted,
 )
 from dlcore.recording.stretches import list_stretches
-from dlcore.recording.sums import Span, list_levels, list_spans
-from dlctl.exporting import packets
-from dlctl.exporting.packets import Argument, Event
-
-NS = 1_000_000_000
+from dlcore.recording.sums import Span, list_levels, list_outages, list_spans
+from dlctl.exporting.drawing import Drawing, Slice
+from dlctl.exporting.packets import Argument
 
 GPU_CATEGORY, ROOM_CATEGORY, PHASE_CATEGORY, SERVICE_CATEGORY = "gpu", "room", "phase", "service"
+
+JOBS = "Jobs"
 
 _STAGES: Mapping[Stage, str] = {
     Stage.ASKED: "asked: trains on, or its pods start",
@@ -41,173 +39,89 @@ _STAGES: Mapping[Stage, str] = {
     Stage.STARTED: "starting",
 }
 
-_ORDER = {Event.INSTANT: 0, Event.END: 1, Event.BEGIN: 2, Event.COUNTER: 3}
-"""What is first of the events of one instant: what ends makes room for what begins."""
+
+def export(record: Record) -> bytes:
+    """Write a record as a trace that Perfetto opens."""
+    first = min((line.at for line in record.lines), default=0.0)
+    drawing = Drawing(record.header.since or first)
+    decisions = {
+        (line.job, line.generation): line
+        for line in record.lines
+        if isinstance(line, Decided) and line.step != "wait"
+    }
+    _Gpus(drawing, record, decisions).draw()
+    _draw_phases(drawing, record, decisions)
+    _draw_moments(drawing, record)
+    _draw_counters(drawing, record)
+    return drawing.content(is_epoch=record.header.clock is Clock.EPOCH)
 
 
-class _Written(NamedTuple):
-    at: int
-    order: int
-    packet: bytes
+Decisions = Mapping[tuple[str, int], Decided]
+"""The decisions about GPUs, by job and generation."""
 
 
-class Exporter:
-    """Writes one record."""
+class _Gpus:
+    """The tracks of GPUs."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, drawing: Drawing, record: Record, decisions: Decisions) -> None:
+        self._drawing = drawing
         self._record = record
-        first = min((line.at for line in record.lines), default=0.0)
-        self._base = max(record.header.since, 0.0) or first
-        self._decisions = {
-            (line.job, line.generation): line
-            for line in record.lines
-            if isinstance(line, Decided) and line.step != "wait"
-        }
-        self._uuids: dict[tuple[str, ...], int] = {}
-        self._tracks: list[bytes] = []
-        self._events: list[_Written] = []
+        self._decisions = decisions
         self._arrows = 0
 
-    def export(self) -> bytes:
-        """Return the trace."""
-        self._add_gpus()
-        self._add_spans()
-        self._add_stretches()
-        self._add_happenings()
-        self._add_counters()
-        self._events.sort(key=lambda written: written[:2])
-        base = round(self._base * NS) if self._record.header.clock is Clock.EPOCH else 0
-        head = [packets.clock(base)] if base else []
-        return b"".join([*head, *self._tracks, *(written.packet for written in self._events)])
+    def draw(self) -> None:
+        """Draw which job has which GPU, and when GPUs are out of service."""
+        outages = list_outages(self._record)
+        # All of them, in the order of their numbers, also those that no job ever has.
+        for ref in sorted(outages):
+            self._track(ref)
+        for ref, found in outages.items():
+            for outage in found:
+                # A track of its own, because a job may keep a GPU that is out of service.
+                drawn = Slice(
+                    outage.begin,
+                    outage.end,
+                    outage.reason or "out of service",
+                    SERVICE_CATEGORY,
+                    {"reason": outage.reason},
+                )
+                self._drawing.add_slice(self._track(ref, ": out of service"), drawn)
+        self._draw_spans()
 
-    # --- tracks
+    def _track(self, ref: GpuRef, lane: str = "") -> int:
+        return self._drawing.track(ref.node, f"GPU {ref.number}{lane}", rank=ref.number + 1)
 
-    def _track(self, *path: str, rank: int = 0, unit: str | None = None) -> int:
-        """Return the number of a track, which is described when it is first asked for."""
-        known = self._uuids.get(path)
-        if known is None:
-            parent = self._track(*path[:-1]) if len(path) > 1 else 0
-            known = self._uuids[path] = len(self._uuids) + 1
-            described = packets.track(known, path[-1], parent=parent, rank=rank or known, unit=unit)
-            self._tracks.append(described)
-        return known
-
-    def _gpu_track(self, ref: GpuRef, lane: str = "") -> int:
-        # In the order of their numbers, below their node.
-        return self._track(ref.node, f"GPU {ref.number}{lane}", rank=ref.number + 1)
-
-    def _job_track(self, job: str) -> int:
-        return self._track("Jobs", job)
-
-    def _ns(self, at: float) -> int:
-        return round(max(0.0, at - self._base) * NS)
-
-    # --- events
-
-    def _slice(
-        self,
-        track: int,
-        begin: float,
-        end: float,
-        name: str,
-        *,
-        category: str,
-        arguments: Mapping[str, Argument],
-        arrows: tuple[int, ...] = (),
-    ) -> None:
-        first, last = self._ns(begin), self._ns(end)
-        if last <= first:
-            return
-        opening = packets.event(
-            first,
-            track,
-            Event.BEGIN,
-            name=name,
-            category=category,
-            arguments=arguments,
-            ends=arrows,
-        )
-        self._put(first, Event.BEGIN, opening)
-        self._put(last, Event.END, packets.event(last, track, Event.END))
-
-    def _put(self, at: int, what: Event, packet: bytes) -> None:
-        self._events.append(_Written(at, _ORDER[what], packet))
-
-    # --- GPUs
-
-    def _add_gpus(self) -> None:
-        """Describe all GPUs, and show when they are out of service."""
-        gpus = [line for line in self._record.lines if isinstance(line, Gpu)]
-        out: dict[GpuRef, Gpu] = {}
-        for ref in sorted({GpuRef(NodeName(line.node), line.gpu) for line in gpus}):
-            self._gpu_track(ref)
-        for line in gpus:
-            ref = GpuRef(NodeName(line.node), line.gpu)
-            former = out.pop(ref, None)
-            if former is not None:
-                self._add_outage(ref, former, line.at)
-            if not line.in_service:
-                out[ref] = line
-        for ref, line in out.items():
-            self._add_outage(ref, line, self._record.header.until)
-
-    def _add_outage(self, ref: GpuRef, line: Gpu, end: float) -> None:
-        # A track of its own, because a job may keep a GPU that is out of service.
-        track = self._gpu_track(ref, ": out of service")
-        reason = {"reason": line.reason}
-        name = line.reason or "out of service"
-        self._slice(track, line.at, end, name, category=SERVICE_CATEGORY, arguments=reason)
-
-    def _add_spans(self) -> None:
-        """Show which job has which GPU, and arrows between those that follow each other."""
+    def _draw_spans(self) -> None:
         spans = sorted(list_spans(self._record), key=lambda span: span.begin)
-        arrows = self._find_arrows(spans)
+        arrows = self._draw_arrows(spans)
         busy: dict[tuple[GpuRef, int], float] = {}
         for span in spans:
             arguments = self._arguments_of(span)
             for ref in span.placement.refs():
                 lane = 0
-                # Two jobs never have one GPU at once; in a damaged past both are to be seen.
+                # Two jobs never have one GPU at once; where a record is damaged, both are shown.
                 while busy.get((ref, lane), 0.0) > span.begin:
                     lane += 1
                 busy[ref, lane] = span.end
-                self._slice(
-                    self._gpu_track(ref, f", {lane + 1}" if lane else ""),
-                    span.begin,
-                    span.end,
-                    span.job,
-                    category=GPU_CATEGORY,
-                    arguments=arguments,
-                    arrows=arrows.get((span.job, span.begin, ref), ()),
-                )
+                ending = arrows.get((span.job, span.begin, ref), ())
+                drawn = Slice(span.begin, span.end, span.job, GPU_CATEGORY, arguments, ending)
+                self._drawing.add_slice(self._track(ref, f", {lane + 1}" if lane else ""), drawn)
 
     def _arguments_of(self, span: Span) -> Mapping[str, Argument]:
-        decided = self._decisions.get((span.job, span.generation))
         arguments: dict[str, Argument] = {
             "job": span.job,
             "gpus": span.placement.gpus,
             "where": str(span.placement),
             "generation": span.generation,
         }
-        if decided is None:
-            return arguments
-        arguments |= {"reason": decided.sentence, "cause": decided.cause, "step": decided.step}
-        if decided.for_job is not None:
-            arguments["for"] = decided.for_job
-        if decided.cost_seconds is not None:
-            arguments["cost_seconds"] = decided.cost_seconds
-        if (expected := decided.expected) is not None:
-            arguments["expected_pause_seconds"] = expected.pause_seconds
-            if expected.iterations_per_second is not None:
-                arguments["expected_iterations_per_second"] = expected.iterations_per_second
-            if expected.remaining_seconds is not None:
-                arguments["expected_remaining_seconds"] = expected.remaining_seconds
-        return arguments
+        decided = self._decisions.get((span.job, span.generation))
+        # A new attempt after a crash is no decision of a plan.
+        return arguments if decided is None else arguments | _reasons_of(decided)
 
-    def _find_arrows(
+    def _draw_arrows(
         self, spans: list[Span]
     ) -> Mapping[tuple[str, float, GpuRef], tuple[int, ...]]:
-        """Begin arrows where a job makes room; tell at which slices they end."""
+        """Begin arrows where a job makes room; return at which slices they end."""
         gains: dict[tuple[str, float], Span] = {(span.job, span.begin): span for span in spans}
         found: dict[tuple[str, float, GpuRef], tuple[int, ...]] = {}
         for line in self._record.lines:
@@ -219,87 +133,72 @@ class Exporter:
             if gained is None or not lost:
                 continue
             refs = gained.placement.refs()
+            # Best along one GPU. Placing may shuffle them, and then the first of each side stand for all.
             taken = next((ref for ref in lost if ref in refs), None)
             self._arrows += 1
             key = gained.job, gained.begin, taken or refs[0]
             found[key] = (*found.get(key, ()), self._arrows)
-            self._add_room_making(line, taken or lost[0])
+            self._draw_room_making(line, taken or lost[0])
         return found
 
-    def _add_room_making(self, line: Decided, ref: GpuRef) -> None:
-        """Begin an arrow within the slice of the job that makes room, where that ends."""
-        at = self._ns(line.at)
-        packet = packets.event(
-            at,
-            self._gpu_track(ref),
-            Event.INSTANT,
-            name=f"makes room for {line.for_job}",
+    def _draw_room_making(self, line: Decided, ref: GpuRef) -> None:
+        # Perfetto takes no arrow from the end of a slice, so that it begins at a moment within it.
+        self._drawing.add_moment(
+            self._track(ref),
+            line.at,
+            f"makes room for {line.for_job}",
             category=ROOM_CATEGORY,
             arguments={"job": line.job, "reason": line.sentence, "cause": line.cause},
-            starts=(self._arrows,),
+            arrows=(self._arrows,),
         )
-        self._put(at, Event.INSTANT, packet)
-
-    # --- jobs
-
-    def _add_stretches(self) -> None:
-        for stretch in list_stretches(self._record):
-            decided = self._decisions.get((stretch.job, stretch.generation))
-            arguments: dict[str, Argument] = {"generation": stretch.generation}
-            if decided is not None:
-                arguments |= {"reason": decided.sentence, "cause": decided.cause}
-            self._slice(
-                self._job_track(stretch.job),
-                stretch.begin,
-                stretch.end,
-                _STAGES[stretch.stage],
-                category=PHASE_CATEGORY,
-                arguments=arguments,
-            )
-
-    def _add_happenings(self) -> None:
-        """Show as moments on the track of a job what does not last."""
-        for line in self._record.lines:
-            told = _moment(line)
-            if told is None or line.at < self._record.header.since:
-                continue
-            job, name, message = told
-            at = self._ns(line.at)
-            packet = packets.event(
-                at,
-                self._track("Jobs", job, "events"),
-                Event.INSTANT,
-                name=name,
-                arguments={"message": message} if message else {},
-            )
-            self._put(at, Event.INSTANT, packet)
-
-    # --- counters
-
-    def _add_counters(self) -> None:
-        for level in list_levels(self._record):
-            self._count(level.at, "Queue", level.queued, "jobs")
-            self._count(level.at, "Idle GPUs", level.idle, "GPUs")
-            self._count(level.at, "GPUs in service", level.in_service, "GPUs")
-        speeds: dict[str, float] = {}
-        for at, job, speed in _iter_speeds(self._record.lines):
-            speeds[job] = speed
-            self._count(at, "Speed of all jobs", sum(speeds.values()), "iterations/s")
-            self._count(at, "Jobs", speed, "iterations/s", job, "speed")
-
-    def _count(self, at: float, name: str, value: float, unit: str, *below: str) -> None:
-        moment = self._ns(at)
-        track = self._track(name, *below, unit=unit)
-        self._put(moment, Event.COUNTER, packets.count(moment, track, value))
 
 
-def export(record: Record) -> bytes:
-    """Write a record as a trace that Perfetto opens."""
-    return Exporter(record).export()
+def _reasons_of(decided: Decided) -> dict[str, Argument]:
+    """Return the reason of a decision, its expectation and its outcome."""
+    arguments: dict[str, Argument] = {
+        "reason": decided.sentence,
+        "cause": decided.cause,
+        "step": decided.step,
+    }
+    if decided.for_job is not None:
+        arguments["for"] = decided.for_job
+    if decided.cost_seconds is not None:
+        arguments["cost_seconds"] = decided.cost_seconds
+    expected = decided.expected
+    if expected is not None:
+        arguments["expected_pause_seconds"] = expected.pause_seconds
+        if expected.iterations_per_second is not None:
+            arguments["expected_iterations_per_second"] = expected.iterations_per_second
+        if expected.remaining_seconds is not None:
+            arguments["expected_remaining_seconds"] = expected.remaining_seconds
+    return arguments
+
+
+def _draw_phases(drawing: Drawing, record: Record, decisions: Decisions) -> None:
+    for stretch in list_stretches(record):
+        decided = decisions.get((stretch.job, stretch.generation))
+        arguments: dict[str, Argument] = {"generation": stretch.generation}
+        if decided is not None:
+            arguments |= {"reason": decided.sentence, "cause": decided.cause}
+        name = _STAGES[stretch.stage]
+        drawn = Slice(stretch.begin, stretch.end, name, PHASE_CATEGORY, arguments)
+        drawing.add_slice(drawing.track(JOBS, stretch.job), drawn)
+
+
+def _draw_moments(drawing: Drawing, record: Record) -> None:
+    for line in record.lines:
+        moment = _moment(line)
+        # Lines from before the begin only say how things were then.
+        if moment is None or line.at < record.header.since:
+            continue
+        job, name, message = moment
+        arguments = {"message": message} if message else {}
+        # Below the job, because a moment within a phase would be drawn over it.
+        drawing.add_moment(drawing.track(JOBS, job, "events"), line.at, name, arguments=arguments)
 
 
 def _moment(line: Line) -> tuple[str, str, str] | None:
-    """Name what happened to which job, if it is a moment, and say more of it."""
+    """Name the event and its job, and say more of it; ``None`` for a line of another kind."""
     match line:
         case Submitted():
             options = ", ".join(map(str, line.options))
@@ -314,10 +213,24 @@ def _moment(line: Line) -> tuple[str, str, str] | None:
             return None
 
 
+def _draw_counters(drawing: Drawing, record: Record) -> None:
+    for level in list_levels(record):
+        drawing.count(drawing.track("Queue", unit="jobs"), level.at, level.queued)
+        drawing.count(drawing.track("Idle GPUs", unit="GPUs"), level.at, level.idle)
+        drawing.count(drawing.track("GPUs in service", unit="GPUs"), level.at, level.in_service)
+    unit = "iterations/s"
+    speeds: dict[str, float] = {}
+    for at, job, speed in _iter_speeds(record.lines):
+        speeds[job] = speed
+        drawing.count(drawing.track("Speed of all jobs", unit=unit), at, sum(speeds.values()))
+        drawing.count(drawing.track(JOBS, job, "speed", unit=unit), at, speed)
+
+
 def _iter_speeds(lines: tuple[Line, ...]) -> Iterator[tuple[float, str, float]]:
-    """Yield how fast which job trains from when on; one that has lost its GPUs does not train."""
+    """Yield the speed of a job from each moment on at which it changes."""
     for line in lines:
         if isinstance(line, Progress):
             yield line.at, line.job, line.iterations_per_second
+        # A job without GPUs does not train, although no progress says so.
         elif isinstance(line, Ended) or (isinstance(line, Given) and line.placement is None):
             yield line.at, line.job, 0.0

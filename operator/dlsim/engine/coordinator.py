@@ -41,7 +41,7 @@ class Listener(Protocol):
         """Nothing of its process is left."""
 
     def process_starts(self, run: Run) -> None:
-        """Its process was told to start at ``run.serving``."""
+        """Its process starts at ``run.serving``."""
 
     def held_changes(self, by: int) -> None:
         """So many more GPUs are physically held."""

@@ -566,7 +566,7 @@ class World:
             self._recorder.note_gone(self._kernel.now, run.state.id)
 
     def process_starts(self, run: Run) -> None:
-        """Note that its process was told to start."""
+        """Note that its process starts."""
         if self._recorder is not None:
             self._recorder.note_start(self._kernel.now, run.state.id)
 

@@ -32,7 +32,7 @@ from dlcore.recording.record import (
 
 @dataclass(slots=True)
 class _Course:
-    """What the recorder remembers of a job."""
+    """The course of a job so far."""
 
     generation: int = 0
     given: Placement | None = None
@@ -125,7 +125,7 @@ class Recorder:
         )
 
     def note_saving(self, at: float, state: JobState, *, seconds: float | None) -> None:
-        """Note that it stops to train for a change; it is saved after so long, if it is saved at all."""
+        """Note that it stops to train for a change; ``seconds`` later it is saved, if at all."""
         course = self._courses[state.id]
         course.halted_at = at
         self._note_stage(state.id, at, Stage.SAVING)
@@ -187,7 +187,7 @@ class Recorder:
         )
 
     def _iter_lasting(self, until: float) -> Iterable[Line]:
-        """What would have come after the last event did not come."""
+        """Leave out the phases that would have come after the last event."""
         return (line for line in self.lines if line.at <= until)
 
 

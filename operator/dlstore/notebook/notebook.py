@@ -185,11 +185,7 @@ class Notebook:
             self._changed.notify_all()
 
     def timeline(self) -> tuple[TimelineRow, ...]:
-        """
-        Read all of the timeline, oldest first; raises :class:`~dlstore.store.StoreError`.
-
-        Asks the store, so it is not for the loop.
-        """
+        """Read all of the timeline from the store, oldest first, so that it is not for the loop."""
         stored = self._store.timeline()
         with self._changed:
             recent = tuple(self._recent_timeline)

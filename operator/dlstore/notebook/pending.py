@@ -9,8 +9,9 @@ Not guarded against threads; the notebook is.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from dlcore.profiles import JobType, Observation
@@ -85,9 +86,8 @@ class PendingWrites:
         self._observations: dict[JobType, deque[_Numbered]] = {}
         self._entries: deque[HistoryEntry] = deque()
         self._timeline: deque[TimelineRow] = deque()
-        self._gpus: ShowGpus | None = None
-        self._jobs: ShowJobs | None = None
-        self._state: KeepState | None = None
+        self._latest: dict[type[Write], Write] = {}
+        """The tables and the state of the policy, of which only the latest is worth a write."""
         self._turn = 0
         self.under_way: Write | None = None
         """What was taken and is not written yet."""
@@ -110,21 +110,19 @@ class PendingWrites:
         self._make_room()
 
     def show_gpus(self, rows: tuple[GpuRow, ...]) -> None:
-        self._gpus = ShowGpus(rows)
+        self._latest[ShowGpus] = ShowGpus(rows)
 
     def show_jobs(self, rows: tuple[JobRow, ...]) -> None:
-        self._jobs = ShowJobs(rows)
+        self._latest[ShowJobs] = ShowJobs(rows)
 
     def keep_state(self, policy: str, state: object) -> None:
-        self._state = KeepState(policy, state)
+        self._latest[KeepState] = KeepState(policy, state)
 
     def _make_room(self) -> None:
         while len(self) > self._most:
-            if self._timeline:
-                self._timeline.popleft()
-                self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
-            elif self._entries:
-                self._entries.popleft()
+            # The timeline is the least loss, because people read the history first.
+            if entries := self._timeline or self._entries:
+                entries.popleft()
                 self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
             elif self._observations:
                 self._pop_observations(self._oldest(), 1)
@@ -148,13 +146,11 @@ class PendingWrites:
     def take(self) -> Write | None:
         """Take the next piece, each kind in its turn; ``None`` if there is nothing to write."""
         assert self.under_way is None
-        takers = (
+        takers: tuple[Callable[[], Write | None], ...] = (
             self._take_fold,
             self._take_record,
             self._take_timeline,
-            self._take_gpus,
-            self._take_jobs,
-            self._take_state,
+            *(partial(self._latest.pop, kind, None) for kind in (ShowGpus, ShowJobs, KeepState)),
         )
         for _ in takers:
             take = takers[self._turn % len(takers)]
@@ -181,33 +177,14 @@ class PendingWrites:
         rows = tuple(self._timeline.popleft() for _ in range(count))
         return AddTimeline(rows) if rows else None
 
-    def _take_gpus(self) -> ShowGpus | None:
-        taken, self._gpus = self._gpus, None
-        return taken
-
-    def _take_jobs(self) -> ShowJobs | None:
-        taken, self._jobs = self._jobs, None
-        return taken
-
-    def _take_state(self) -> KeepState | None:
-        taken, self._state = self._state, None
-        return taken
-
     def finish(self) -> None:
         """What was under way is written."""
         self.under_way = None
 
     def give_up(self) -> None:
         """What was under way will never be written."""
-        entries, observations = self.dropped
-        match self.under_way:
-            case Fold():
-                observations += len(self.under_way.observations)
-            case Record():
-                entries += len(self.under_way.entries)
-            case AddTimeline():
-                entries += len(self.under_way.rows)
-        self.dropped = Dropped(entries, observations)
+        lost = _count(self.under_way)
+        self.dropped = Dropped(*map(sum, zip(self.dropped, lost, strict=True)))
         self.under_way = None
 
     # --- looking at it
@@ -222,25 +199,25 @@ class PendingWrites:
     @property
     def is_empty(self) -> bool:
         return not (
-            self.under_way
-            or self._observations
-            or self._entries
-            or self._timeline
-            or self._gpus
-            or self._jobs
-            or self._state
+            self.under_way or self._observations or self._entries or self._timeline or self._latest
         )
 
     def __len__(self) -> int:
         """How many observations and entries wait, those under way included."""
-        count = (
-            len(self._entries) + len(self._timeline) + sum(map(len, self._observations.values()))
-        )
-        match self.under_way:
-            case Fold():
-                count += len(self.under_way.observations)
-            case Record():
-                count += len(self.under_way.entries)
-            case AddTimeline():
-                count += len(self.under_way.rows)
-        return count
+        waiting = len(self._entries) + len(self._timeline)
+        waiting += sum(map(len, self._observations.values()))
+        return waiting + sum(_count(self.under_way))
+
+
+def _count(write: Write | None) -> Dropped:
+    """Count the entries and observations that would be lost with a write."""
+    match write:
+        case Fold():
+            return Dropped(0, len(write.observations))
+        case Record():
+            return Dropped(len(write.entries))
+        case AddTimeline():
+            return Dropped(len(write.rows))
+        case _:
+            # The next one says the same and more, so that nothing is lost with it.
+            return Dropped()

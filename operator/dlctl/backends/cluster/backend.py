@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dlcore.documents.launchers import notice_of
-from dlcore.recording.record import Header, Record, Source
 from dlctl.backends.backend import (
     BackendError,
     Conflict,
@@ -41,6 +40,9 @@ from dlctl.output.jobviews import JobView, full_name
 from dlctl.output.messages import say
 from dlkube.client import ApiServer, Rejected
 from dlkube.resources import DLJOBS, EVENTS, NODES
+
+if TYPE_CHECKING:
+    from dlcore.recording.record import Record
 
 ATTEMPTS: Final = 5
 """So often a node is changed anew that somebody else has changed meanwhile."""
@@ -182,7 +184,8 @@ class ClusterBackend:
         )
         return past.list_events(listing.items, full_name(job, self.home))
 
-    def read_record(self, since: float) -> Record:
+    def read_record(self, since: float) -> "Record":
+        from dlcore.recording.record import Header, Source  # noqa: PLC0415 - as below
         from dlctl.backends.cluster import recorded  # noqa: PLC0415 - no other verb needs it
 
         jobs = self.list_jobs().items

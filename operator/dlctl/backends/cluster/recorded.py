@@ -2,8 +2,8 @@
 The record of a cluster, from what its API server tells: DLJobs with their status, Events, nodes.
 
 The status of a job has its latest decisions, so that the GPUs of a job are known from its first decision
-on as long as there were no more. What the API server cannot tell (phases of changes, GPUs that were out
-of service, jobs that are gone) is in the operator's store.
+on as long as there were no more. The operator's store has the rest: phases of changes, GPUs that were out
+of service, jobs that are gone.
 
 Pure.
 """
@@ -136,7 +136,7 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
 
 
 def _placement(document: Json | None) -> Placement | None:
-    """Read which GPUs; ``None`` where there are none, or so many that only their number is told."""
+    """Read which GPUs; ``None`` where there are none, or where the status has only their number."""
     return read_placement(document) if document and document.get("nodes") else None
 
 

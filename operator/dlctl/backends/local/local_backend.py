@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlcore.recording.record import Record, RecordError, decode
 from dlctl.backends.backend import (
     Away,
     BackendError,
@@ -31,6 +30,9 @@ from dlctl.output.jobviews import JobView, full_name
 from dlctl.output.messages import complain
 from dllocal import environments
 from dllocal.api.logtimes import Begin
+
+if TYPE_CHECKING:
+    from dlcore.recording.record import Record
 
 WATCH_S = 25.0
 """A question for news is asked again after so long, so that nobody waits on a dead connection."""
@@ -125,12 +127,8 @@ class LocalBackend:
         query = {"since": since, **({"job": self._named(name)} if name else {})}
         return self._items("events", query=query)
 
-    def read_record(self, since: float) -> Record:
-        answer = self._client.ask("GET", ("record",), query={"since": since})
-        try:
-            return decode(answer["lines"], "the record of dljob up")
-        except RecordError as error:
-            raise BackendError(str(error)) from error
+    def read_record(self, since: float) -> "Record":
+        return _read_record(self._get("record", query={"since": since}))
 
     def list_nodes(self) -> list[Json]:
         return self._items("nodes")
@@ -246,6 +244,17 @@ def _tell_not_run(command: str, folder: str, error: OSError) -> int:
     remedy = "check the command, and PATH" if "/" not in command else "check the command"
     complain(f"{command}: cannot be run ({error.strerror}); {remedy}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _read_record(answer: Json) -> "Record":
+    # Only `dljob record` needs it, and it loads the model of the brain with numpy.
+    from dlcore.recording.record import RecordError, decode  # noqa: PLC0415
+
+    try:
+        return decode(answer["lines"], "the record of dljob up")
+    except RecordError as error:
+        # A newer dljob up may write what this one cannot read.
+        raise BackendError(str(error)) from error
 
 
 def _job_list(answer: Json) -> JobList:

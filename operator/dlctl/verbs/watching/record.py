@@ -16,7 +16,7 @@ from dlctl.inputs.spans import read_span
 from dlctl.output.messages import say
 from dlctl.verbs.server.profiles import open_profiles
 from dlsim.results import writing
-from dlstore.store import USUAL_BOUNDS, Store
+from dlstore.store import Store
 
 FORMATS = [each.value for each in Format]
 
@@ -45,7 +45,7 @@ def read_since(
     "--since",
     callback=read_since,
     metavar="SPAN|TIME",
-    help="From so long ago on (2h, 7d), or from a time on (2026-01-31T08:00).  [default: all that is kept]",
+    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00).  [default: all that is kept]",
 )
 @click.option(
     "-o",
@@ -56,7 +56,10 @@ def read_since(
     " write to the standard output.  [default: jsonl]",
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="The format, whatever FILE is called."
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="The format, instead of the one that the name of FILE means.",
 )
 @click.option(
     "--store",
@@ -70,8 +73,8 @@ def command(
     """
     Write the record of what happened: decisions and their reasons, changes of GPUs by phase, progress.
 
-    ui.perfetto.dev shows a trace, with a track for each GPU. On a cluster it is made from what its API
-    server tells of the jobs that are there; with --store, from all that the operator has kept.
+    ui.perfetto.dev shows a trace, with a track for each GPU. On a cluster it is made from the jobs and
+    Events of its API server; with --store, from all that the operator has kept.
     """
     path = None if output in FORMATS else Path(output)
     if path is not None:
@@ -98,7 +101,7 @@ def read_store(address: str, since: float) -> Record:
 
 
 def _compose(store: Store, since: float) -> Record:
-    kept = Kept(history=store.history(limit=USUAL_BOUNDS.entries), timeline=store.timeline())
+    kept = Kept.read(store)
     times = [entry.at for entry in kept.history] + [row.at for row in kept.timeline]
     latest = max(times, default=since)
     header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
