@@ -227,7 +227,7 @@ class Certificates:
 
     async def _write_over(self, document: Json) -> None:
         """
-        Replace a Secret that is there, also one of a former job of this name.
+        Replace an existing Secret, also one of a former job of this name.
 
         A merge replaces the list of owners, and no Secret has two that control it. The garbage collector may
         remove that of a former job at any time; then there is none in the way.

@@ -349,7 +349,6 @@ class Running:
         )
 
     def _read_record(self, since: float) -> Record:
-        """Put together what happened since that time; asks the store."""
         kept = Kept.read(self.memory.notebook)
         header = Header(
             source=Source.MACHINE,

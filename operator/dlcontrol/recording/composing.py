@@ -61,6 +61,7 @@ class Kept:
 def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
     """Put a record together; ``entries`` are the present jobs."""
     rows = {row.id: row for row in kept.timeline}
+    # A job may live longer than the store keeps its rows.
     for row in standing_rows(entries):
         rows.setdefault(row.id, row)
     lines, unreadable = _read(rows.values())

@@ -63,6 +63,7 @@ class Recorder:
         every = PROGRESS_SECONDS + scene.holding
         for job, entry in scene.entries.items():
             known = self._known.get(job)
+            # Nothing of it has changed: entries are the same objects until something of them does.
             if known is not None and known.entry is entry:
                 continue
             if known is None or not _is_same_job(known.entry, entry):
@@ -82,6 +83,7 @@ class Recorder:
             known.generation = status.generation
             yield from _allocation(entry)
         if status.is_final:
+            # Once only, although its entry may change again before it is removed.
             if known.progress_at != float("inf"):
                 known.progress_at = float("inf")
                 yield _end(entry, status.phase.value, status.finished_at or now)
@@ -97,6 +99,7 @@ class Recorder:
         for job in self._known.keys() - scene.entries.keys():
             entry = self._known.pop(job).entry
             self._stages.forget(job)
+            # Of a job that has ended its end was written; it is removed by its time to live.
             if not entry.status.is_final:
                 yield _end(entry, REMOVED, scene.now)
 
@@ -106,6 +109,7 @@ class Recorder:
         reasons = {ref: row.reason for ref, row in there.items()}
         gone = "its node is not there"
         reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
+        # The first time that is every GPU, so that the record says which ones there are.
         changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
         self._rows |= there
         self._reasons = reasons

@@ -56,9 +56,11 @@ class Stages:
         if former is None or former.incarnation != state.incarnation:
             return
         is_new_start = step >= 4 and state.held_generation != former.generation
+        # A training that runs has not begun its next change.
         begun = former.step if former.step < 5 else 0
         if step == former.step and not is_new_start:
             return
+        # Its former start was given up before it ran.
         if is_new_start and begun == 4:
             begun = 3
         yield from _passed(begun, step, state.change or _NOTHING, now)
@@ -66,6 +68,7 @@ class Stages:
 
 def _passed(begun: int, step: int, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
     """Yield what comes after ``begun`` up to ``step``, which is reached now."""
+    # Back in time from the phase that is reached now.
     started = now - (change.start_seconds if step == 5 else 0.0)
     stopped = started
     stopping = stopped - (change.stop_seconds if step >= 3 else 0.0)

@@ -311,6 +311,7 @@ def _read_header(text: str, name: str) -> Header:
         raise foreign from wrong
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise foreign
+    # Before anything else, because a newer header may be wrong by the rules of this version.
     version = document.get("version")
     if isinstance(version, int) and version > VERSION:
         raise RecordError(

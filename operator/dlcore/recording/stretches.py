@@ -42,6 +42,7 @@ def _find_times(record: Record) -> dict[tuple[str, int, Stage], float]:
     for line in record.lines:
         if isinstance(line, Phase):
             key = line.job, line.generation, line.phase
+            # The first node that saves makes all of them stand still; else the last one counts.
             if line.phase is not Stage.SAVING or key not in times:
                 times[key] = line.at
     return times

@@ -104,6 +104,7 @@ def list_levels(record: Record) -> tuple[Levels, ...]:
     for line in record.lines:
         tally.take(line)
         now = tally.levels(max(line.at, record.header.since))
+        # Several lines of one instant are one change.
         if levels and levels[-1].at == now.at:
             levels[-1] = now
         elif not levels or levels[-1][1:] != now[1:]:
@@ -142,6 +143,7 @@ class _Tally:
             self._taken[ref] = self._taken.get(ref, 0) + 1
         if new:
             self._held[job] = new
+            # It is in the queue again as soon as it loses them, unless it is over.
             self._waiting.discard(job)
         elif old:
             self._waiting.add(job)

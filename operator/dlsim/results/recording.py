@@ -89,6 +89,7 @@ class Recorder:
         expected = expect(snapshot, plan.steps)
         for step in plan.steps:
             course = self._courses[step.job]
+            # As in the status of a DLJob, a reason to wait is no decision about its GPUs.
             course.generation += not isinstance(step, Wait)
             course.decided_at = len(self.lines)
             self.lines.append(
@@ -145,6 +146,7 @@ class Recorder:
         self._note_stage(state.id, at, Stage.FIRST_STEP)
         self.note_progress(at, state)
         if course.decided_at is not None:
+            # The outcome is added to the decision, as a live system does in its history.
             decided = self.lines[course.decided_at]
             assert isinstance(decided, Decided)
             since = course.halted_at if course.halted_at is not None else decided.at

@@ -131,6 +131,7 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
         new=new,
         cost_seconds=entry.get("costSeconds"),
     )
+    # The history of a status has every decision about GPUs, so that they follow from it.
     if kind != "wait" and generation:
         yield Given(at=at, job=name, generation=generation, placement=new)
 

@@ -30,6 +30,7 @@ def read_since(
     if text is None:
         return 0.0
     try:
+        # A time without a zone is that of this machine, as its user's clock shows it.
         return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
     except (ValueError, OverflowError):
         pass
@@ -77,6 +78,7 @@ def command(
     Events of its API server; with --store, from all that the operator has kept.
     """
     path = None if output in FORMATS else Path(output)
+    # Before the question, which may take long.
     if path is not None:
         writing.check_writable(path)
     record = read_store(store, since) if store is not None else _ask(place, since)
