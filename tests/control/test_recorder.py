@@ -1,0 +1,136 @@
+"""What a controller takes down for the record: phases that it missed too, and nothing twice over a restart."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.recording.composing import Kept, compose
+from dlcontrol.recording.recorder import Recorder
+from dlcontrol.recording.stages import Stages
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, NodeName, Phase, Placement
+from dlcore.recording.record import Ended, Gpu, Header, Source, Stage, Submitted, decode_line
+from dlcore.recording.sums import sum_gpu_seconds
+from dlstore.tables import GpuRow, HistoryEntry
+from dlstore.timeline import TimelineRow
+from dlwire.messages import Change, Saving, State
+from dlwire.messages import Phase as SideCarPhase
+from tests.builders import make_job
+
+JOB, NODE = JobId("job"), NodeName("n0")
+ONE, TWO = Placement.of({NODE: (0,)}), Placement.of({NODE: (0, 1)})
+KEY = PodKey(JOB, NODE)
+CHANGE = Change(
+    5, saving=Saving.CONFIRMED, checkpoint_seconds=3.0, stop_seconds=2.0, start_seconds=1.0
+)
+
+
+def says(phase: SideCarPhase, generation: int, change: Change | None = None) -> State:
+    return State("incarnation", 1, phase, released=False, held_generation=generation, change=change)
+
+
+def scene(now: float, status: Status | None = None) -> Scene:
+    job = make_job(JOB, options=(1, 2))
+    entries = {JOB: Entry(job, 0, status)} if status is not None else {}
+    return Scene(now=now, epoch=1, entries=entries, seats={}, nodes={})
+
+
+def test_phases_that_were_over_before_the_sidecar_was_heard_follow_from_their_durations():
+    stages = Stages()
+    assert [*stages.hear(KEY, says(SideCarPhase.RUNNING, 3), 100.0)] == []
+    assert [*stages.hear(KEY, says(SideCarPhase.RUNNING, 3), 150.0)] == []
+    assert [*stages.hear(KEY, says(SideCarPhase.RUNNING, 5, CHANGE), 200.0)] == [
+        (Stage.SAVING, 194.0),
+        (Stage.SAVED, 197.0),
+        (Stage.STOPPED, 199.0),
+        (Stage.STARTED, 199.0),
+    ]
+
+
+def test_phases_that_are_heard_one_by_one_are_taken_down_once():
+    stages = Stages()
+    heard = [
+        (SideCarPhase.RUNNING, 3, 1.0),
+        (SideCarPhase.CHECKPOINTING, 3, 2.0),
+        (SideCarPhase.STOPPING, 3, 4.0),
+        (SideCarPhase.STOPPED, 3, 5.0),
+        (SideCarPhase.STARTING, 5, 8.0),
+        (SideCarPhase.STARTING, 5, 8.5),
+        (SideCarPhase.RUNNING, 5, 9.0),
+    ]
+    found = [each for phase, held, at in heard for each in stages.hear(KEY, says(phase, held), at)]
+    assert found == [
+        (Stage.SAVING, 2.0),
+        (Stage.SAVED, 4.0),
+        (Stage.STOPPED, 5.0),
+        (Stage.STARTED, 8.0),
+    ]
+
+
+def test_a_controller_that_starts_again_takes_nothing_down_twice():
+    begun = Status(submitted_at=10.0).decided(TWO, now=20.0)
+    # Counted meanwhile, which must not change what the job had used before its GPUs were decided.
+    counted = replace(begun, service=20.0, counted_at=30.0, phase=Phase.RUNNING)
+    first = Recorder().look(scene(21.0, begun))
+    again = Recorder().look(scene(31.0, counted))
+    assert {row.id: row for row in first} == {row.id: row for row in again}
+
+    # Nothing is new until something is, and its end is told once.
+    recorder = Recorder()
+    recorder.look(there := scene(31.0, counted))
+    assert recorder.look(there) == []
+    done = replace(
+        counted.decided(None, now=50.0), phase=Phase.COMPLETED, finished_at=50.0, reshapes=2
+    )
+    rows = recorder.look(scene(50.0, done))
+    assert recorder.look(scene(60.0, replace(done, message="it ended"))) == []
+    assert recorder.look(scene(70.0)) == []
+    lines = [decode_line(row.line) for row in (*first, *rows)]
+    ends = [line for line in lines if isinstance(line, Ended)]
+    assert ends == [Ended(at=50.0, job=JOB, outcome="Completed", gpu_seconds=60.0, reshapes=2)]
+
+
+def test_a_job_that_is_cancelled_is_over_and_one_of_its_name_is_another():
+    recorder = Recorder()
+    rows = recorder.look(scene(20.0, Status(submitted_at=10.0).decided(ONE, now=20.0)))
+    rows += recorder.look(scene(30.0))
+    rows += recorder.look(scene(40.0, Status(submitted_at=35.0)))
+    lines = [decode_line(row.line) for row in rows]
+    assert [line.outcome for line in lines if isinstance(line, Ended)] == ["Removed"]
+    assert [line.at for line in lines if isinstance(line, Submitted)] == [10.0, 35.0]
+
+
+def test_gpus_are_told_when_they_go_out_of_service_and_come_back():
+    recorder = Recorder()
+    well = GpuRow(node=NODE, gpu=0, gpu_type="V100")
+    found = [
+        *recorder.look_at_gpus([well], 1.0),
+        *recorder.look_at_gpus([well], 2.0),
+        *recorder.look_at_gpus([replace(well, reason="ECC errors")], 3.0),
+        *recorder.look_at_gpus([], 4.0),
+        *recorder.look_at_gpus([well], 5.0),
+    ]
+    told = [decode_line(row.line) for row in found]
+    assert all(isinstance(line, Gpu) and line.gpu_type == "V100" for line in told)
+    assert [(line.at, line.in_service, line.reason) for line in told if isinstance(line, Gpu)] == [
+        (1.0, True, ""),
+        (3.0, False, "ECC errors"),
+        (4.0, False, "its node is not there"),
+        (5.0, True, ""),
+    ]
+
+
+def test_what_a_former_version_has_kept_is_told_from_its_history_alone():
+    history = [
+        HistoryEntry(job=JOB, at=10.0, kind="start", new=ONE, generation=1),
+        HistoryEntry(job=JOB, at=30.0, kind="reshape", old=ONE, new=TWO, generation=2),
+        HistoryEntry(job=JOB, at=60.0, kind="stop", old=TWO, generation=3),
+        HistoryEntry(job=JOB, at=61.0, kind="crashed", sentence="exit code 1", warning=True),
+    ]
+    damaged = TimelineRow("given/x", 1.0, "given", '{"kind":"given"')
+    header = Header(source=Source.MACHINE, until=100.0)
+    record = compose(Kept(history=history, timeline=[damaged]), (), header)
+    assert sum_gpu_seconds(record) == {JOB: pytest.approx(20.0 + 60.0)}
+    assert record.header.missing == ("1 rows of the store cannot be read",)
