@@ -17,7 +17,6 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result, summarize
 
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.situation.ports import (
@@ -29,7 +28,7 @@ from dlcontrol.situation.ports import (
     PodOrder,
     PodPhase,
 )
-from dlcontrol.situation.rules import News
+from dlcontrol.situation.rules import News, Resumption
 from dlcontrol.situation.scene import Contact, Scene
 from dlcontrol.situation.status import Booking, Status
 from dlcore import policies

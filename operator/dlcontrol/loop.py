@@ -31,6 +31,7 @@ from dlcontrol.gpus.visibility import Vanishing
 from dlcontrol.judging import judging
 from dlcontrol.judging.checkpoints import counts
 from dlcontrol.judging.distrusting import Distrust
+from dlcontrol.judging.progress import is_changing
 from dlcontrol.judging.quiescence import Coming
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.reporting import events
@@ -421,7 +422,7 @@ class Controller:
                 entry.spec_generation,
                 entry.status.phase,
                 entry.status.generation,
-                snapshots.is_changing(scene, entry),
+                is_changing(scene, entry),
                 snapshots.count_speeds(entry, profiles.get(entry.job.type)),
                 counts(entry.job, entry.status, scene.now),
                 scene.needs.get(job),

@@ -19,7 +19,8 @@ from dlgangs.metrics import GangMetrics
 from dlgangs.placing import HIGHEST, score
 from dlkube.constraints.members import tenant_of
 from dlkube.constraints.reading import gang_of, is_of_a_gang
-from dlkube.mirror import Name, version_of
+from dlkube.mirror import version_of
+from dlkube.names import Name
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from dlkube.constraints.reading import (
     read_member,
     read_occupant,
 )
-from dlkube.mirror import Mirror, Name
+from dlkube.mirror import Mirror
+from dlkube.names import Name
 from dlkube.unread import Unread
 
 Json = Mapping[str, Any]

@@ -29,7 +29,7 @@ from dlkube.constraints.members import (
     Member,
     Stage,
 )
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 
 @dataclass(frozen=True, slots=True)

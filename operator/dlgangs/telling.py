@@ -16,7 +16,7 @@ from dlkube.constraints.members import (
     Stage,
     Wrong,
 )
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0
 MOST_TOLD: Final = 8

@@ -22,7 +22,7 @@ from dlkube.client import (
     Unreachable,
 )
 from dlkube.constraints.members import Held
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dlkube.resources import PODS
 
 log = logging.getLogger(__name__)

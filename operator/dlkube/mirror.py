@@ -6,10 +6,11 @@ so an answer to a write and an event of the watch can come in any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from dlkube import names
 from dlkube.constraints.other_pods import Neighbourhood
+from dlkube.names import Name
 from dlkube.trimming import (
     is_more_than_a_heartbeat,
     trim,
@@ -22,21 +23,6 @@ Json = Mapping[str, Any]
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
 """Events of what was deleted longer ago than this do not come any more."""
-
-
-class Name(NamedTuple):
-    """An object, by its namespace (empty where it has none) and its name."""
-
-    namespace: str
-    name: str
-
-    @classmethod
-    def of(cls, document: Json) -> "Name":
-        metadata = document["metadata"]
-        return cls(metadata.get("namespace", ""), metadata["name"])
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:

@@ -1,6 +1,7 @@
 """The names by which Kubernetes knows what is ours: of the resource, of labels, of the field manager."""
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 GROUP: Final = "dljob.io"
 VERSION: Final = "v1alpha1"
@@ -42,6 +43,21 @@ HOME: Final = "dljob-system"
 """The namespace of an operator that is installed as manifests/install has it."""
 
 JOB_SUFFIX: Final = ".job.dljob"
+
+
+class Name(NamedTuple):
+    """An object, by its namespace (empty where it has none) and its name."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Name":
+        metadata = document["metadata"]
+        return cls(metadata.get("namespace", ""), metadata["name"])
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def sidecar_name(uid: str) -> str:

@@ -14,11 +14,11 @@ from dlcontrol.situation.scene import Scene
 from dlcore.contract import Policy
 from dlcore.model import GpuRef, JobId, Snapshot
 from dlcore.recording.record import Record
-from dllocal.api.logtimes import LogTimes
-from dllocal.api.user_limits import UserLimits
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
+from dllocal.jobs.user_limits import UserLimits
+from dllocal.pods.logtimes import LogTimes
 from dlstore.tables import HistoryEntry
 
 

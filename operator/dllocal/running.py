@@ -32,9 +32,7 @@ from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
 from dlcore.profiles import Profile
 from dlcore.recording.record import Header, Record, Source
-from dllocal.api.logtimes import LogTimes
 from dllocal.api.serving import Server
-from dllocal.api.user_limits import UserLimits
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
@@ -42,7 +40,9 @@ from dllocal.gpus.devices import PATIENCE_S, RealGpus
 from dllocal.gpus.occupancy import Ours
 from dllocal.jobs.relisting import Relisting
 from dllocal.jobs.unlisted import has_any
+from dllocal.jobs.user_limits import UserLimits
 from dllocal.machine import Machine
+from dllocal.pods.logtimes import LogTimes
 from dllocal.pods.processes import (
     AT_ONCE,
     POLL_SECONDS,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dlcontrol.settings import Settings
-from dllocal.api.user_limits import UserLimits
+from dllocal.jobs.user_limits import UserLimits
 from dllocal.pods.processes import RELEASE_SECONDS
 from dllocal.pods.rotating import LogLimits
 

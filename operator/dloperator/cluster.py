@@ -35,7 +35,8 @@ from dlkube.client import (
     Unreachable,
 )
 from dlkube.events import Teller
-from dlkube.mirror import Mirrors, Name, epoch_of
+from dlkube.mirror import Mirrors, epoch_of
+from dlkube.names import Name
 from dlkube.resources import DLJOBS
 from dloperator.jobs import write_errors
 from dloperator.jobs.definition_check import REMEDY

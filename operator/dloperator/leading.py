@@ -21,7 +21,8 @@ from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.events import Teller
 from dlkube.leases import Election
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.tasks import together
 from dloperator.cluster import Cluster, ClusterSettings, Term
 from dloperator.jobs.entries import Specs, name_of

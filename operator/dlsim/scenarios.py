@@ -21,8 +21,8 @@ from dlsim.engine import failures
 from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
 from dlsim.engine.world import Setting
 from dlsim.inputs import shipped
-from dlsim.inputs.sampling import Sample, sample
 from dlsim.jobs import savings, workloads
+from dlsim.jobs.sampling import Sample, sample
 from dlsim.jobs.workloads import Workload
 from dlsim.worlds import WORLDS, Rules
 

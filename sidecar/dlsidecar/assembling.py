@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dlsidecar.contract import Changed, Report
 from dlsidecar.diagnosing import stacks
 from dlsidecar.diagnosing.tracebacks import LastWords, Tracebacks
+from dlsidecar.linux import kernel, spawning
+from dlsidecar.linux.family import MARK, Household
 from dlsidecar.observing import gpus
 from dlsidecar.observing.expressions import Matcher
 from dlsidecar.observing.facts import Observer
@@ -23,8 +25,6 @@ from dlsidecar.observing.gpu_thread import Gauges, Reading
 from dlsidecar.observing.matching import CONFIRMED, UNMATCHED
 from dlsidecar.observing.outputs import Pump
 from dlsidecar.observing.tailing import Tail
-from dlsidecar.processes import kernel, spawning
-from dlsidecar.processes.family import MARK, Household
 from dlsidecar.processes.supervising import Processes
 from dlsidecar.serving.admitting import Admission
 from dlsidecar.settings import Confirmation, Settings, Split, Training

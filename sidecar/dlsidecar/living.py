@@ -19,7 +19,8 @@ from dlsidecar.agent import Agent, limits_of
 from dlsidecar.assembling import Crew, LogCannotOpen
 from dlsidecar.behaviour.events import Interrupted
 from dlsidecar.behaviour.state import STUCK
-from dlsidecar.processes import keeper, kernel, leftovers
+from dlsidecar.linux import kernel
+from dlsidecar.processes import keeper, leftovers
 from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Settings
 from dlwire.messages import Problem

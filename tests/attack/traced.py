@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from dlsidecar.processes.kernel import die_with_parent
+from dlsidecar.linux.kernel import die_with_parent
 from tests.attack.tracing import Call, be_traced, trace
 from tests.chaos.controllers import Order, live
 from tests.chaos.points import Plan

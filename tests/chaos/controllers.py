@@ -32,7 +32,7 @@ from dlcore import policies
 from dlcore.model import Mechanism
 from dllocal.pods import processes
 from dllocal.running import Running, Setup
-from dlsidecar.processes.kernel import die_with_parent
+from dlsidecar.linux.kernel import die_with_parent
 from dlsim.clusters import build_packed, parse_cluster
 from dlwire.messages import Run, Target
 from tests.chaos.points import Fuse, Plan

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.loop import Controller, Options
 from dlcontrol.pacing import Pace
 from dlcontrol.situation.ports import Fenced
-from dlcontrol.situation.rules import News, Rules
+from dlcontrol.situation.rules import News, Resumption, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.checking import BrokenLaw

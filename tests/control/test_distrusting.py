@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.acting.applying import MOST_RESTARTS, Commanded
 from dlcontrol.judging.distrusting import MOST_JUMP, Distrust
+from dlcontrol.situation.commanded import MOST_RESTARTS, Commanded
 from dlcontrol.situation.ports import Behind, Fenced, Platform
 from dlcontrol.situation.scene import Doubt, Scene, Seat
 from dlsidecar.behaviour.events import Started

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from dlcontrol.judging.judging import judge
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.quarantine import Asides
-from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.rules import Resumption, Rules
 from dlcontrol.situation.scene import Begun
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import (

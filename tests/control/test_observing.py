@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.deciding.snapshots import (
-    FIRST_STEP_S,
     REPORT_S,
     statuses_of,
     take_snapshot,
 )
+from dlcontrol.judging.progress import FIRST_STEP_S
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.status import ConditionType

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dlcontrol.deciding import snapshots
-from dlcontrol.reporting.gpu_table import gpu_rows
+from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.reporting.reasons import Outlook
 from dlcontrol.situation.ports import (
     Entry,

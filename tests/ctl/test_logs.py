@@ -10,7 +10,7 @@ from dlctl.backends.backend import Away, NotThere
 from dlctl.backends.local import following
 from dlctl.output.jobviews import JobView
 from dlctl.verbs.watching.logs import find_node
-from dllocal.api.logtimes import Begin, LogTimes
+from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import LogLimits, turn_over
 from tests.ctl.running import Live, Result, run_apart
 

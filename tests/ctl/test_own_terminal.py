@@ -23,7 +23,7 @@ import fcntl, select, signal, subprocess, sys, termios
 # A shell ignores Ctrl-C in what it runs in the background, such as these tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from dlctl.inputs import own_terminal
+from dlctl.backends.local import own_terminal
 run = own_terminal.run if sys.argv[1] == "own" else lambda *a, **o: subprocess.run(*a, **o).returncode
 status = run(sys.argv[2:], user=65534, group=65534, extra_groups=[], cwd="/")
 typed = select.select([0], [], [], 0)[0]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from dlsim.clusters import fill_nodes
-from dlsim.engine.checkpointing import Kind
+from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.savings import with_checkpoint
-from dlsim.results.premises import list_premises
+from dlsim.premises import list_premises
 from dlsim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER, run_apart
 

@@ -35,12 +35,12 @@ from dlcore.model import (
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlcore.recording.record import Header, Record, Source
-from dllocal.api.logtimes import LogTimes
 from dllocal.api.serving import Server
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
+from dllocal.pods.logtimes import LogTimes
 from dlstore.store import StoreAway
 from dlstore.tables import HistoryEntry
 from dlwire.messages import Phase as SideCarPhase

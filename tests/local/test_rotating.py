@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dllocal.api.logtimes import LogTimes
 from dllocal.folders import older_parts
 from dllocal.pods import rotating
+from dllocal.pods.logtimes import LogTimes
 from dllocal.pods.rotating import (
     LogLimits,
     Rotation,

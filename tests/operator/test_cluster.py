@@ -20,7 +20,8 @@ from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
 from dlkube.client import ApiServer, Conflict, Unreachable
 from dlkube.events import Teller
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import DLJOBS, NODES, PODS
 from dloperator.cluster import Cluster, ClusterSettings, Term, differences
 from dloperator.jobs.entries import Specs

@@ -15,7 +15,8 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import DLJOBS, PODS
 from dloperator.cluster import ClusterSettings
 from dloperator.jobs.entries import Specs

@@ -6,7 +6,7 @@ import pytest
 
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, NodeName, Placement
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dloperator.jobs.entries import (
     Circumstances,
     Jobs,

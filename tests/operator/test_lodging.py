@@ -12,7 +12,8 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Node, NodeName, Phase, Placement
 from dlkube.client import ApiServer
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dloperator.nodes import room as lodging_module
 from dloperator.nodes.other_pods import Neighbours
 from dloperator.nodes.requests import read_asks

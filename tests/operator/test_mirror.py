@@ -8,9 +8,9 @@ from dlkube import names
 from dlkube.mirror import (
     Mirror,
     Mirrors,
-    Name,
     version_of,
 )
+from dlkube.names import Name
 
 JOB = Name("lab", "job")
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dloperator.nodes.placeholders import (
     Drop,
     Make,

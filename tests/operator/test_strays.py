@@ -7,7 +7,8 @@ from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlkube import names
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dloperator.pods.orphans import Strays
 from tests.operator.manifests import make_manifest
 

@@ -8,7 +8,7 @@ import pytest
 
 from dlkube import access
 from dlkube.client import ApiServer, Json
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dlkube.resources import DLJOBS
 from dloperator.jobs.entries import Specs
 from dloperator.pods.dry_runs import Templates

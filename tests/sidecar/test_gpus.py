@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlsidecar.linux import kernel
 from dlsidecar.observing import gpus
 from dlsidecar.observing.emptiness import Bases
 from dlsidecar.observing.naming import Naming, name_gpus
-from dlsidecar.processes import kernel
 from dlsidecar.processes.releasing import Base, is_stranger, measure
 from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu, GpuProcess

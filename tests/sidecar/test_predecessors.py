@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
-from dlsidecar.processes.family import MARK
+from dlsidecar.linux.family import MARK
 from dlsidecar.processes.leftovers import (
     Lingering,
     hold,

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from dlsidecar.processes.recipients import find_recipients
+from dlsidecar.linux.recipients import find_recipients
 
 pytestmark = pytest.mark.processes
 

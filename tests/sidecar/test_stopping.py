@@ -16,9 +16,9 @@ import pytest
 from dlsidecar.checkpoints import checkpoint_files, requests
 from dlsidecar.checkpoints.confirming import Watch
 from dlsidecar.checkpoints.requests import Request
+from dlsidecar.linux.recipients import Recipients
+from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.file_threads import Scout
-from dlsidecar.processes.recipients import Recipients
-from dlsidecar.processes.spawning import Ended, Reaper
 from dlsidecar.settings import Confirmation, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
 

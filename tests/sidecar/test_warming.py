@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.processes.spawning import Reaper
+from dlsidecar.linux.spawning import Reaper
 from dlsidecar.warm.warming import Nursery, Script, take_apart
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 

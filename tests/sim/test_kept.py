@@ -14,8 +14,8 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim.engine.checkpointing import Kind
 from dlsim.engine.world import Setting, World
+from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.savings import draw, with_checkpoint
 from dlsim.results.records import Happening, Record
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of

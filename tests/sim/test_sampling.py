@@ -6,7 +6,7 @@ import pytest
 
 from dlcore.model import Cluster, Node
 from dlsim.errors import BadInput
-from dlsim.inputs.sampling import (
+from dlsim.jobs.sampling import (
     Sample,
     cut,
     measure_load,

@@ -12,7 +12,7 @@ that look has found.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from dlcontrol.acting.coordinating import (
     Unbook,
 )
 from dlcontrol.acting.task_pool import Trailing, Turns
+from dlcontrol.situation.commanded import Commanded
 from dlcontrol.situation.ports import (
     Address,
     Entry,
@@ -54,8 +55,6 @@ log = logging.getLogger(__name__)
 
 LONGEST_REASON = 1024
 
-MOST_RESTARTS = 20
-"""A container that says more often than so within an hour that it was started again is given no more time."""
 RESTARTS_S = 3600.0
 
 
@@ -92,28 +91,6 @@ class _Absence:
         if known is not self._known:
             self._known, self._shown = known, replace(known, reachable=False, since=self._since)
         return self._shown
-
-
-@dataclass(frozen=True, slots=True)
-class Commanded:
-    """What a pod was told by this controller."""
-
-    target: Target
-    """The latest."""
-    at: float
-    """When it was told that first."""
-    gpus: frozenset[str] = frozenset()
-    """All GPUs that it was ever told to use."""
-    is_exact: bool = True
-    """Whether the target is our own word, and not what we found there under our epoch."""
-    restarts: tuple[float, ...] = ()
-    """When it was told so as another start of its container, lately."""
-    start: str = ""
-    """Which start of the container that was by the platform's word, which counts more than its own."""
-
-    def is_for(self, incarnation: str) -> bool:
-        """Whether this start of the container has had its time; one that says it is another each time has, too."""
-        return self.target.incarnation == incarnation or len(self.restarts) >= MOST_RESTARTS
 
 
 class Hands:

@@ -6,12 +6,13 @@ physically held, is none of its business, with one exception: a GPU that somebod
 cannot be asked is marked as unavailable here, with the reason.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
+from dlcontrol.gpus.marking import marked
 from dlcontrol.judging.checkpoints import risked_from, unsaved_from
-from dlcontrol.judging.progress import total_iterations
+from dlcontrol.judging.progress import is_changing, total_iterations
 from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.scene import SILENT_S, Scene, Seat
@@ -28,7 +29,6 @@ from dlcore.model import (
     JobId,
     JobState,
     Mechanism,
-    Node,
     NodeName,
     Phase,
     Snapshot,
@@ -36,11 +36,8 @@ from dlcore.model import (
 from dlcore.placement.limits import NamespaceLimits, namespace_of
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import fitting
-from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile
+from dlcore.profiles import Costs, JobType, Profile
 from dlcore.queues import Queue
-
-FIRST_STEP_S = 120.0
-"""After so long without a word a start counts as training: some training reports seldom."""
 
 REPORT_S = 30.0
 """An iteration that is so much later than it should be is not taken for done before it is told."""
@@ -116,19 +113,6 @@ def _may_train_on(scene: Scene, seat: Seat) -> bool:
     return seat.pod.phase is PodPhase.LOST or scene.is_awaited(seat)
 
 
-def is_changing(scene: Scene, entry: Entry) -> bool:
-    """Whether a change of its GPUs is under way: it is over when the training takes a step."""
-    phase = entry.status.phase
-    if phase is not Phase.RUNNING:
-        return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
-    states = (seat.state for seat in scene.latest_start(entry.job.id))
-    # Only the leader may speak of progress, and who that is nobody need know here.
-    told = [state.progress for state in states if state is not None]
-    return bool(told) and all(
-        not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told
-    )
-
-
 def count_speeds(entry: Entry, profile: Profile | None) -> int:
     """
     In how many shapes the speed of the job is known, were it only by what is seen of it now.
@@ -137,18 +121,6 @@ def count_speeds(entry: Entry, profile: Profile | None) -> int:
     """
     measured = len(profile.speeds) if profile is not None else 0
     return measured or int(entry.status.speed > 0.0)
-
-
-def forecast(
-    entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
-) -> fitting.Forecast:
-    """Predict when a job that trains to a target will reach it."""
-    target = entry.job.training.target
-    assert target is not None
-    known = profile.accuracy if profile is not None else ()
-    return fitting.predict_iterations(
-        known, tuple(points), target, asked=entry.job.training.iterations
-    )
 
 
 def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Forecast]) -> JobState:
@@ -221,18 +193,6 @@ def _answers(scene: Scene, seat: Seat) -> bool:
     # What was lost with its node, and is back, may go on with what it had.
     is_decided = scene.entries[seat.key.job].status.placement is not None
     return (is_decided or seat.is_known) and scene.now - seat.contact.since < SILENT_S
-
-
-def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
-    """Mark what cannot be given away; the same object comes back where nothing is."""
-    taken_out = {}
-    for gpu in node.gpus:
-        because = unavailable.get(GpuRef(node.name, gpu.index), "")
-        if because and not gpu.unavailable_because:
-            taken_out[gpu.index] = replace(gpu, unavailable_because=because)
-    if not taken_out:
-        return node
-    return replace(node, gpus=tuple(taken_out.get(gpu.index, gpu) for gpu in node.gpus))
 
 
 # --- from a plan to statuses --------------------------------------------------------------

@@ -14,8 +14,8 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dlcontrol.deciding.snapshots import marked
 from dlcontrol.gpus.corroborating import Suspicions
+from dlcontrol.gpus.marking import marked
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, NodeName

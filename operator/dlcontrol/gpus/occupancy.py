@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from dlcontrol.deciding.snapshots import marked
+from dlcontrol.gpus.marking import marked
 from dlcontrol.situation.scene import Scene, Seat
 from dlcore.model import GpuRef
 from dlwire.messages import Gpu, Phase, Problem, Run

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dlcontrol.deciding.snapshots import marked
 from dlcontrol.gpus.corroborating import Suspicions
 from dlcontrol.gpus.faults import Pardons, Returns
+from dlcontrol.gpus.marking import marked
 from dlcontrol.situation.ports import PodKey
 from dlcontrol.situation.scene import Scene, Seat
 from dlcore.model import GpuRef, JobId, Node

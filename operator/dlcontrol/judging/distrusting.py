@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from dlcontrol.acting.applying import Commanded
 from dlcontrol.gpus.visibility import NOT_RELEASED
+from dlcontrol.situation.commanded import Commanded
 from dlcontrol.situation.ports import (
     Behind,
     Fenced,

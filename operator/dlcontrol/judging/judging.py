@@ -54,13 +54,13 @@ from dlcontrol.judging.quiescence import (
     patience_with,
     quiet_seconds,
 )
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.rules import (
     USUAL_RULES,
     Learnt,
     News,
+    Resumption,
     Rules,
     Verdict,
 )

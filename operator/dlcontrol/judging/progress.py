@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcontrol.judging.checkpoints import note_loss
-from dlcontrol.learning.speeds import Resumption
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.rules import Resumption
+from dlcontrol.situation.scene import Scene, Seat
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.model import Direction, Job, Phase, Target
 from dlwire.messages import Progress
@@ -19,6 +20,9 @@ COUNT_EVERY_S = 30.0
 """GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
 COUNTS_PER_S = 2.0
 """So many jobs are counted a second on the average, where there are so many that each comes more seldom."""
+
+FIRST_STEP_S = 120.0
+"""After so long without a word a start counts as training: some training reports seldom."""
 
 
 def count_every(jobs: int) -> float:
@@ -137,3 +141,16 @@ def tell_of_stall(status: Status, started: Sequence[Seat], now: float) -> Status
         ),
     )
     return status.with_condition(condition, now)
+
+
+def is_changing(scene: Scene, entry: Entry) -> bool:
+    """Whether a change of its GPUs is under way: it is over when the training takes a step."""
+    phase = entry.status.phase
+    if phase is not Phase.RUNNING:
+        return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
+    states = (seat.state for seat in scene.latest_start(entry.job.id))
+    # Only the leader may speak of progress, and who that is nobody need know here.
+    told = [state.progress for state in states if state is not None]
+    return bool(told) and all(
+        not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told
+    )

@@ -17,8 +17,8 @@ failure of theirs, and are not tried any more: the first change of their GPUs sh
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dlcontrol.deciding.snapshots import is_changing
 from dlcontrol.judging.checkpoints import fail_saving, is_asked, is_tried
+from dlcontrol.judging.progress import is_changing
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene, Seat

@@ -5,23 +5,23 @@ The loop and the SideCars' words come in here. What is learnt counts at once; it
 by a :class:`~dlstore.notebook.notebook.Notebook`, when that is there. Nobody waits for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dlcontrol.deciding import snapshots
+from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.learning.pod_times import PodLessons
-from dlcontrol.learning.speeds import Lessons, Resumption, sort_by_type
+from dlcontrol.learning.speeds import Lessons, sort_by_type
 from dlcontrol.recording.recorder import Recorder
-from dlcontrol.reporting.gpu_table import gpu_rows
 from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.rules import News
+from dlcontrol.situation.rules import News, Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.explaining import sentences
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.planning import Plan, Wait
+from dlcore.predicting import fitting
 from dlcore.predicting.fitting import Forecast
-from dlcore.profiles import JobType, Observation, Profile
+from dlcore.profiles import AccuracyPoint, JobType, Observation, Profile
 from dlcore.recording.expecting import expect
 from dlstore.notebook.notebook import Notebook
 from dlstore.tables import HistoryEntry, JobRow
@@ -120,7 +120,7 @@ class Remembrance:
             elif entry.job.training.target is not None:
                 profile = self.profiles().get(entry.job.type)
                 points = self._lessons.points(job)
-                self._forecasts[job] = snapshots.forecast(entry, profile, points)
+                self._forecasts[job] = forecast(entry, profile, points)
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
@@ -201,4 +201,16 @@ def _job_row(entry: Entry) -> JobRow:
         iterations_per_second=status.speed,
         reshapes=status.reshapes,
         reason=status.message,
+    )
+
+
+def forecast(
+    entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
+) -> fitting.Forecast:
+    """Predict when a job that trains to a target will reach it."""
+    target = entry.job.training.target
+    assert target is not None
+    known = profile.accuracy if profile is not None else ()
+    return fitting.predict_iterations(
+        known, tuple(points), target, asked=entry.job.training.iterations
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.rules import Resumption
 from dlcore.model import JobId
 from dlcore.profiles import (
     AccuracyPoint,
@@ -39,18 +40,6 @@ MOST_POINTS = 512
 
 MOST_CHANGES = 1000
 """So many changes of a job are remembered, whatever its SideCars say."""
-
-
-class Resumption(NamedTuple):
-    """A job has taken its first step after a start of its processes."""
-
-    generation: int
-    """Of its status: which decision has come true."""
-    lost_seconds: float
-    """For how long it did not train: saving, stopping, starting, and the first step. Where the pod
-    is another one, what came before is not in it."""
-    at: float
-    """When the step was taken."""
 
 
 class _Sample(NamedTuple):

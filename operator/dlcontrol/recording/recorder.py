@@ -10,9 +10,9 @@ that starts again repeats itself without harm.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.recording.stages import Stages
 from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.rules import Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import GpuRef, JobId

@@ -5,8 +5,7 @@ Whom the loop tells what it sees and decides, and asks what they know. It waits 
 from collections.abc import Mapping
 from typing import Protocol
 
-from dlcontrol.learning.speeds import Resumption
-from dlcontrol.situation.rules import News
+from dlcontrol.situation.rules import News, Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.checking import BrokenLaw

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from dlcontrol.reporting.gpu_table import gpu_rows
+from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.scene import Scene
 from dlcore.checking import BrokenLaw

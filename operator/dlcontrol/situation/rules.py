@@ -5,7 +5,6 @@ What is said of a job when it is judged (:mod:`dlcontrol.judging.judging`), and 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dlcontrol.learning.speeds import Resumption
 from dlcontrol.situation.status import Status
 
 
@@ -41,6 +40,18 @@ class Rules:
 
 
 USUAL_RULES = Rules()
+
+
+class Resumption(NamedTuple):
+    """A job has taken its first step after a start of its processes."""
+
+    generation: int
+    """Of its status: which decision has come true."""
+    lost_seconds: float
+    """For how long it did not train: saving, stopping, starting, and the first step. Where the pod
+    is another one, what came before is not in it."""
+    at: float
+    """When the step was taken."""
 
 
 @dataclass(frozen=True, slots=True)

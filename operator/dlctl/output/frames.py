@@ -15,9 +15,8 @@ from rich.text import Text
 
 from dlctl.backends.backend import Json
 from dlctl.output import texts
-from dlctl.output.jobviews import JobView
+from dlctl.output.jobviews import JobView, progress_of
 from dlctl.output.turns import show_turn
-from dlctl.verbs.watching.get import progress_of
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")

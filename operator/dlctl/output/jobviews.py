@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from dlcontrol.reporting import formatting
 from dlcontrol.reporting.formatting import in_ranges
 from dlctl.backends.backend import Json
 
@@ -147,3 +148,9 @@ def full_name(document: Mapping[str, Any], home: str = "") -> str:
 def read_time(text: str | None) -> float | None:
     """Read a time of a document, in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def progress_of(job: JobView) -> str:
+    """Write how far a job is."""
+    is_completed = formatting.did_all(job.status)
+    return formatting.progress(job.fraction, job.iteration, is_completed=is_completed)

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlcore.placement.amounts import Amounts
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 
 class GangName(NamedTuple):

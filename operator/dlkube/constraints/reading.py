@@ -29,7 +29,7 @@ from dlkube.constraints.members import (
     Wrong,
     tenant_of,
 )
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dlkube.parsing import parse
 
 Json = Mapping[str, Any]

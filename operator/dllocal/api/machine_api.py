@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from dlcontrol.reporting import gpu_table
+from dlcontrol.gpus import gpu_table
 from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.recording.record import encode
 from dllocal.api import showing

@@ -22,9 +22,9 @@ from dllocal.api.access import Access
 from dllocal.api.jobs_api import JobsApi
 from dllocal.api.machine_api import MachineApi
 from dllocal.api.refusals import speak_plainly
-from dllocal.api.user_limits import Doorman
 from dllocal.backstage import Backstage, Present
 from dllocal.folders import StateError
+from dllocal.jobs.user_limits import Doorman
 
 LARGEST_REQUEST = 16 << 20
 GOODBYE_S = 0.5

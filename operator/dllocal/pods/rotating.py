@@ -22,7 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from dllocal.api.logtimes import LogTimes
+from dllocal.pods.logtimes import LogTimes
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from dlcontrol.situation.status_documents import (
 from dlcore.documents import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting.predictor import Span
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dloperator.jobs import history
 from dloperator.jobs.columns import with_columns
 

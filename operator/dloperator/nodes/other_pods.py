@@ -21,7 +21,8 @@ from dlkube.client import (
     Resource,
     Unreachable,
 )
-from dlkube.mirror import Mirrors, Name, version_of
+from dlkube.mirror import Mirrors, version_of
+from dlkube.names import Name
 from dlkube.resources import (
     CLAIMS,
     DEVICE_CLAIMS,

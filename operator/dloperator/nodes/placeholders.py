@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dlkube import names
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dloperator.podspecs.podsettings import RESTRICTED
 
 Json = Mapping[str, Any]

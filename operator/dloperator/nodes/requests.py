@@ -16,7 +16,7 @@ from dlkube.constraints.matching import find_repelling, is_wanted
 from dlkube.constraints.members import Machine, Term, Wants
 from dlkube.constraints.reading import read_term, read_wants
 from dlkube.constraints.usage import asked_by
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 Json = Mapping[str, Any]
 

@@ -18,7 +18,8 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.nodes import ownership, placeholders
 from dloperator.nodes.nodes import (

@@ -25,7 +25,8 @@ from dlkube.constraints.usage import (
     Occupancy,
     read_lodger,
 )
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.unread import Unread
 from dloperator.jobs.entries import job_id, name_of
 from dloperator.nodes.nodes import (

@@ -22,7 +22,8 @@ from dlkube.client import (
     Unreachable,
 )
 from dlkube.constraints.foreign import CDI_MARKS
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import is_of, role_of

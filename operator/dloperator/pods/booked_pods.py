@@ -11,7 +11,8 @@ from dlcontrol.situation.ports import (
 )
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dloperator.jobs.entries import name_of
 from dloperator.nodes.nodes import is_of, read_pod
 from dloperator.pods.missing_pods import Absences

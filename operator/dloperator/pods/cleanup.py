@@ -23,7 +23,8 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import (

@@ -29,7 +29,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.mirror import Name
+from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs, is_over
 from dloperator.nodes.requests import Asks, read_asks

@@ -14,7 +14,8 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.nodes.nodes import is_of
 from dloperator.pods.booked_pods import BookedPods, name_of_trainer

@@ -20,7 +20,8 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
 from dlcore.documents.podrules import TRAINER
 from dlcore.model import GpuRef, JobId, Node, NodeName
-from dlkube.mirror import Mirrors, Name
+from dlkube.mirror import Mirrors
+from dlkube.names import Name
 from dloperator.nodes.nodes import (
     has_ended,
     is_booked,

@@ -35,7 +35,7 @@ Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.results.scoring.Score`."""
 
 _NOT_IN_RESULTS = (
-    *("results.plots", "results.looks", "results.premises", "results.writing"),
+    *("results.plots", "results.looks", "results.recording", "premises", "results.writing"),
     *("policyfile", "comparing", "bounding"),
 )
 """Parts of the simulator that no policy's result depends on."""

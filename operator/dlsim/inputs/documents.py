@@ -19,10 +19,10 @@ from dlcore.documents.jobschema import SUBMIT_AT
 from dlcore.model import Direction, Job
 from dlcore.predicting.relating import Atlas
 from dlcore.profiles import JobType, Profile, Speed
-from dlsim.engine.checkpointing import KINDS, Kind
 from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
 from dlsim.inputs.tables import MOST_SECONDS
+from dlsim.jobs.checkpointing import KINDS, Kind
 from dlsim.jobs.curves import (
     Curve,
     Ground,

@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlsim.engine.checkpointing import KINDS
-from dlsim.engine.checkpointing import Kind as Saves
 from dlsim.errors import BadInput
 from dlsim.inputs.tables import Row, Table, read_lines
+from dlsim.jobs.checkpointing import KINDS
+from dlsim.jobs.checkpointing import Kind as Saves
 
 
 class Kind(Enum):

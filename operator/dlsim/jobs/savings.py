@@ -9,7 +9,7 @@ lot. Whatever says nothing works.
 import random
 from dataclasses import replace
 
-from dlsim.engine.checkpointing import Kind
+from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.workloads import TracedJob, Workload
 
 

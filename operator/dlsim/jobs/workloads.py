@@ -20,7 +20,6 @@ from dlcore.model import (
     Training,
 )
 from dlcore.profiles import JobType, Profile
-from dlsim.engine.checkpointing import Kind
 from dlsim.inputs.documents import (
     Described,
     Document,
@@ -32,6 +31,7 @@ from dlsim.inputs.documents import (
 )
 from dlsim.inputs.shipped import load_shipped
 from dlsim.inputs.traces import Request, Trace, read_trace
+from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.curves import Ground, Pool
 from dlsim.jobs.learning import Learning
 from dlsim.jobs.noise import Noise, noise_of
@@ -98,7 +98,7 @@ class Workload:
     notes: tuple[str, ...] = ()
     """What had to be assumed, in sentences for people."""
     rule: str = ""
-    """On which numbers of GPUs elastic jobs may run, as :mod:`dlsim.results.premises` says it."""
+    """On which numbers of GPUs elastic jobs may run, as :mod:`dlsim.premises` says it."""
 
 
 def read(

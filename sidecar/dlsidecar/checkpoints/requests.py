@@ -18,9 +18,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from dlsidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
 from dlsidecar.checkpoints.confirming import FileWatch, Watch
-from dlsidecar.processes.kernel import send
-from dlsidecar.processes.recipients import find_recipients
-from dlsidecar.processes.spawning import (
+from dlsidecar.linux.kernel import send
+from dlsidecar.linux.recipients import find_recipients
+from dlsidecar.linux.spawning import (
     CannotStart,
     Ended,
     Reaper,

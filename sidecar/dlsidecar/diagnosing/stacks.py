@@ -18,8 +18,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlsidecar.processes.family import PROC, read_file
-from dlsidecar.processes.kernel import send
+from dlsidecar.linux.family import PROC, read_file
+from dlsidecar.linux.kernel import send
 
 SIGNAL = signal.SIGRTMIN + 29
 """Nobody else uses it: the C library has the first real-time signals, and few know of the others."""

@@ -13,9 +13,9 @@ import os
 from collections.abc import Collection
 from dataclasses import replace
 
+from dlsidecar.linux import kernel
+from dlsidecar.linux.family import parse_process
 from dlsidecar.observing.gpus import choose
-from dlsidecar.processes import kernel
-from dlsidecar.processes.family import parse_process
 from dlwire.messages import Gpu
 from dlwire.occupancy import BUSY_BYTES, find_load, find_users, is_below, usage_of
 

@@ -21,15 +21,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlsidecar.observing.matching import STREAMS
-from dlsidecar.processes.family import read_file
-from dlsidecar.processes.spawning import (
+from dlsidecar.linux.family import read_file
+from dlsidecar.linux.spawning import (
     CannotStart,
     Ended,
     Reaper,
     read_helper,
     start,
 )
+from dlsidecar.observing.matching import STREAMS
 
 LARGEST_BLOCK = 65536
 MOST_OPEN = 1024

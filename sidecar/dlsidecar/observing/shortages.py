@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from dlsidecar.processes.family import read_file
+from dlsidecar.linux.family import read_file
 
 CGROUPS = "/sys/fs/cgroup"
 

@@ -29,14 +29,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from dlsidecar.processes import kernel
-from dlsidecar.processes.family import (
+from dlsidecar.linux import kernel
+from dlsidecar.linux.family import (
     PROC,
     descend,
     kill_group,
     scan,
 )
-from dlsidecar.processes.kernel import (
+from dlsidecar.linux.kernel import (
     become_subreaper,
     die_with_parent,
     give_back_memory,
@@ -141,7 +141,7 @@ def unshare() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see dlsidecar.processes.kernel
+    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see dlsidecar.linux.kernel
         file.write(text)
 
 

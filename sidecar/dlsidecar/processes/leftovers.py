@@ -23,7 +23,7 @@ import os
 import signal
 import time
 
-from dlsidecar.processes.family import (
+from dlsidecar.linux.family import (
     MARK,
     ancestors,
     descend,
@@ -31,7 +31,7 @@ from dlsidecar.processes.family import (
     read_file,
     scan,
 )
-from dlsidecar.processes.kernel import send
+from dlsidecar.linux.kernel import send
 
 PATIENCE_SECONDS = 10.0
 STEP_SECONDS = 0.01

@@ -4,8 +4,8 @@ One training process, from the place it is given in the job to its end.
 
 from __future__ import annotations
 
+from dlsidecar.linux.spawning import Ended
 from dlsidecar.processes import ranks
-from dlsidecar.processes.spawning import Ended
 from dlwire.messages import Process
 
 

@@ -21,9 +21,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Callable
 
+from dlsidecar.linux import kernel
+from dlsidecar.linux.family import parse_process
 from dlsidecar.observing.gpus import choose
-from dlsidecar.processes import kernel
-from dlsidecar.processes.family import parse_process
 from dlwire.messages import Gpu
 
 TOLERANCE_BYTES = 64 << 20

@@ -3,7 +3,7 @@ Starting the training processes, and ending them with proof that none is left.
 
 Called by ``dlsidecar.agent`` with what the machine decided; see :class:`dlsidecar.contract.Supervisor`
 for the promises. The way down is: a checkpoint, SIGTERM to the ranks (and to what they leave behind
-as soon as they have ended), SIGKILL to everything that :mod:`dlsidecar.processes.family` can find, again
+as soon as they have ended), SIGKILL to everything that :mod:`dlsidecar.linux.family` can find, again
 and again. *Gone* is said after two looks in a row that found nobody, between which no child was
 collected either: a process that forks and ends at every moment can hide from one look, but each of
 its deaths is told to us. Where GPU memory can be read, it must be back at what it was before the
@@ -32,18 +32,18 @@ from dlsidecar.behaviour.events import (
 from dlsidecar.checkpoints import requests
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.contract import Report
-from dlsidecar.observing.gpu_thread import Reading
-from dlsidecar.processes import ranks, rendezvous
-from dlsidecar.processes.family import Household
-from dlsidecar.processes.kernel import send
-from dlsidecar.processes.rank_process import Trainer
-from dlsidecar.processes.releasing import Release
-from dlsidecar.processes.spawning import (
+from dlsidecar.linux.family import Household
+from dlsidecar.linux.kernel import send
+from dlsidecar.linux.spawning import (
     CannotStart,
     Ended,
     Reaper,
     start,
 )
+from dlsidecar.observing.gpu_thread import Reading
+from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.releasing import Release
 from dlsidecar.remedies import make_problem
 from dlsidecar.serving.admitting import Admission, Answer
 from dlsidecar.settings import Framework, Training

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Callable
 
+from dlsidecar.linux.family import read_file
 from dlsidecar.observing.shortages import find_files
-from dlsidecar.processes.family import read_file
 
 FIRST_GUESS_BYTES = 256 << 20
 """What one takes before the first is ready and can be measured; PyTorch takes about as much."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
 
-from dlsidecar.processes.kernel import send
-from dlsidecar.processes.spawning import (
+from dlsidecar.linux.kernel import send
+from dlsidecar.linux.spawning import (
     CannotStart,
     Ended,
     Reaper,

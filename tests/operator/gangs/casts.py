@@ -18,7 +18,7 @@ from dlkube.constraints.members import (
     World,
     tenant_of,
 )
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 SPACE = "default"
 

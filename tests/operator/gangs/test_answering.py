@@ -12,7 +12,7 @@ from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
 from dlgangs.waking import Agenda, Word
 from dlkube.constraints.members import GangName, Held, Wrong
-from dlkube.mirror import Name
+from dlkube.names import Name
 from tests.operator.gangs.casts import SPACE, make_member
 from tests.operator.gangs.test_gang_reading import MINE, node, pod
 

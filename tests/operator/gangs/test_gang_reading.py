@@ -19,7 +19,7 @@ from dlkube.constraints.members import (
     tenant_of,
 )
 from dlkube.constraints.reading import read_machine, read_member, read_occupant
-from dlkube.mirror import Name
+from dlkube.names import Name
 
 MINE = "dljob-scheduler"
 

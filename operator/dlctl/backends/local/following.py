@@ -19,8 +19,8 @@ from dlctl.backends.backend import (
     LogLine,
     NotThere,
 )
-from dllocal.api.logtimes import Begin
 from dllocal.folders import older_parts
+from dllocal.pods.logtimes import Begin
 
 LOOK_S = 0.2
 ASK_S = 1.0

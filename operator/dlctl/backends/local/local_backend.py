@@ -29,7 +29,7 @@ from dlctl.backends.local.socket_client import SocketClient
 from dlctl.output.jobviews import JobView, full_name
 from dlctl.output.messages import complain
 from dllocal import environments
-from dllocal.api.logtimes import Begin
+from dllocal.pods.logtimes import Begin
 
 if TYPE_CHECKING:
     from dlcore.recording.record import Record
@@ -201,7 +201,7 @@ class LocalBackend:
 def _run(command: Sequence[str], place: Json) -> int:
     import subprocess  # noqa: PLC0415 - no other verb needs it
 
-    from dlctl.inputs import own_terminal  # noqa: PLC0415 - as above
+    from dlctl.backends.local import own_terminal  # noqa: PLC0415 - as above
 
     surroundings = {
         "cwd": place["folder"],

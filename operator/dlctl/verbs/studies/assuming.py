@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dlctl.output import printing
 from dlsim.comparing.tasks import Task
-from dlsim.results.premises import list_premises
+from dlsim.premises import list_premises
 from dlsim.scenarios import build_setting, read_workload
 
 

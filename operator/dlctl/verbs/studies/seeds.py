@@ -24,7 +24,7 @@ from dlctl.verbs.studies.compare import Work
 from dlsim.comparing.planning import make_rows
 from dlsim.comparing.summing import bound_ratio
 from dlsim.comparing.tasks import Task, Values, without_measured
-from dlsim.results.premises import list_premises
+from dlsim.premises import list_premises
 from dlsim.scenarios import Scenario, build_setting, read_workload
 
 

@@ -39,9 +39,9 @@ from dlctl.verbs.studies.scenarios import (
 from dlsim.engine.world import Setting
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import Workload
+from dlsim.premises import list_premises
 from dlsim.results import writing
 from dlsim.results.looks import LOOKS, Format
-from dlsim.results.premises import list_premises
 from dlsim.results.records import Record, Series
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.simulating import Contestant, Outcome, simulate

@@ -20,10 +20,10 @@ from dlctl.backends.backend import (
 from dlctl.backends.choosing import name_argument, output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json
-from dlctl.output.jobviews import JobView, in_ranges, read_time
+from dlctl.output.jobviews import JobView, in_ranges, progress_of, read_time
 from dlctl.output.messages import say
 from dlctl.output.texts import NOTHING
-from dlctl.verbs.watching.get import eta_of, progress_of
+from dlctl.verbs.watching.get import eta_of
 
 MOST_EVENTS = 30
 LAST_LINES = 10

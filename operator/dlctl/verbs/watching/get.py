@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import click
 
-from dlcontrol.reporting import formatting
 from dlcore.problems import listed
 from dlctl.backends.backend import (
     Backend,
@@ -24,6 +23,7 @@ from dlctl.output.jobviews import (
     PHASES,
     JobView,
     full_name,
+    progress_of,
 )
 from dlctl.output.messages import complain, say
 from dlctl.output.turns import show_turn
@@ -198,12 +198,6 @@ def eta_of(job: JobView, between: str = "") -> str:
         return f"{texts.duration(low)} or more"
     bounds = dict.fromkeys(texts.duration(bound) for bound in (low, high))
     return between.join(bounds)
-
-
-def progress_of(job: JobView) -> str:
-    """Write how far a job is."""
-    is_completed = formatting.did_all(job.status)
-    return formatting.progress(job.fraction, job.iteration, is_completed=is_completed)
 
 
 class _Watch:

@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlsidecar.processes.kernel import die_with_parent
+from dlsidecar.linux.kernel import die_with_parent
 
 
 @dataclass(frozen=True)

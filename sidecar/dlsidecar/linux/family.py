@@ -23,7 +23,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable
 
-from dlsidecar.processes.kernel import send
+from dlsidecar.linux.kernel import send
 
 PROC = "/proc"
 BLOCK = 1 << 16

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsidecar.processes.family import Process, read_environment, scan
+from dlsidecar.linux.family import Process, read_environment, scan
 
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
 """What ends no process, with or without a handler."""

@@ -2,7 +2,7 @@
 What is asked of the kernel directly, with nothing of the standard library that is large.
 
 The keeper (:mod:`dlsidecar.processes.keeper`) lives as long as the SideCar and does next to nothing. It
-imports only this and :mod:`dlsidecar.processes.family`, so that it occupies next to nothing as well.
+imports only this and :mod:`dlsidecar.linux.family`, so that it occupies next to nothing as well.
 """
 
 from __future__ import annotations
