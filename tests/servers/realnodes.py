@@ -109,9 +109,11 @@ class RealNode:
 
     def _is_off(self) -> bool:
         left = [*find_processes(str(self.containerd.socket)), *find_members(self.groups)]
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # All stop before any ends: a machine without power has no SideCar that tells how its training ended.
+        for signum in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
         return not left
 
     def clear(self) -> None:
