@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from dlctl.verbs.studies.compare import Work
 from dlsim.comparing.journal import Journal
-from dlsim.comparing.running import Failure, run_tasks
 from dlsim.comparing.suite import load_suite, plan_suite
 from dlsim.comparing.tasks import Task, Values
 
@@ -32,22 +32,12 @@ def plan_tasks(
 
 
 def play(tasks: Sequence[Task], processes: int, resume: Path | None = None) -> dict[Task, Values]:
-    """Play tasks on so many processes, with a bar; results that ``resume`` holds are not played again."""
-    results: dict[Task, Values] = {}
+    """Play tasks as ``dljob compare`` does; results that ``resume`` holds are not played again."""
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(resume))) if resume else None
-        if journal:
-            known = {task: journal.find(task.key()) for task in tasks}
-            results = {task: values for task, values in known.items() if values is not None}
-        left = [(number, task) for number, task in enumerate(tasks) if task not in results]
-        finished = run_tasks(left, processes=processes)
-        label = "simulations"
-        for number, result in stack.enter_context(
-            click.progressbar(finished, length=len(left), label=label)
-        ):
-            if isinstance(result, Failure):
-                raise click.ClickException(f"{tasks[number].trace}: {result.message}")
-            results[tasks[number]] = result
-            if journal:
-                journal.add(tasks[number].key(), result)
-    return results
+        work = Work(tasks, journal)
+        if not work.run(processes):
+            raise click.Abort
+    for task, message in work.failures.items():
+        raise click.ClickException(f"{task.trace}: {message}")
+    return work.results

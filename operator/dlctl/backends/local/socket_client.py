@@ -101,16 +101,24 @@ def _request(method: str, target: str, payload: bytes) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + payload
 
 
+def shorten(path: Path) -> Path:
+    """
+    Return the path by which a socket is connected to; a ``FileNotFoundError`` where its folder is missing.
+
+    Where a path is too long for a socket, its folder is a link to a short one; without a dljob up there
+    is no such link.
+    """
+    return path.parent.resolve(strict=True) / path.name
+
+
 def _exchange(path: Path, request: bytes, limit: float) -> bytes:
     """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit)
-        # Where the path is too long for a socket, the folder is a link to a short one; without a
-        # dljob up there is none, and no path of its own to be too long.
-        folder = path.parent.resolve(strict=True)
-        connection.connect(str(folder / path.name))
+        short = shorten(path)
+        connection.connect(str(short))
         _insist_on_user(connection, path)
-        _insist_on_folder(folder)
+        _insist_on_folder(short.parent)
         # Who refuses what is too large does so before all of it has arrived.
         with contextlib.suppress(BrokenPipeError):
             connection.sendall(request)

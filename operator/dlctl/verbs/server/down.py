@@ -17,7 +17,7 @@ import click
 from dlcontrol.sidecars.peers import read_peer
 from dlctl.backends.backend import BackendError
 from dlctl.backends.choosing import STATE_HELP, find_folders
-from dlctl.backends.local.socket_client import SocketClient
+from dlctl.backends.local.socket_client import SocketClient, shorten
 from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 
@@ -64,7 +64,7 @@ def find_process(path: Path) -> int | None:
     """Find the process that listens at a socket, if there is one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            connection.connect(str(path.parent.resolve(strict=True) / path.name))
+            connection.connect(str(shorten(path)))
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         except OSError as error:
