@@ -1,7 +1,7 @@
 """
 What the site (mkdocs.yml) has besides docs/: pages of other folders, and pages made of schemas.
 
-MkDocs calls the ``on_`` functions while it builds. Pages that are made here are made anew for each build, so
+MkDocs calls the ``on_`` functions while it builds. Pages that are made here are made at each build, so
 that they cannot be stale. Links between pages of the repository become links of the site; a link to a file
 that is no page of the site becomes its text, because the site is complete without the repository.
 """

@@ -53,7 +53,7 @@ def simulate(
     """
     Play the workload once for each policy, one after the other, in an equal and fresh world.
 
-    They come one by one, so that whoever needs only the scores can let go of the records. With
+    They come one by one, so that a caller that needs only the scores can let go of the records. With
     ``records`` each also has all that happened, for ``dljob simulate --record``.
     """
     for label, policy in contestants:

@@ -120,7 +120,7 @@ def test_the_queue_and_idle_gpus_over_time():
         Levels(10.0, queued=0, idle=0, in_service=2),
         Levels(20.0, queued=1, idle=0, in_service=2),
         Levels(30.0, queued=0, idle=0, in_service=2),
-        # Who has a GPU keeps it when it goes out of service, and then nobody gets it.
+        # A job keeps its GPU when that goes out of service, and no other job gets it afterwards.
         Levels(50.0, queued=0, idle=0, in_service=1),
     )
 

@@ -149,7 +149,7 @@ def is_changing(scene: Scene, entry: Entry) -> bool:
     if phase is not Phase.RUNNING:
         return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
     states = (seat.state for seat in scene.latest_start(entry.job.id))
-    # Only the leader may speak of progress, and who that is nobody need know here.
+    # Only the leader may speak of progress; which node leads makes no difference here.
     told = [state.progress for state in states if state is not None]
     return bool(told) and all(
         not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told
