@@ -30,9 +30,9 @@ from dlcontrol.gpus.uuids import Identities
 from dlcontrol.gpus.visibility import Vanishing
 from dlcontrol.judging import judging
 from dlcontrol.judging.checkpoints import counts
+from dlcontrol.judging.coming_up import Coming
 from dlcontrol.judging.distrusting import Distrust
 from dlcontrol.judging.progress import is_changing
-from dlcontrol.judging.quiescence import Coming
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
 from dlcontrol.reporting import events
 from dlcontrol.reporting.audience import Gauge, Memory
@@ -352,7 +352,7 @@ class Controller:
             if pod.address is not None and not self._is_untrusted(key, pod, entries)
         }
         self._hands.keep_up(entries, addresses, now)
-        self._asides.unkept.look(entries, now)
+        self._asides.unwritable.update(entries, now)
         return Scene(
             now=now,
             epoch=self._epoch,
@@ -548,9 +548,9 @@ class Controller:
 
     async def _keep(self, scene: Scene) -> bool:
         """Record it. If that is refused of some jobs, all is looked at anew, and they are left alone."""
-        unkept = self._asides.unkept
+        unwritable = self._asides.unwritable
         try:
-            await self._records.keep(scene, unkept.offered)
+            await self._records.keep(scene, unwritable.offered)
         except NotKept:
             self._asides.doubt()
             raise
@@ -561,13 +561,13 @@ class Controller:
             self._woken.set()
             return False
         back = News("Readmitted", "its status can be written again")
-        await events.tell_all(self._platform, ((job, back) for job in unkept.accept()))
+        await events.tell_all(self._platform, ((job, back) for job in unwritable.accept()))
         return True
 
     async def leave_alone(self, error: NotKeptAlone) -> None:
         """Do nothing about these jobs as long as nothing can be recorded of them."""
         self._asides.doubt()
-        news = self._asides.unkept.refuse(error.jobs, self._clock())
+        news = self._asides.unwritable.refuse(error.jobs, self._clock())
         await events.tell_all(
             self._platform,
             (

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
 from dlcore.model import GpuDemand, JobState, Snapshot
+from dlcore.placement.free_gpus import acceptable_types, largest_possible
 from dlcore.placement.needs import Needs
-from dlcore.placement.rooms import acceptable_types, largest_possible
 from dlcore.predicting.predictor import Predictor
 from dlcore.problems import listed
 from dlcore.profiles import JobType

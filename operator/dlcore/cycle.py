@@ -14,7 +14,7 @@ from dlcore import checking, keeping, planning
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
-from dlcore.placement import allotting, placing, rooms
+from dlcore.placement import allotting, free_gpus, placing
 from dlcore.placement.allotting import Allotted
 from dlcore.placement.needs import Needs
 from dlcore.placement.placing import Placed
@@ -346,7 +346,7 @@ def _find_roomless(pending: Queue[JobState], surely: int, cluster: Cluster) -> l
         kinds = block.ask(_kinds_of_needs)
         for kind, example in kinds.items():
             if kind not in verdicts:
-                verdicts[kind] = example.least > rooms.largest_at_present(example, cluster)
+                verdicts[kind] = example.least > free_gpus.largest_at_present(example, cluster)
         if any(verdicts[kind] for kind in kinds):
             alike = (s for s in block if s.needs is not None and not s.picky and s.least <= surely)
             roomless += [state for state in alike if verdicts[state.needs, state.least]]  # type: ignore[index]
@@ -371,10 +371,10 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
     if state.job.suspend:
         return Cause(CauseCode.SUSPENDED)
     least = state.least
-    if least > rooms.largest_possible(state, cluster):
-        is_for_pod = least <= rooms.largest_possible(replace(state, needs=None), cluster)
+    if least > free_gpus.largest_possible(state, cluster):
+        is_for_pod = least <= free_gpus.largest_possible(replace(state, needs=None), cluster)
         code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
         return Cause(code, gpus=least)
-    if least > rooms.largest_at_present(state, cluster):
+    if least > free_gpus.largest_at_present(state, cluster):
         return Cause(CauseCode.NO_ROOM_FOR_POD, gpus=least)
     return None

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from dlcore.contract import Decision, Share
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Node, NodeName, Snapshot
 from dlcore.placement import placing
+from dlcore.placement.free_gpus import Room, count_usable
 from dlcore.placement.limits import NamespaceLimits, namespace_of
 from dlcore.placement.placing import Placed
-from dlcore.placement.rooms import Room, count_usable
 
 _TURN = Cause(CauseCode.ITS_TURN)
 

@@ -17,10 +17,10 @@ from typing import Final
 
 from aiohttp import web
 
-from dlgangs.answering import Answering
 from dlgangs.book import Book, trimmed
 from dlgangs.decider import Decider
 from dlgangs.deciding import Rules
+from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
 from dlgangs.waking import Agenda, Waker
@@ -93,7 +93,7 @@ class Gangs:
         )
         self._watches = Watches(access, self._api, followed)
         self._complaint = "has not seen yet what there is"
-        self._answering = Answering(
+        self._extender = Extender(
             self._decider,
             self._metrics,
             is_ready=lambda: self._complaint,
@@ -103,7 +103,7 @@ class Gangs:
             settings.health, is_ready=lambda: self._complaint, metrics=self._metrics.text
         )
         self._runner = web.AppRunner(
-            self._answering.application(), access_log=None, auto_decompress=False
+            self._extender.application(), access_log=None, auto_decompress=False
         )
 
     @property
@@ -164,7 +164,7 @@ class Gangs:
                 log.info("is ready")
                 return
 
-    def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Answering has it
+    def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Extender has it
         """Take in that kube-scheduler has asked, from which something may have been learnt."""
         if is_admitted:
             self._agenda.admitted(uid, self._clock())

@@ -1,35 +1,36 @@
-"""Documents of others that cannot be read: each is left out and reported once, and the rest go on."""
+"""Documents that cannot be read: each is left out and reported once, so that the others still count."""
 
 import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from dlcore.primitives.once_per_change import OncePerChange
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_TOLD: Final = 1000
-"""Others can make documents without end, and the log must not fill a disk."""
+MOST_REPORTED: Final = 1000
+"""Users can create any number of unreadable documents, and the log must not fill a disk."""
 
 
 class Unread:
-    """Remembers what was reported. One for each follower."""
+    """Remembers which documents were reported. Each follower has its own."""
 
     def __init__(self) -> None:
-        self._told: dict[object, str] = {}
+        self._reported: OncePerChange[object] = OncePerChange()
 
     def attempt(self, what: object, read: Callable[[], T], otherwise: T) -> T:
         """Read something of ``what``, such as a pod by its name; return ``otherwise`` if that fails."""
         try:
             result = read()
-        except Exception as error:  # noqa: BLE001 - no document of others ends a follower
-            self._tell(what, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - one unreadable document must not end a follower
+            self._report(what, error)
             return otherwise
-        self._told.pop(what, None)
+        self._reported.settle(what)
         return result
 
-    def _tell(self, what: object, why: str) -> None:
-        if self._told.get(what) == why or len(self._told) >= MOST_TOLD:
-            return
-        self._told[what] = why
-        log.warning("%s is not counted, because it cannot be read (%s)", what, why[:200])
+    def _report(self, what: object, error: Exception) -> None:
+        if len(self._reported) < MOST_REPORTED and self._reported.note(what, error):
+            why = f"{type(error).__name__}: {error}"
+            log.warning("%s is not counted, because it cannot be read (%s)", what, why[:200])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dlcontrol.acting.applying import Hands
-from dlcontrol.acting.backoff import FIRST_PAUSE_S
 from dlcontrol.acting.coordinating import (
     Begin,
     Book,
@@ -24,6 +23,7 @@ from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.scene import NO_CONTACT
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName, Training
+from dlcore.primitives.backoff import FIRST_WAIT_S
 from dlwire.messages import Peer, Run, Stop
 from tests.control.scenes import (
     EPOCH,
@@ -280,7 +280,7 @@ def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(hands,
     place.refuses = None
     later = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
     assert do(hands, place, later, Launch(A0)) == []
-    do(hands, place, replace(later, now=NOW + FIRST_PAUSE_S), Launch(A0))
+    do(hands, place, replace(later, now=NOW + FIRST_WAIT_S), Launch(A0))
     assert (hands.has_asked(A, booking), hands.refusal(A, booking)) == (True, "")
 
 
@@ -390,7 +390,7 @@ def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
 def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, caplog):
     place.refuses = OSError("the rules of the house forbid it")
     scene = make_scene(cast("a"), cast("b"))
-    for seconds in (0, FIRST_PAUSE_S):
+    for seconds in (0, FIRST_WAIT_S):
         later = replace(scene, now=NOW + seconds)
         assert len(do(hands, place, later, Forget(A), Forget(JobId("b")))) == 2
     assert len(caplog.records) == 2, "each is told of once"

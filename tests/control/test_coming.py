@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dlcontrol.acting.coordinating import _Board
 from dlcontrol.judging import judging
+from dlcontrol.judging.coming_up import LONGEST_S, Coming, is_coming_up
 from dlcontrol.judging.conditions import NOT_STARTED
 from dlcontrol.judging.judging import judge
-from dlcontrol.judging.quiescence import LONGEST_S, Coming, is_coming_up
 from dlcontrol.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.rules import Rules

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dlcore import contract
 from dlcore.model import Cause, CauseCode, Cluster
-from dlcore.placement import rooms
-from dlcore.placement.rooms import Room
+from dlcore.placement import free_gpus
+from dlcore.placement.free_gpus import Room
 from dlcore.planning import Start, Stop, Wait
 from tests.builders import (
     make_cluster,
@@ -63,7 +63,7 @@ def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes()
     holder = make_placement(n1=(0, 1), n2=(0,))
     full: Any = Room(cluster).nodes
     left: Any = Room(cluster, [holder]).nodes
-    freed: Any = rooms.count_usable(holder, cluster)
+    freed: Any = free_gpus.count_usable(holder, cluster)
     assert full == {"n1": 2, "n2": 0}
     assert left == freed == {"n1": 1, "n2": 0}
 

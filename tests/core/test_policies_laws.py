@@ -16,7 +16,7 @@ from dlcore import cycle, policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
-from dlcore.placement.rooms import acceptable_types
+from dlcore.placement.free_gpus import acceptable_types
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape

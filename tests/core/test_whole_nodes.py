@@ -11,8 +11,8 @@ from dlcore import checking, cycle, policies
 from dlcore.checking import BrokenLaw, Law
 from dlcore.contract import Decision, Share
 from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName, Placement
+from dlcore.placement.free_gpus import Room
 from dlcore.placement.placing import place
-from dlcore.placement.rooms import Room
 from dlcore.planning import Plan, Start
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
 from tests.core.test_policies_laws import PROFILES, apply

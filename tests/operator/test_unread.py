@@ -11,7 +11,7 @@ from dlgangs.book import Book
 from dlkube.client import ApiServer
 from dlkube.mirror import Mirrors
 from dlkube.parsing import CUT, DEEPEST, parse
-from dlkube.unread import MOST_TOLD, Unread
+from dlkube.unread import MOST_REPORTED, Unread
 from dloperator.nodes.other_pods import Neighbours
 
 
@@ -85,10 +85,10 @@ def test_a_gang_whose_roles_are_nested_without_end_ends_no_extender():
 
 def test_the_log_is_not_filled(caplog):
     unread = Unread()
-    for number in range(2 * MOST_TOLD):
+    for number in range(2 * MOST_REPORTED):
         for _ in range(2):
             unread.attempt(f"Pod {number}", lambda: int("odd"), None)
-    assert len(caplog.records) == MOST_TOLD
+    assert len(caplog.records) == MOST_REPORTED
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 3000, 10_000])

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from dlcontrol.acting.backoff import Patience
 from dlcontrol.acting.coordinating import (
     Begin,
     Book,
@@ -49,6 +48,7 @@ from dlcontrol.situation.scene import (
 )
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName, Placement
+from dlcore.primitives.backoff import Backoff
 from dlwire.messages import Peer, Run, Stop, Target
 
 log = logging.getLogger(__name__)
@@ -113,9 +113,9 @@ class Hands:
         """Pods that we had ended, and when."""
         self._begun: dict[JobId, Begun] = {}
         self._commanded: dict[tuple[JobId, Booking], Commanded] = {}
-        self._unlaunched: Patience[tuple[JobId, Booking]] = Patience()
-        self._unremoved: Patience[tuple[JobId, Booking]] = Patience()
-        self._unforgotten: Patience[JobId] = Patience()
+        self._unlaunched: Backoff[tuple[JobId, Booking]] = Backoff()
+        self._unremoved: Backoff[tuple[JobId, Booking]] = Backoff()
+        self._unforgotten: Backoff[JobId] = Backoff()
 
     # --- what is remembered
 
@@ -240,7 +240,7 @@ class Hands:
 
     def _begin_launch(self, now: float, turns: Turns, entry: Entry, booking: Booking) -> None:
         pod = (entry.job.id, booking)
-        if self._unlaunched.may_ask(pod, now):
+        if self._unlaunched.may_try(pod, now):
             self._launches.start(pod, self._wait_and_launch(now, turns, entry, booking))
 
     async def _wait_and_launch(
@@ -270,7 +270,7 @@ class Hands:
         last = self._removed.get(pod)
         if last is not None and scene.now < last + scene.lost_seconds:
             return
-        if not self._unremoved.may_ask(pod, scene.now):
+        if not self._unremoved.may_try(pod, scene.now):
             return
         try:
             await self._platform.remove(command.key, because=command.because)
@@ -287,7 +287,7 @@ class Hands:
             self._untold.discard(pod)
 
     async def _forget(self, now: float, job: JobId) -> None:
-        if not self._unforgotten.may_ask(job, now):
+        if not self._unforgotten.may_try(job, now):
             return
         try:
             await self._platform.forget(job)

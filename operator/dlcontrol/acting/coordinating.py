@@ -26,7 +26,7 @@ from itertools import chain
 
 from dlcontrol.gpus.visibility import cannot_prove
 from dlcontrol.judging import trials
-from dlcontrol.judging.quiescence import is_coming_up
+from dlcontrol.judging.coming_up import is_coming_up
 from dlcontrol.situation.ports import Entry, PodKey, PodPhase
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.scene import Scene, Seat
@@ -121,7 +121,7 @@ def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
     board = _Board(scene, asides)
     commands: list[Command] = []
     for job, entry in scene.entries.items():
-        if job in asides.unkept.jobs and not _may_just_go(entry):
+        if job in asides.unwritable.jobs and not _may_just_go(entry):
             continue
         commands += asides.attempt(job, board.commands, job) or ()
     return commands

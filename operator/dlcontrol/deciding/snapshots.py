@@ -63,7 +63,7 @@ def take_snapshot(
     """How many GPUs they have in each namespace."""
     for job, entry in scene.entries.items():
         # What was recorded of a job holds as long as nothing else can be.
-        if not is_schedulable(scene, entry) and job not in asides.unkept.jobs:
+        if not is_schedulable(scene, entry) and job not in asides.unwritable.jobs:
             if entry.may_come_back:
                 # Nobody else can have them, so that they are used.
                 _count(beyond, job, len(entry.status.leftover))

@@ -23,6 +23,12 @@ from dlcontrol.judging.checkpoints import (
     forgive,
     tell_of_saving,
 )
+from dlcontrol.judging.coming_up import (
+    NODES_REFUSE,
+    Coming,
+    patience_with,
+    quiet_seconds,
+)
 from dlcontrol.judging.conditions import (
     UNTRUSTED,
     say_untrusted,
@@ -47,12 +53,6 @@ from dlcontrol.judging.progress import (
     idle_seconds,
     tell_of_stall,
     total_iterations,
-)
-from dlcontrol.judging.quiescence import (
-    NODES_REFUSE,
-    Coming,
-    patience_with,
-    quiet_seconds,
 )
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.quarantine import Asides
@@ -88,7 +88,7 @@ def judge(
     coming.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        if job in asides.unkept.jobs:
+        if job in asides.unwritable.jobs:
             continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None

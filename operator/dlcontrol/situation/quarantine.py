@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
-from dlcontrol.situation.unwritable import Unkept
+from dlcontrol.situation.unwritable import Unwritable
 from dlcore.model import JobId
 
 log = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ class Asides:
         self._broken: dict[JobId, _Verdict] = {}
         self._told: dict[JobId, str] | None = None
         """Whose condition says it; unknown before the first look, and after one that failed."""
-        self.unkept = Unkept()
+        self.unwritable = Unwritable()
 
     @property
     def jobs(self) -> frozenset[JobId]:
         """Those that nothing is decided about."""
-        return frozenset(self._faults) | self._broken.keys() | self.unkept.jobs
+        return frozenset(self._faults) | self._broken.keys() | self.unwritable.jobs
 
     def attempt(
         self, job: JobId, act: Callable[P, T], /, *args: P.args, **named: P.kwargs
@@ -94,7 +94,7 @@ class Asides:
         present |= self._faults
         self._faults = {}
         before = self._told
-        for job in self.unkept.jobs:
+        for job in self.unwritable.jobs:
             # It says what it says.
             present.pop(job, None)
             present |= {job: before[job]} if job in before else {}

@@ -1,66 +1,56 @@
 """
-Jobs whose status the platform refuses to keep, while it keeps those of others.
+Jobs whose status the platform refuses to store, while it stores the statuses of other jobs.
 
-What is not recorded may not be acted upon. So nothing is judged, decided, told or done about such a
-job, and what is recorded of it holds: nobody else gets its GPUs, and what trains goes on. After a
-while, longer each time, its status is offered once more, whatever it is by then; a look in which it
-is refused again comes to nothing, and is followed by one without the job.
+The controller acts only on what is recorded. So it judges and decides nothing about such a job and
+sends it no command: the recorded status still holds, no other job gets its GPUs, and its training
+continues. After a back-off the loop offers the newest status again. A cycle whose write is refused
+has no other effect, and the next cycle leaves the job out.
 """
 
 import logging
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dlcore.model import JobId
+from dlcore.primitives.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S: Final = 15.0
-LONGEST_PAUSE_S: Final = 300.0
+FIRST_WAIT_S: Final = 15.0
+LONGEST_WAIT_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    why: str
-    pause: float
-    until: float
-
-
-class Unkept:
-    """One for the life of a controller."""
+class Unwritable:
+    """The jobs whose status cannot be written; one for the life of a controller."""
 
     def __init__(self) -> None:
-        self._refusals: dict[JobId, _Refusal] = {}
-        self.jobs: frozenset[JobId] = frozenset()
-        """Those of which nothing may be written at this look."""
-        self.offered: frozenset[JobId] = frozenset()
-        """Those whose status has to be written at this look, to see whether it is kept again."""
-
-    def look(self, there: Container[JobId], now: float) -> None:
-        """See whose turn it is to be offered once more; those that are gone are forgotten."""
-        self._refusals = {job: each for job, each in self._refusals.items() if job in there}
-        self.offered = frozenset(
-            job for job, refusal in self._refusals.items() if now >= refusal.until
+        self._refused: Backoff[JobId] = Backoff(
+            first_seconds=FIRST_WAIT_S, longest_seconds=LONGEST_WAIT_S
         )
-        self.jobs = frozenset(self._refusals.keys() - self.offered)
+        self.jobs: frozenset[JobId] = frozenset()
+        """Jobs whose status must not be written in this cycle."""
+        self.offered: frozenset[JobId] = frozenset()
+        """Jobs whose status must be written in this cycle, to see whether it is accepted again."""
+
+    def update(self, present: Container[JobId], now: float) -> None:
+        """Forget jobs that are gone, and choose the jobs whose back-off is over."""
+        self._refused.keep(present)
+        self.offered = frozenset(job for job in self._refused if self._refused.may_try(job, now))
+        self.jobs = frozenset(self._refused) - self.offered
 
     def refuse(self, refused: Mapping[JobId, str], now: float) -> dict[JobId, str]:
-        """Leave these alone from now on; returns those of which it is news."""
+        """Leave these jobs out from now on; return those whose reason is new."""
         news: dict[JobId, str] = {}
         for job, why in refused.items():
-            before = self._refusals.get(job)
-            pause = min(2.0 * before.pause, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-            self._refusals[job] = _Refusal(why, pause, now + pause)
-            if before is None or before.why != why:
-                log.error("job %s is left alone: %s", job, why)
+            if self._refused.refuse(job, why, now):
+                log.error("the status of job %s cannot be written: %s", job, why)
                 news[job] = why
         return news
 
     def accept(self) -> frozenset[JobId]:
-        """All that was offered at this look is kept; returns whose it was."""
+        """Note that every status offered in this cycle was stored; return their jobs."""
         for job in self.offered:
-            log.warning("the status of job %s is kept again", job)
-            del self._refusals[job]
+            log.warning("the status of job %s can be written again", job)
+            self._refused.settle(job)
         accepted, self.offered = self.offered, frozenset()
         return accepted

@@ -27,8 +27,8 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
+from dlcore.placement.free_gpus import acceptable_types, largest_possible
 from dlcore.placement.limits import namespace_of
-from dlcore.placement.rooms import acceptable_types, largest_possible
 from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import CostTerm

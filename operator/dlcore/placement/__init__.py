@@ -1,1 +1,1 @@
-"""Which GPUs on which nodes: free rooms, needs of pods, limits of namespaces."""
+"""Which GPUs on which nodes: free GPUs, room for pods, limits of namespaces."""

@@ -2,7 +2,7 @@
 Who gets which GPUs on which nodes.
 
 Called by :func:`dlcore.cycle.schedule` with what the policy decided. A job keeps what it holds;
-else it goes where :mod:`dlcore.placement.rooms` finds room. Only here GPUs are chosen by their ids.
+else it goes where :mod:`dlcore.placement.free_gpus` finds room. Only here GPUs are chosen by their ids.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from dlcore.model import (
     NodeName,
     Placement,
 )
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Room,
     count_nodes,
     count_usable,

@@ -15,7 +15,7 @@ from dlcore.assuming import BY_TIMES, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Cause, CauseCode, JobState, NodeName
-from dlcore.placement.rooms import acceptable_types, grow, name_type
+from dlcore.placement.free_gpus import acceptable_types, grow, name_type
 from dlcore.policies.common.holdings import (
     Holding,
     Ledger,

@@ -15,7 +15,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
 from dlcore.options import check, declare
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Fit,
     Room,
     count_good,

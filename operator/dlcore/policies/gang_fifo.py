@@ -6,7 +6,7 @@ from typing import ClassVar
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobState
-from dlcore.placement.rooms import Fit, Room
+from dlcore.placement.free_gpus import Fit, Room
 from dlcore.policies.common import ordering
 
 

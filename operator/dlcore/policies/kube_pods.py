@@ -11,7 +11,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName
 from dlcore.options import check
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Room,
     count_nodes,
     largest_possible,

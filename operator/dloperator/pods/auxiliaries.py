@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlcontrol.acting.backoff import Patience
 from dlcore.documents import jobfile
 from dlcore.documents.podrules import TRAINER
 from dlcore.model import Role
+from dlcore.primitives.backoff import Backoff
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube.client import (
     ApiServer,
     Conflict,
@@ -27,7 +28,6 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import is_of, role_of
-from dloperator.pods.complaining import Complaints
 from dloperator.pods.removing import Removals
 from dloperator.podspecs import building
 
@@ -81,8 +81,8 @@ class Companions:
         self._mirrors = mirrors
         self._warn = warn
         self._removals = Removals(api)
-        self._complaints = Complaints()
-        self._unmade: Patience[_Kind] = Patience()
+        self._complaints: OncePerChange[Name] = OncePerChange()
+        self._unmade: Backoff[_Kind] = Backoff()
 
     async def tend(self) -> bool:
         """
@@ -136,7 +136,7 @@ class Companions:
 
     async def _create(self, kind: _Kind, missing: Mapping[Name, _Wanted]) -> bool:
         """Make what is missing of a role; where one is refused, so would be the others."""
-        if not self._unmade.may_ask(kind, self._clock()):
+        if not self._unmade.may_try(kind, self._clock()):
             return False
         for name, wanted in missing.items():
             try:
@@ -176,7 +176,7 @@ class Companions:
         try:
             await self._removals.remove(pod)
         except Rejected as error:
-            if self._complaints.is_new(name, error):
+            if self._complaints.note(name, error):
                 log.warning("pod %s cannot be removed yet: %s", name, error)
             return False
         return True

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dlcontrol.acting.backoff import Patience
 from dlcore.documents.podrules import TRAINER
 from dlcore.model import Phase
+from dlcore.primitives.backoff import Backoff
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
 from dlkube.client import (
     ApiServer,
@@ -38,7 +39,6 @@ from dloperator.nodes.nodes import (
 )
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.auxiliaries import Companions, Warn
-from dloperator.pods.complaining import Complaints
 from dloperator.pods.removing import Removals
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class Tidier:
         self._reservations = reservations
         self._woken = asyncio.Event()
         self._removals = Removals(api)
-        self._complaints = Complaints()
-        self._stuck: Patience[Name] = Patience()
+        self._complaints: OncePerChange[str] = OncePerChange()
+        self._stuck: Backoff[Name] = Backoff()
         self._looked: dict[Name, _Looked] = {}
         self._nodes_gone: dict[str, float] = {}
         """Since when Nodes are missing on which there are pods."""
@@ -120,7 +120,7 @@ class Tidier:
         try:
             is_done = await self.tidy()
         except Exception as error:
-            if self._complaints.is_new(LOOK, error):
+            if self._complaints.note(LOOK, error):
                 log.exception("pods could not be tidied up; it is tried again")
             return False
         self._complaints.settle(LOOK)
@@ -180,7 +180,7 @@ class Tidier:
 
     async def _try_to_tidy_one(self, name: Name, pod: Json, turns: asyncio.Semaphore) -> bool:
         now = self._clock()
-        if not self._stuck.may_ask(name, now):
+        if not self._stuck.may_try(name, now):
             return False
         try:
             async with turns:

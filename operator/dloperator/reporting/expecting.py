@@ -20,8 +20,8 @@ from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status_documents import Json, read_time
 from dlcore.contract import Policy
 from dlcore.model import JobId
+from dlcore.primitives.once_per_change import OncePerChange
 from dloperator.cluster import Cluster
-from dloperator.pods.complaining import Complaints
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Expectations:
         self._cluster = cluster
         self._controller = controller
         self._policy = policy
-        self._complaints = Complaints()
+        self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
         """Write what is due, for ever."""
@@ -62,7 +62,7 @@ class Expectations:
         except Fenced:
             raise
         except Exception as error:
-            if self._complaints.is_new(STARTS, error):
+            if self._complaints.note(STARTS, error):
                 log.exception("expected starts could not be shown; it is tried again")
         else:
             self._complaints.settle(STARTS)

@@ -1,10 +1,9 @@
 """
-What the operator alone knows of GPUs, for people to see: their UUIDs, and why some are given to nobody.
+ConfigMaps with what only the operator knows of GPUs: their UUIDs, and why jobs do not get some of them.
 
-It stands in ConfigMaps beside the one about settings: in one, or where that would be too small, in several,
-of which each holds some of the nodes. Only those that have changed are written. ``dljob gpu list`` reads
-them. What is known of broken GPUs stands in the first as well, in the words of
-:mod:`dlcontrol.gpus.faults`, and the operator that leads next begins with it.
+``dljob gpu list`` reads them. One ConfigMap holds all nodes; a large cluster needs several, each with
+some of the nodes, and only those that have changed are written. The first also holds the faults of
+GPUs as :mod:`dlcontrol.gpus.faults` writes them, so that the next leader starts from them.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from typing import Final
 from dlcontrol.loop import Controller
 from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, Node, NodeName
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
 from dlkube.client import (
     ApiServer,
@@ -29,8 +29,9 @@ from dlkube.resources import CONFIGMAPS
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
+GPUS: Final = "GPUs"
 MOST_BYTES: Final = 400_000
-"""So much stands in one of them on the average, before there are more: an object holds 1 MiB at most."""
+"""The average size of one ConfigMap before there are more; Kubernetes stores at most 1 MiB in one."""
 
 
 class Bulletin:
@@ -43,10 +44,10 @@ class Bulletin:
         self._table = Table()
         self._told: dict[str, Mapping[str, str]] = {}
         """By the names of ConfigMaps."""
-        self._complaint = ""
+        self._complaints: OncePerChange[str] = OncePerChange()
 
     async def recall(self) -> None:
-        """Have the controller know what the former one knew; raises if nobody can be asked."""
+        """Hand the state of the previous operator to the controller; raise if the API server cannot be reached."""
         try:
             found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
             data = found.get("data") or {}
@@ -64,11 +65,12 @@ class Bulletin:
             raise
         except Exception as error:  # noqa: BLE001 - people may write there what they like
             log.warning(
-                "what the former operator knew of GPUs cannot be read, and is found anew: %s", error
+                "the GPU state of the previous operator cannot be read; SideCars will report it again: %s",
+                error,
             )
 
     async def run(self) -> None:
-        """Tell whatever is new, for ever."""
+        """Write what has changed, until cancelled."""
         while True:
             scene = self._controller.scene
             if scene is not None:
@@ -89,11 +91,14 @@ class Bulletin:
         try:
             await self._api.apply(CONFIGMAPS, document, self._namespace)
         except (Rejected, Unreachable) as error:
-            if str(error) != self._complaint:
-                log.warning("dljob gpu list cannot tell what is known of GPUs: %s", error)
-            self._complaint = str(error)
+            if self._complaints.note(GPUS, error):
+                log.warning(
+                    "the ConfigMaps of GPUs cannot be written, so dljob gpu list shows an older state: %s",
+                    error,
+                )
         else:
-            self._told[name], self._complaint = data, ""
+            self._told[name] = data
+            self._complaints.settle(GPUS)
 
 
 class Table:

@@ -19,8 +19,8 @@ from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Phase, Snapshot
+from dlcore.primitives.once_per_change import OncePerChange
 from dloperator.cluster import Cluster
-from dloperator.pods.complaining import Complaints
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._shown: dict[JobId, _Shown] = {}
-        self._complaints = Complaints()
+        self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
         """Write what is due, for ever."""
@@ -81,7 +81,7 @@ class Publisher:
         except Fenced:
             raise
         except Exception as error:
-            if self._complaints.is_new(PROGRESS, error):
+            if self._complaints.note(PROGRESS, error):
                 log.exception("progress could not be shown; it is tried again")
         else:
             self._complaints.settle(PROGRESS)

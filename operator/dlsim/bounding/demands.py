@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dlcore.model import Cluster, GpuDemand, JobId, JobState, Mechanism
-from dlcore.placement import rooms
+from dlcore.placement import free_gpus
 from dlcore.predicting.predictor import Predictor
 from dlsim.bounding.batches import find_progress
 from dlsim.engine.world import Setting
@@ -94,7 +94,7 @@ class _Reader:
         for order, traced in enumerate(self._workload.jobs):
             job = traced.job
             state = JobState(job=job, order=order)
-            if job.gpus.requested > rooms.largest_possible(state, self._cluster):
+            if job.gpus.requested > free_gpus.largest_possible(state, self._cluster):
                 dropped += 1
                 continue
             options = () if job.suspend else self._options(traced)

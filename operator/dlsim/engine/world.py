@@ -23,7 +23,7 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
-from dlcore.placement import rooms
+from dlcore.placement import free_gpus
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.planning import Move, Plan, Reshape, Start, Stop
 from dlcore.predicting import fitting
@@ -326,7 +326,7 @@ class World:
         # Judged by what was asked for, so that every policy is given the same jobs. A live system
         # has taken a job that it can run on fewer GPUs.
         needed = job.gpus.requested if traced.standing is None else state.least
-        if needed > rooms.largest_possible(state, self._whole):
+        if needed > free_gpus.largest_possible(state, self._whole):
             self._done += 1
             self.record.dropped.append(job.id)
             self.record.log.append(Entry(now, job.id, Happening.DROPPED))

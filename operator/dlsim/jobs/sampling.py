@@ -17,7 +17,7 @@ import random
 from dataclasses import dataclass, replace
 
 from dlcore.model import Cluster, JobState, Mechanism
-from dlcore.placement import rooms
+from dlcore.placement import free_gpus
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs
 from dlsim.errors import BadInput
@@ -100,7 +100,7 @@ def measure_load(workload: Workload, cluster: Cluster) -> float | None:
 
 def _fits(traced: TracedJob, cluster: Cluster) -> bool:
     state = JobState(job=traced.job, order=0)
-    return traced.job.gpus.requested <= rooms.largest_possible(state, cluster)
+    return traced.job.gpus.requested <= free_gpus.largest_possible(state, cluster)
 
 
 def _gpu_time(traced: TracedJob, cluster: Cluster, predictor: Predictor) -> float:

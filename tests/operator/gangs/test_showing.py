@@ -13,17 +13,17 @@ from click.testing import CliRunner
 from cryptography import x509
 
 from dlgangs.__main__ import main
-from dlgangs.answering import Answering
+from dlgangs.extender import Extender
 from dlkube import shown_certificate
 from dlkube.shown_certificate import NoCertificate, Shown, provide
-from tests.operator.gangs.test_answering import Desk
+from tests.operator.gangs.test_extender import Desk
 from tests.servers.authority import Authority
 
 LOCAL = "127.0.0.1"
 
 
 @asynccontextmanager
-async def served(context: ssl.SSLContext, answering: Answering):
+async def served(context: ssl.SSLContext, answering: Extender):
     runner = web.AppRunner(answering.application())
     await runner.setup()
     await web.TCPSite(runner, LOCAL, 0, ssl_context=context).start()

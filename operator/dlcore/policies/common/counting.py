@@ -7,7 +7,7 @@ What the policies have in common that think in numbers and leave the places to
 
 from dlcore.contract import View
 from dlcore.model import JobId, JobState
-from dlcore.placement.rooms import acceptable_types, largest_possible, may_be_anywhere
+from dlcore.placement.free_gpus import acceptable_types, largest_possible, may_be_anywhere
 from dlcore.policies.common.ordering import rank_types
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName, Placement
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Room,
     count_good,
     count_nodes,

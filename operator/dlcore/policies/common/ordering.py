@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Fit,
     Room,
     acceptable_types,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dlcore.model import JobId, JobState, NodeName
-from dlcore.placement.rooms import Room
+from dlcore.placement.free_gpus import Room
 
 GLANCE = 16
 """How many nodes, the emptiest, are looked at for one whose jobs could move away."""

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Room,
     count_nodes,
     count_usable,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dlcore.contract import View
 from dlcore.model import Cluster, JobId, JobState
-from dlcore.placement.rooms import count_usable, largest_possible, may_be_anywhere
+from dlcore.placement.free_gpus import count_usable, largest_possible, may_be_anywhere
 from dlcore.policies.common.ordering import Count, Line, rank_types
 from dlcore.policies.elastic.curves import Curve, make_curve, overestimate
 from dlcore.predicting.conclusions import Kept

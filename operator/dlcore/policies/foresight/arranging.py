@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dlcore.contract import Share, View
 from dlcore.model import Cause, CauseCode, JobId, NodeName
-from dlcore.placement.rooms import count_nodes, count_usable, grow
+from dlcore.placement.free_gpus import count_nodes, count_usable, grow
 from dlcore.policies.common.holdings import Holding, Ledger
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve

@@ -11,7 +11,7 @@ from typing import Any
 
 from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
-from dlcore.placement.rooms import acceptable_types, count_usable, largest_possible
+from dlcore.placement.free_gpus import acceptable_types, count_usable, largest_possible
 from dlcore.policies.foresight.curves import Curve, make_curve
 from dlcore.policies.foresight.lengths import Experience, draw_shares
 from dlcore.policies.foresight.sightings import Sightings, Speeds, expect

@@ -10,7 +10,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.options import check, declare
-from dlcore.placement.rooms import count_usable
+from dlcore.placement.free_gpus import count_usable
 from dlcore.policies.foresight.arranging import KEEPS, Arranging, leave_only
 from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest

@@ -13,7 +13,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName
 from dlcore.options import check, declare
-from dlcore.placement.rooms import (
+from dlcore.placement.free_gpus import (
     Room,
     acceptable_types,
     count_nodes,

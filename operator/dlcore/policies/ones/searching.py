@@ -12,7 +12,7 @@ import numpy as np
 
 from dlcore.contract import View
 from dlcore.model import JobState
-from dlcore.placement.rooms import acceptable_types, largest_possible
+from dlcore.placement.free_gpus import acceptable_types, largest_possible
 from dlcore.policies.ones import genomes
 from dlcore.policies.ones.genomes import Board, Floats, Ints
 from dlcore.policies.ones.memory import Gene

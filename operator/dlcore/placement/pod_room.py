@@ -13,7 +13,7 @@ from dlcore.placement.amounts import Amounts, less, total
 from dlcore.placement.needs import Needs
 
 
-class Vacancies:
+class PodRoom:
     """What is free for new pods, beside those that there are."""
 
     __slots__ = ("_cluster", "_left", "_taking")

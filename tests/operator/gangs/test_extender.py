@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dlgangs.answering import Answering
 from dlgangs.book import Book
 from dlgangs.decider import Decider, Since
 from dlgangs.deciding import Rules, Standing, Verdict
+from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
 from dlgangs.waking import Agenda, Word
@@ -27,7 +27,7 @@ class Desk:
         self.book = Book(MINE)
         self.decider = Decider(self.book, Rules(), clock=lambda: self.now)
         self.metrics = GangMetrics(self.decider)
-        self.answering = Answering(
+        self.answering = Extender(
             self.decider,
             self.metrics,
             is_ready=lambda: self.complaint,

@@ -36,7 +36,7 @@ class NotUnderstood(Exception):
     """This is no question of kube-scheduler."""
 
 
-class Answering:
+class Extender:
     """The two verbs."""
 
     def __init__(

@@ -19,7 +19,7 @@ from dlcore.model import (
     Placement,
 )
 from dlcore.placement.needs import Needs
-from dlcore.placement.vacancies import Vacancies, find_taking
+from dlcore.placement.pod_room import PodRoom, find_taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Room:
     without looking at every node.
     """
 
-    __slots__ = ("_buckets", "_vain", "cluster", "free", "nodes", "vacancies")
+    __slots__ = ("_buckets", "_vain", "cluster", "free", "nodes", "pod_room")
 
     def __init__(self, cluster: Cluster, taken: Iterable[Placement] = ()) -> None:
         self.cluster = cluster
-        self.vacancies = Vacancies(cluster)
+        self.pod_room = PodRoom(cluster)
         self._vain: set[tuple[Needs, int, tuple[str, ...]]] = set()
         """What was looked for in vain since anything was given back."""
         self.nodes: dict[NodeName, int] = {
@@ -75,7 +75,7 @@ class Room:
         for node, count in nodes.items():
             self._shift(node, -count)
         if state is not None:
-            self.vacancies.take(nodes, state)
+            self.pod_room.take(nodes, state)
 
     def give(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
         """Count these as free again, and the room that was taken for new pods of the job."""
@@ -83,11 +83,11 @@ class Room:
             self._shift(node, count)
         self._vain.clear()
         if state is not None:
-            self.vacancies.give(nodes, state)
+            self.pod_room.give(nodes, state)
 
     def takes_pod(self, state: JobState, node: NodeName) -> bool:
         """Whether a pod of the job could be on this node, whatever GPUs there are."""
-        return self.vacancies.takes(state, node)
+        return self.pod_room.takes(state, node)
 
     def has(self, nodes: Mapping[NodeName, int]) -> bool:
         """Tell whether so many are free on each of these nodes."""
@@ -123,7 +123,7 @@ class Room:
     def _find_in(
         self, buckets: Iterable[Mapping[NodeName, None]], state: JobState
     ) -> NodeName | None:
-        takers = self.vacancies.takers(state)
+        takers = self.pod_room.takers(state)
         for bucket in buckets:
             there = bucket if takers is None else (node for node in bucket if node in takers)
             found = next(iter(there), None)
@@ -231,7 +231,7 @@ class Room:
         but: Mapping[NodeName, int] = MappingProxyType({}),
     ) -> Iterator[tuple[NodeName, int]]:
         """The nodes that take the job with so many free GPUs, in the order of these counts."""
-        takers = self.vacancies.takers(state)
+        takers = self.pod_room.takers(state)
         for count, kind in itertools.product(counts, kinds):
             buckets = self._buckets.get(kind, ())
             for node in buckets[count] if count < len(buckets) else ():

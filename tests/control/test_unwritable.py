@@ -9,7 +9,7 @@ import pytest
 
 from dlcontrol.situation.ports import NotKeptAlone
 from dlcontrol.situation.status import Status
-from dlcontrol.situation.unwritable import FIRST_PAUSE_S, LONGEST_PAUSE_S, Unkept
+from dlcontrol.situation.unwritable import FIRST_WAIT_S, LONGEST_WAIT_S, Unwritable
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import JobId, Mechanism, Phase
@@ -21,7 +21,7 @@ from tests.control.stories import Plot, Story
 from tests.core.test_policies_laws import Dice
 
 WHY = "its status cannot be written: the rules of the house forbid it"
-LONG = 2 * LONGEST_PAUSE_S
+LONG = 2 * LONGEST_WAIT_S
 """After so long it was offered again."""
 
 
@@ -227,20 +227,20 @@ def test_the_laws_hold_whatever_is_refused(name: str, mechanism: Mechanism):
 
 
 def test_it_is_offered_after_longer_and_longer():
-    unkept, now, offered = Unkept(), 0.0, []
+    unwritable, now, offered = Unwritable(), 0.0, []
     job = JobId("odd")
-    assert unkept.refuse({job: WHY}, now) == {job: WHY}
+    assert unwritable.refuse({job: WHY}, now) == {job: WHY}
     for _ in range(400):
         now += 5.0
-        unkept.look({job}, now)
-        if unkept.offered:
+        unwritable.update({job}, now)
+        if unwritable.offered:
             offered.append(now)
-            assert unkept.jobs == frozenset()
-            assert unkept.refuse({job: WHY}, now) == {}, "told once"
+            assert unwritable.jobs == frozenset()
+            assert unwritable.refuse({job: WHY}, now) == {}, "told once"
         else:
-            assert unkept.jobs == {job}
+            assert unwritable.jobs == {job}
     pauses = [after - before for before, after in zip([0.0, *offered], offered, strict=False)]
-    assert pauses[:4] == [FIRST_PAUSE_S * 2**n for n in range(4)]
-    assert pauses[-1] == LONGEST_PAUSE_S
-    unkept.look((), now + LONGEST_PAUSE_S)
-    assert (unkept.jobs, unkept.offered) == (frozenset(), frozenset()), "it is gone"
+    assert pauses[:4] == [FIRST_WAIT_S * 2**n for n in range(4)]
+    assert pauses[-1] == LONGEST_WAIT_S
+    unwritable.update((), now + LONGEST_WAIT_S)
+    assert (unwritable.jobs, unwritable.offered) == (frozenset(), frozenset()), "it is gone"
