@@ -4,7 +4,8 @@ How near ``foresight`` comes to what was asked of it, on the shipped suite.
 A row for each placement, cost of a change and part: its average completion time over the lower bound; over
 the best of the other policies in each case, and over the best of those that its idea comes from;
 its 99th percentile and makespan over those of ``afs-l``; and, packed, over its own counted figure. Each figure is a
-geometric mean over the cases, and in brackets the largest. ``--window 2000`` plays longer parts of the traces.
+geometric mean over the cases, and in brackets the largest. ``--window 2000`` plays longer parts of the traces;
+``--trace`` and ``--load`` choose some of the scenarios, because these take hours.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,6 +106,10 @@ def sum_up(
 @click.option("--window", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--other", "others", multiple=True, default=OTHERS, help="A policy to compare with.")
 @click.option("--counted", is_flag=True, help="Play no nodes, only counted GPUs.")
+@click.option("--trace", "traces", multiple=True, help="Play this trace alone; may be repeated.")
+@click.option(
+    "--load", "loads", type=float, multiple=True, help="Play this load alone; may be repeated."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--jobs", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--resume", type=click.Path(path_type=Path), help="Keep results here, and go on.")
@@ -116,6 +121,8 @@ def main(  # noqa: PLR0913 - each is an option of the command line
     window: int,
     others: tuple[str, ...],
     counted: bool,
+    traces: tuple[str, ...],
+    loads: tuple[float, ...],
     seed: int,
     processes: int,
     resume: Path | None,
@@ -123,7 +130,16 @@ def main(  # noqa: PLR0913 - each is an option of the command line
 ) -> None:
     policies = list(dict.fromkeys((POLICY, CAREFUL, *others, *ANCESTORS)))
     planned = plan_tasks(policies, parts=parts, window=window, costs=costs, seed=seed)
-    tasks = [task for task in planned if task.scenario.counted or not counted]
+    tasks = [
+        task
+        for task in planned
+        if (task.scenario.counted or not counted)
+        and (task.trace in traces or not traces)
+        and (task.scenario.load in loads or not loads)
+    ]
+    if not tasks:
+        names = ", ".join(dict.fromkeys(task.trace for task in planned))
+        raise click.UsageError(f"the suite has no such scenario; its traces are {names}")
     results = play(tasks, processes, resume)
     print_result([row for part in parts for row in sum_up(results, part, costs)], form)
 
