@@ -121,10 +121,14 @@ class _Tally:
         self._taken: dict[GpuRef, int] = {}
         self._service: dict[GpuRef, bool] = {}
         self._idle: set[GpuRef] = set()
+        self._in_service = 0
 
     def take(self, line: Line) -> None:
         if isinstance(line, Gpu):
-            self._service[ref := GpuRef(NodeName(line.node), line.gpu)] = line.in_service
+            ref = GpuRef(NodeName(line.node), line.gpu)
+            # Counted here, because a sum over all GPUs for each line takes long where both are many.
+            self._in_service += line.in_service - self._service.get(ref, False)
+            self._service[ref] = line.in_service
             self._settle([ref])
         elif isinstance(line, Submitted):
             self._waiting.add(line.job)
@@ -155,7 +159,7 @@ class _Tally:
             (self._idle.add if is_idle else self._idle.discard)(ref)
 
     def levels(self, at: float) -> Levels:
-        return Levels(at, len(self._waiting), len(self._idle), sum(self._service.values()))
+        return Levels(at, len(self._waiting), len(self._idle), self._in_service)
 
 
 _STATES = (Submitted, Given, Progress, Decided)
