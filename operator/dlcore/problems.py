@@ -72,7 +72,7 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
         # Python refuses to print a really long one.
         return f"a number of {value.bit_length()} bits"
-    return _printable(str(value))
+    return printable(str(value))
 
 
 def kind_of(value: object) -> str:
@@ -185,10 +185,11 @@ def plain(value: Any) -> Any:
 
 def _quoted(text: str) -> str:
     short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
-    return f'"{_printable(short)}"'
+    return f'"{printable(short)}"'
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Write what no reader sees, such as control characters and changes of direction, as escapes."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,5 +1,5 @@
 """
-The page as one document: its script, its style and, in a file, its data.
+The page as one document: its script, its style and its data.
 
 The content-security policy names the script and the style by their hashes, so that nothing else runs,
 also where a file is opened without a server that sends headers.
@@ -13,18 +13,17 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from dlcore.recording.record import Record
 from dlweb.linking import link
+from dlweb.page_data import PageData, make_page_data
 
 ENTRY = "main.js"
-CLASSIC = "vendor/uplot.js"
-"""It is no module: it makes a global name."""
-STYLES = ("vendor/uplot.css", "page.css")
+STYLE = "page.css"
 
 
 class Parts(NamedTuple):
     """The parts of each page, which never change while a program runs."""
 
-    classic: str
     script: str
     style: str
 
@@ -36,37 +35,38 @@ def read_source(name: str) -> str:
 
 @cache
 def read_parts() -> Parts:
-    """Link the modules, and join the styles."""
-    style = "\n".join(map(read_source, STYLES))
-    return Parts(read_source(CLASSIC), link(read_source, ENTRY), style)
+    """Link the modules, and read the style."""
+    return Parts(link(read_source, ENTRY), read_source(STYLE))
 
 
-def policy(*, connects: bool) -> str:
-    """Return the content-security policy; a page with a server asks it, and a file asks no server."""
+def policy() -> str:
+    """Return the content-security policy: the page runs its own script and loads nothing."""
     parts = read_parts()
     directives = {
         "default-src": "'none'",
-        "script-src": f"{_hash(parts.classic)} {_hash(parts.script)}",
+        "script-src": _hash(parts.script),
         "style-src": _hash(parts.style),
         "img-src": "data:",
-        "connect-src": "'self'" if connects else "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",
     }
     return "; ".join(f"{name} {value}" for name, value in directives.items())
 
 
-def write_page(title: str, data: Any | None = None) -> str:
-    """Write the page: with data it is a file that shows them, without it asks its server for them."""
+def export(record: Record) -> bytes:
+    """Write a record as a page."""
+    return write_page(make_page_data(record)).encode()
+
+
+def write_page(data: PageData) -> str:
+    """Write one file that shows the data and loads nothing."""
     parts = read_parts()
-    embedded = (
-        "" if data is None else f'<script type="application/json" id="data">{_embed(data)}</script>'
-    )
+    title = f"{data.title or data.source}: GPUs over time"
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(connects=data is None))}">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
@@ -76,8 +76,7 @@ def write_page(title: str, data: Any | None = None) -> str:
 </head>
 <body>
 <div id="page"><noscript>This page draws with JavaScript; it loads nothing from elsewhere.</noscript></div>
-{embedded}
-<script>{parts.classic}</script>
+<script type="application/json" id="data">{_embed(data.document())}</script>
 <script type="module">{parts.script}</script>
 </body>
 </html>

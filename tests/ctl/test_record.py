@@ -8,6 +8,7 @@ from dlcore.recording.record import decode
 from dlcore.recording.sums import list_levels, sum_gpu_seconds
 from tests.ctl.running import FIVE
 from tests.ctl.traces import arrows, read, slice_seconds
+from tests.web.reading import embedded, fours, gpu_seconds
 
 
 @pytest.fixture
@@ -54,6 +55,22 @@ def test_a_simulation_is_recorded_with_the_gpu_seconds_of_its_figures(dljob, tra
             record = decode(lines, own.name)
         assert record.header.policy == policy
         assert sum_gpu_seconds(record) == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_page_for_a_browser_has_the_same_gpu_seconds(dljob, trace, tmp_path):
+    page = tmp_path / "record.html"
+    figures = simulate(dljob, trace, "--policy", "adaptive", "--record", page)["adaptive"]
+    data = embedded(page.read_text(encoding="utf-8"))
+    assert data["epoch"] is None
+    # The page has milliseconds.
+    assert gpu_seconds(data) == pytest.approx(figures, abs=0.1)
+    held = {job["name"]: job["trained"] + job["changing"] for job in data["jobs"]}
+    assert held == pytest.approx(figures, abs=1e-3)
+    for lane in (lane for node in data["nodes"] for lane in node["lanes"]):
+        # The page searches in it.
+        assert lane["spans"][1::4] == sorted(lane["spans"][1::4])
+        for begin, _, job, decision in fours(lane["spans"]):
+            assert data["jobs"][job]["history"][decision]["at"] == begin
 
 
 def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):

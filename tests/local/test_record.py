@@ -8,6 +8,7 @@ from dlcore.recording.record import Decided, Ended, Phase, Record, Stage, Submit
 from dlcore.recording.sums import sum_gpu_seconds
 from tests.ctl.traces import slice_seconds
 from tests.local.ups import going, replay
+from tests.web.reading import embedded, gpu_seconds
 
 JOBS = ("long", "other")
 
@@ -32,9 +33,10 @@ def test_the_record_has_the_gpu_seconds_and_the_phases_that_there_were(root):
             name: up.backend.get_job(name)["status"]["progress"]["gpuSeconds"] for name in JOBS
         }
         up.until(lambda: len(ends(up.backend.read_record(0.0))) == len(JOBS))
-        file, trace = root / "record.jsonl", root / "record.pftrace"
+        file, trace, page = (root / f"record.{each}" for each in ("jsonl", "pftrace", "html"))
         assert up("record", "-o", file).status == 0
         assert up("record", "--since", "1h", "-o", trace).status == 0
+        assert up("record", "-o", page).status == 0
         assert up.end() == 0
 
     with file.open(encoding="utf-8") as lines:
@@ -42,6 +44,8 @@ def test_the_record_has_the_gpu_seconds_and_the_phases_that_there_were(root):
     assert record.header.missing == ()
     assert sum_gpu_seconds(record) == pytest.approx(reported, abs=0.01)
     assert slice_seconds(trace.read_bytes()) == pytest.approx(reported, abs=0.01)
+    data = embedded(page.read_text(encoding="utf-8"))
+    assert gpu_seconds(data) == pytest.approx(reported, abs=0.1)
     assert {line.job for line in record.lines if isinstance(line, Submitted)} == set(JOBS)
     assert {(end.job, end.outcome) for end in ends(record)} == {(job, "Completed") for job in JOBS}
     assert {end.job: end.gpu_seconds for end in ends(record)} == pytest.approx(reported, abs=0.01)

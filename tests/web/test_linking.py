@@ -1,6 +1,7 @@
 """Modules of the page as one script."""
 
 import pytest
+
 from dlweb.linking import LinkError, link
 
 

@@ -1,5 +1,5 @@
 """
-Where a record is written, and in which format: JSON lines, or a trace for Perfetto.
+Where a record is written, and in which format: JSON lines, a trace for Perfetto, or a page for a browser.
 """
 
 import sys
@@ -12,6 +12,7 @@ import click
 from dlcore.recording.record import Record, encode
 from dlctl.exporting import perfetto
 from dlsim.results import writing
+from dlweb import document
 
 
 class Format(StrEnum):
@@ -19,9 +20,15 @@ class Format(StrEnum):
 
     JSONL = "jsonl"
     PERFETTO = "perfetto"
+    HTML = "html"
 
 
-ENDINGS: Mapping[str, Format] = {".pftrace": Format.PERFETTO, ".perfetto-trace": Format.PERFETTO}
+ENDINGS: Mapping[str, Format] = {
+    ".pftrace": Format.PERFETTO,
+    ".perfetto-trace": Format.PERFETTO,
+    ".html": Format.HTML,
+    ".htm": Format.HTML,
+}
 """Which endings of files stand for which format; all others are JSON lines."""
 
 
@@ -34,6 +41,8 @@ def render(record: Record, form: Format) -> bytes:
     """Write a record in a format."""
     if form is Format.PERFETTO:
         return perfetto.export(record)
+    if form is Format.HTML:
+        return document.export(record)
     return "".join(encode(record)).encode()
 
 

@@ -117,8 +117,8 @@ class Options:
     "--record",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write all that happens: as JSON lines, or as a trace for Perfetto if the name ends with"
-    " .pftrace. Of several policies each has a file with its name in it. See docs/record.md.",
+    help="Also write all that happens: as JSON lines, as a trace for Perfetto if the name ends with .pftrace,"
+    " or as a page for a browser if it ends with .html. Of several policies each has a file with its name in it. See docs/record.md.",
 )
 @click.option(
     "--live",

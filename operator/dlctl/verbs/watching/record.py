@@ -1,5 +1,5 @@
 """
-``dljob record``: all that happened, as JSON lines or as a trace for Perfetto. docs/record.md tells more.
+``dljob record``: all that happened, as JSON lines, a trace for Perfetto or a page for a browser. docs/record.md tells more.
 """
 
 import time
@@ -53,8 +53,8 @@ def read_since(
     "--output",
     default=Format.JSONL.value,
     metavar="FILE|FORMAT",
-    help="Write to FILE, which is a trace for Perfetto if its name ends with .pftrace; jsonl and perfetto"
-    " write to the standard output.  [default: jsonl]",
+    help="Write to FILE, which is a trace for Perfetto if its name ends with .pftrace, and a page for a browser"
+    " if it ends with .html; jsonl, perfetto and html write to the standard output.  [default: jsonl]",
 )
 @click.option(
     "--format",
@@ -74,7 +74,7 @@ def command(
     """
     Write the record of what happened: decisions and their reasons, changes of GPUs by phase, progress.
 
-    ui.perfetto.dev shows a trace, with a track for each GPU. On a cluster it is made from the jobs and
+    ui.perfetto.dev shows a trace, with a track for each GPU; a browser shows a page, which loads nothing. On a cluster it is made from the jobs and
     Events of its API server; with --store, from all that the operator has kept.
     """
     path = None if output in FORMATS else Path(output)

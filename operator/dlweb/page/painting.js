@@ -1,0 +1,200 @@
+// Paints the lanes on a canvas: only what is in sight, and of what is smaller than a pixel one thing a pixel.
+import { colourOf, data, firstAbove, lanes, writeInstant } from "./view.js";
+
+export const AXIS = 24;
+const GAP = 8;
+
+// Where each GPU is, from above; nodes are apart.
+export function layOut(height) {
+  const gaps = data.nodes.length * GAP;
+  const row = Math.max(5, Math.min(26, Math.floor((height - AXIS - gaps) / Math.max(1, lanes.length))));
+  const tops = [];
+  let top = 0;
+  for (const [number, lane] of lanes.entries()) {
+    if (number && lane.node !== lanes[number - 1].node) top += GAP;
+    tops.push(top);
+    top += row;
+  }
+  return { row, tops, total: top };
+}
+
+export const gutterOf = (width) => (width < 520 ? 92 : 132);
+
+function makeHatch(context, colour) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = colour;
+  pen.lineWidth = 1.6;
+  for (const shift of [-6, 0, 6]) {
+    pen.beginPath();
+    pen.moveTo(shift, 6);
+    pen.lineTo(shift + 6, 0);
+    pen.stroke();
+  }
+  return context.createPattern(tile, "repeat");
+}
+
+export class Painter {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.hatch = makeHatch(this.context, "rgba(0,0,0,.62)");
+  }
+
+  paint(sight) {
+    const { width, height } = sight;
+    const scale = window.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+    }
+    const style = getComputedStyle(this.canvas);
+    this.colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.sight = sight;
+    this.gutter = gutterOf(width);
+    this.perSecond = (width - this.gutter) / (sight.to - sight.from);
+    this.context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.context.clearRect(0, 0, width, height);
+    this.context.font = "12px system-ui, sans-serif";
+    this.context.textBaseline = "middle";
+    this.paintLanes();
+    this.paintAxis();
+  }
+
+  x(at) {
+    return this.gutter + (at - this.sight.from) * this.perSecond;
+  }
+
+  paintLanes() {
+    const { context, sight } = this;
+    const { row, tops } = sight.layout;
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, sight.width, sight.height - AXIS);
+    context.clip();
+    const first = Math.max(0, firstAbove(tops, 1, 0, sight.scroll) - 1);
+    for (let number = first; number < lanes.length; number += 1) {
+      const top = AXIS + tops[number] - sight.scroll;
+      if (top > sight.height) break;
+      this.paintLane(lanes[number], top, row - (row > 7 ? 2 : 1));
+      this.paintNames(number, top, row, number === first);
+    }
+    if (sight.selected) this.paintSelected(sight.selected);
+    context.restore();
+  }
+
+  // Calls back with begin and end in pixels of each entry in sight; entries within one pixel are one.
+  each(list, stride, from, to, call) {
+    const count = list.length / stride;
+    let number = firstAbove(list, stride, 1, from);
+    while (number < count && list[number * stride] < to) {
+      const begin = Math.max(this.gutter, this.x(Math.max(from, list[number * stride])));
+      const end = Math.min(this.sight.width, this.x(Math.min(to, list[number * stride + 1])));
+      if (end - begin >= 1) {
+        call(begin, end, number);
+        number += 1;
+      } else {
+        call(Math.floor(begin), Math.floor(begin) + 1, number);
+        const next = this.sight.from + (Math.floor(begin) + 1 - this.gutter) / this.perSecond;
+        number = Math.max(number + 1, firstAbove(list, stride, 1, next));
+      }
+    }
+  }
+
+  paintLane(lane, top, height) {
+    const { context, sight } = this;
+    const { from, to } = sight;
+    const begin = Math.max(this.gutter, this.x(lane.known));
+    const end = Math.min(sight.width, this.x(data.length));
+    if (end <= begin) return;
+    context.fillStyle = this.colour("idle");
+    context.fillRect(begin, top, end - begin, height);
+    context.fillStyle = this.colour("wait");
+    const edge = height > 8 ? 2 : 1;
+    this.each(data.waiting, 2, Math.max(from, lane.known), to, (left, right) => {
+      context.fillRect(left, top, right - left, edge);
+      context.fillRect(left, top + height - edge, right - left, edge);
+    });
+    context.fillStyle = this.colour("out");
+    this.each(lane.outages, 2, from, to, (left, right) => context.fillRect(left, top, right - left, height));
+    this.each(lane.spans, 4, from, to, (left, right, number) => this.paintSpan(lane, number, left, right, top, height));
+  }
+
+  paintSpan(lane, number, left, right, top, height) {
+    const { context, sight } = this;
+    const [begin, end, job] = lane.spans.slice(number * 4, number * 4 + 3);
+    context.fillStyle = colourOf(job, sight.by);
+    // A line between two jobs, as far as there is room for it.
+    const width = Math.max(1, right - left - (right - left > 4 ? 1 : 0));
+    context.fillRect(left, top, width, height);
+    if (width < 3) return;
+    context.fillStyle = this.hatch;
+    this.each(data.jobs[job].pauses, 2, Math.max(begin, sight.from), Math.min(end, sight.to), (from, to) =>
+      context.fillRect(from, top, to - from, height));
+    if (width > 40 && height > 10) {
+      const { name } = data.jobs[job];
+      context.save();
+      context.beginPath();
+      context.rect(left, top, width - 3, height);
+      context.clip();
+      // On a ground of its own, because letters on hatches are hard to read.
+      context.fillStyle = colourOf(job, sight.by);
+      context.fillRect(left + 2, top + 1, context.measureText(name).width + 6, height - 2);
+      context.fillStyle = "#111";
+      context.fillText(name, left + 5, top + height / 2 + 0.5);
+      context.restore();
+    }
+  }
+
+  paintNames(number, top, row, isFirst) {
+    const { context } = this;
+    const lane = lanes[number];
+    const isNew = isFirst || lane.node !== lanes[number - 1].node;
+    context.fillStyle = this.colour("text");
+    if (isNew) {
+      context.save();
+      context.beginPath();
+      context.rect(0, top - 4, this.gutter - 34, 24);
+      context.clip();
+      context.fillText(lane.node, 4, top + Math.max(8, row / 2));
+      context.restore();
+    }
+    if (row < 13) return;
+    context.fillStyle = this.colour("quiet");
+    context.textAlign = "right";
+    context.fillText(String(lane.number), this.gutter - 8, top + row / 2);
+    context.textAlign = "left";
+  }
+
+  paintSelected({ lane, span }) {
+    const { context, sight } = this;
+    const [begin, end] = lanes[lane].spans.slice(span * 4, span * 4 + 2);
+    const left = Math.max(this.gutter, this.x(begin));
+    const right = Math.min(sight.width, this.x(end));
+    if (right < left) return;
+    context.strokeStyle = this.colour("text");
+    context.lineWidth = 2;
+    context.strokeRect(left, AXIS + sight.layout.tops[lane] - sight.scroll, Math.max(2, right - left - 1), sight.layout.row - 2);
+  }
+
+  paintAxis() {
+    const { context, sight } = this;
+    const steps = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 2419200];
+    const least = (data.epoch === null ? 92 : 170) / this.perSecond;
+    const step = steps.find((each) => each >= least) || Math.ceil(least / 2419200) * 2419200;
+    context.fillStyle = this.colour("quiet");
+    context.strokeStyle = this.colour("line");
+    context.lineWidth = 1;
+    for (let at = Math.ceil(sight.from / step) * step; at <= sight.to; at += step) {
+      const x = Math.round(this.x(at)) + 0.5;
+      context.beginPath();
+      context.moveTo(x, AXIS - 5);
+      context.lineTo(x, AXIS);
+      context.stroke();
+      context.textAlign = x > sight.width - 40 ? "right" : x < this.gutter + 40 ? "left" : "center";
+      context.fillText(writeInstant(at), x, AXIS / 2 - 1);
+    }
+    context.textAlign = "left";
+  }
+}

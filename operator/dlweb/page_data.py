@@ -1,0 +1,388 @@
+"""
+The data of the page: a record as the views draw it.
+
+Times are in seconds since the begin, because a browser shows them so and short numbers keep a file small.
+Spans of time are a flat list of numbers by GPU or by job, in the order of time, in which the page finds by
+binary search the part that it draws. Names and sentences have no character that a reader cannot see.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from dlcore.model import GpuRef, NodeName, Placement
+from dlcore.problems import printable
+from dlcore.recording.record import (
+    Decided,
+    Ended,
+    Expected,
+    Gpu,
+    Happened,
+    Line,
+    Progress,
+    Record,
+    Submitted,
+)
+from dlcore.recording.sums import Span, list_outages, list_spans
+from dlcore.recording.usage import (
+    Interval,
+    Usage,
+    list_gpus,
+    list_pauses,
+    list_waiting,
+    namespace_of,
+    sum_usage,
+)
+
+NO_DECISION = -1
+"""Of a span that follows from no decision, such as a new attempt after a crash."""
+
+MOST_SPEEDS = 400
+"""The line of a job's speed has no more points; a screen shows no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One GPU over time."""
+
+    number: int
+    gpu_type: str
+    known: float
+    """From when on the record knows the GPU."""
+    spans: list[float]
+    """Begin, end, number of the job, number of the job's decision; four numbers each."""
+    outages: list[float]
+    """Begin and end."""
+    reasons: list[str]
+    """Why, for each outage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The GPUs of a node."""
+
+    name: str
+    lanes: list[Lane]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A decision about a job, or something else that happened to it."""
+
+    at: float
+    name: str
+    sentence: str
+    for_job: str
+    old: int
+    """GPUs before, and after."""
+    new: int
+    where: str
+    expected: Expected | None
+    cost: float | None
+    is_decision: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job, with its history."""
+
+    name: str
+    namespace: str
+    model: str
+    priority: int
+    options: tuple[int, ...]
+    submitted: float | None
+    ended: float | None
+    outcome: str
+    message: str
+    trained: float
+    """GPU-seconds; those in which it changed are apart."""
+    changing: float
+    gpus: int
+    """The most that it had at once."""
+    changes: int
+    history: list[Entry]
+    pauses: list[float]
+    """When it had GPUs and did not train: begin and end."""
+    speeds: list[float]
+    """Time, share of its iterations that are done (-1: not known), and iterations per second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Where GPU time went, in GPU-seconds."""
+
+    trained: float
+    changing: float
+    idle: float
+    idle_while_waiting: float
+    out_of_service: float
+    namespaces: list[tuple[str, float, float]]
+    """Name, trained, changing."""
+    csv: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageData:
+    """All that the page shows."""
+
+    title: str
+    source: str
+    policy: str
+    missing: tuple[str, ...]
+    epoch: float | None
+    """The begin as seconds since 1970; ``None``: times are those of a simulation."""
+    length: float
+    nodes: list[Node]
+    jobs: list[Job]
+    waiting: list[float]
+    """When at least one job waited: begin and end."""
+    sums: Sums
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+def make_page_data(record: Record) -> PageData:
+    """Put together what the page shows of a record."""
+    header = record.header
+    origin = _Origin(header.since or min((line.at for line in record.lines), default=0.0))
+    book = _Book(record, origin)
+    is_simulated = header.clock == "simulated"
+    return PageData(
+        title=printable(header.title),
+        source=header.source.value,
+        policy=printable(header.policy),
+        missing=tuple(map(printable, header.missing)),
+        epoch=None if is_simulated else origin.at,
+        length=max(0.0, origin.since(header.until)),
+        nodes=_list_nodes(record, origin, book),
+        jobs=book.list_jobs(),
+        waiting=origin.flat(list_waiting(record)),
+        sums=_sums(book.usage),
+    )
+
+
+class _Origin(NamedTuple):
+    """The begin, from which times count."""
+
+    at: float
+
+    def since(self, at: float) -> float:
+        # Milliseconds are far less than a pixel, and their digits would be most of the file.
+        return round(at - self.at, 3)
+
+    def flat(self, intervals: Iterable[Interval]) -> list[float]:
+        return [self.since(at) for each in intervals for at in each]
+
+
+@dataclass(slots=True)
+class _Facts:
+    """The lines of a job, as they are read."""
+
+    submitted: Submitted | None = None
+    ended: Ended | None = None
+    history: list[Entry] = field(default_factory=list)
+    decisions: dict[int, int] = field(default_factory=dict)
+    """The place of a decision in the history, by its generation."""
+    speeds: list[tuple[float, float, float]] = field(default_factory=list)
+    gpus: int = 0
+
+
+class _Book:
+    """All jobs, in the order in which the record names them."""
+
+    def __init__(self, record: Record, origin: _Origin) -> None:
+        self._origin = origin
+        self._pauses = list_pauses(record)
+        self._facts: dict[str, _Facts] = {}
+        self.usage = sum_usage(record)
+        self.spans = list_spans(record)
+        for line in record.lines:
+            self._take(line)
+        for span in self.spans:
+            facts = self._of(span.job)
+            facts.gpus = max(facts.gpus, span.placement.gpus)
+        self._numbers = {job: number for number, job in enumerate(self._facts)}
+
+    def number(self, job: str) -> int:
+        return self._numbers[job]
+
+    def decision(self, span: Span) -> int:
+        """Return the place in the job's history of the decision that gave these GPUs."""
+        return self._facts[span.job].decisions.get(span.generation, NO_DECISION)
+
+    def list_jobs(self) -> list[Job]:
+        return [self._job(name, facts) for name, facts in self._facts.items()]
+
+    def _of(self, job: str) -> _Facts:
+        return self._facts.setdefault(job, _Facts())
+
+    def _take(self, line: Line) -> None:
+        match line:
+            case Submitted():
+                self._of(line.job).submitted = line
+            case Decided():
+                facts = self._of(line.job)
+                if line.step != "wait":
+                    facts.decisions[line.generation] = len(facts.history)
+                facts.history.append(self._entry(line))
+            case Happened():
+                message = printable(line.message)
+                self._of(line.job).history.append(self._other(line.at, line.name, message))
+            case Progress():
+                self._of(line.job).speeds.append(self._speed(line))
+            case Ended():
+                self._of(line.job).ended = line
+            case _:
+                pass
+
+    def _entry(self, line: Decided) -> Entry:
+        return Entry(
+            at=self._origin.since(line.at),
+            name=printable(line.step),
+            sentence=printable(line.sentence),
+            for_job=printable(line.for_job or ""),
+            old=_gpus(line.old),
+            new=_gpus(line.new),
+            where=printable(str(line.new)) if line.new is not None else "",
+            expected=line.expected,
+            cost=line.cost_seconds,
+            is_decision=True,
+        )
+
+    def _other(self, at: float, name: str, message: str) -> Entry:
+        return Entry(
+            at=self._origin.since(at),
+            name=printable(name),
+            sentence=message,
+            for_job="",
+            old=0,
+            new=0,
+            where="",
+            expected=None,
+            cost=None,
+            is_decision=False,
+        )
+
+    def _speed(self, line: Progress) -> tuple[float, float, float]:
+        total = line.iterations_total
+        done = min(1.0, line.iteration / total) if total else -1.0
+        return self._origin.since(line.at), round(done, 4), round(line.iterations_per_second, 4)
+
+    def _job(self, name: str, facts: _Facts) -> Job:
+        submitted, ended = facts.submitted, facts.ended
+        held = self.usage.jobs.get(name)
+        return Job(
+            name=printable(name),
+            namespace=printable(namespace_of(name)),
+            model=printable(submitted.model) if submitted else "",
+            priority=submitted.priority if submitted else 0,
+            options=submitted.options if submitted else (),
+            submitted=self._origin.since(submitted.at) if submitted else None,
+            ended=self._origin.since(ended.at) if ended else None,
+            outcome=printable(ended.outcome) if ended else "",
+            message=printable(ended.message) if ended else "",
+            trained=held.trained if held else 0.0,
+            changing=held.changing if held else 0.0,
+            gpus=facts.gpus,
+            changes=sum(each.is_decision and each.old > 0 for each in facts.history),
+            history=facts.history,
+            pauses=self._origin.flat(self._pauses.get(name, ())),
+            speeds=[number for point in _thin(facts.speeds) for number in point],
+        )
+
+
+def _gpus(placement: Placement | None) -> int:
+    return placement.gpus if placement is not None else 0
+
+
+def _thin(
+    points: Sequence[tuple[float, float, float]],
+) -> Sequence[tuple[float, float, float]]:
+    """Leave points out evenly; the last one stays."""
+    step = -(-len(points) // MOST_SPEEDS)
+    return points[::-step][::-1] if step > 1 else points
+
+
+def _list_nodes(record: Record, origin: _Origin, book: _Book) -> list[Node]:
+    """List the GPUs by node, both in the order of their names and numbers."""
+    types = {
+        GpuRef(NodeName(line.node), line.gpu): line.gpu_type
+        for line in record.lines
+        if isinstance(line, Gpu)
+    }
+    spans: dict[GpuRef, list[tuple[float, float, int, int]]] = {}
+    for span in book.spans:
+        drawn = (
+            origin.since(span.begin),
+            origin.since(span.end),
+            book.number(span.job),
+            book.decision(span),
+        )
+        for ref in span.placement.refs():
+            spans.setdefault(ref, []).append(drawn)
+    outages = list_outages(record)
+    nodes: dict[NodeName, list[Lane]] = {}
+    for ref, known in sorted(list_gpus(record).items(), key=_natural):
+        out = outages.get(ref, ())
+        lane = Lane(
+            number=ref.number,
+            gpu_type=printable(types.get(ref, "")),
+            known=origin.since(known),
+            spans=[number for each in sorted(spans.get(ref, ())) for number in each],
+            outages=[max(0.0, origin.since(at)) for each in out for at in each[:2]],
+            reasons=[printable(each.reason) for each in out],
+        )
+        nodes.setdefault(ref.node, []).append(lane)
+    return [Node(name=printable(name), lanes=lanes) for name, lanes in nodes.items()]
+
+
+def _natural(item: tuple[GpuRef, float]) -> tuple[list[str | int], int]:
+    """Order node-2 before node-10."""
+    ref, _ = item
+    # Words and numbers take turns, so that each is compared with its like.
+    parts = re.split(r"([0-9]+)", ref.node)
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)], ref.number
+
+
+def _sums(usage: Usage) -> Sums:
+    namespaces = [
+        (printable(name), held.trained, held.changing)
+        for name, held in sorted(usage.namespaces.items())
+    ]
+    return Sums(
+        trained=usage.trained,
+        changing=usage.changing,
+        idle=usage.idle,
+        idle_while_waiting=usage.idle_while_waiting,
+        out_of_service=usage.out_of_service,
+        namespaces=namespaces,
+        csv=_to_csv(usage, namespaces),
+    )
+
+
+FORMULAS = ("=", "+", "-", "@")
+
+
+def _to_csv(usage: Usage, namespaces: Iterable[tuple[str, float, float]]) -> str:
+    written = io.StringIO()
+    writer = csv.writer(written)
+    writer.writerow(("what", "namespace", "gpu_seconds"))
+    for name, trained, changing in namespaces:
+        # A spreadsheet takes such a cell for a formula, and users choose the name.
+        cell = f"'{name}" if name.startswith(FORMULAS) else name
+        writer.writerow(("trained", cell, round(trained, 3)))
+        writer.writerow(("changing", cell, round(changing, 3)))
+    rest: Mapping[str, float] = {
+        "idle": usage.idle,
+        "idle while a job waits": usage.idle_while_waiting,
+        "out of service": usage.out_of_service,
+    }
+    for what, seconds in rest.items():
+        writer.writerow((what, "", round(seconds, 3)))
+    return written.getvalue()
