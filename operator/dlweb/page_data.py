@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from dlcore.model import GpuRef, NodeName, Placement
+from dlcore.placement.limits import namespace_of
 from dlcore.problems import printable
 from dlcore.recording.record import (
+    Clock,
     Decided,
     Ended,
     Expected,
@@ -26,16 +28,8 @@ from dlcore.recording.record import (
     Record,
     Submitted,
 )
-from dlcore.recording.sums import Span, list_outages, list_spans
-from dlcore.recording.usage import (
-    Interval,
-    Usage,
-    list_gpus,
-    list_pauses,
-    list_waiting,
-    namespace_of,
-    sum_usage,
-)
+from dlcore.recording.sums import Span
+from dlcore.recording.usage import Interval, Timelines, Usage, read_timelines, sum_usage
 
 NO_DECISION = -1
 """Of a span that follows from no decision, such as a new attempt after a crash."""
@@ -75,14 +69,14 @@ class Entry:
     at: float
     name: str
     sentence: str
-    for_job: str
-    old: int
+    for_job: str = ""
+    old: int = 0
     """GPUs before, and after."""
-    new: int
-    where: str
-    expected: Expected | None
-    cost: float | None
-    is_decision: bool
+    new: int = 0
+    where: str = ""
+    expected: Expected | None = None
+    cost: float | None = None
+    is_decision: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,19 +144,19 @@ class PageData:
 def make_page_data(record: Record) -> PageData:
     """Put together what the page shows of a record."""
     header = record.header
-    origin = _Origin(header.since or min((line.at for line in record.lines), default=0.0))
-    book = _Book(record, origin)
-    is_simulated = header.clock == "simulated"
+    origin = _Origin(record.begin)
+    timelines = read_timelines(record)
+    book = _Book(record, origin, timelines)
     return PageData(
         title=printable(header.title),
         source=header.source.value,
         policy=printable(header.policy),
         missing=tuple(map(printable, header.missing)),
-        epoch=None if is_simulated else origin.at,
+        epoch=origin.at if header.clock is Clock.EPOCH else None,
         length=max(0.0, origin.since(header.until)),
-        nodes=_list_nodes(record, origin, book),
+        nodes=_list_nodes(record, origin, book, timelines),
         jobs=book.list_jobs(),
-        waiting=origin.flat(list_waiting(record)),
+        waiting=origin.flat(timelines.waiting),
         sums=_sums(book.usage),
     )
 
@@ -196,15 +190,14 @@ class _Facts:
 class _Book:
     """All jobs, in the order in which the record names them."""
 
-    def __init__(self, record: Record, origin: _Origin) -> None:
+    def __init__(self, record: Record, origin: _Origin, timelines: Timelines) -> None:
         self._origin = origin
-        self._pauses = list_pauses(record)
+        self._pauses = timelines.pauses
         self._facts: dict[str, _Facts] = {}
-        self.usage = sum_usage(record)
-        self.spans = list_spans(record)
+        self.usage = sum_usage(record, timelines)
         for line in record.lines:
             self._take(line)
-        for span in self.spans:
+        for span in timelines.spans:
             facts = self._of(span.job)
             facts.gpus = max(facts.gpus, span.placement.gpus)
         self._numbers = {job: number for number, job in enumerate(self._facts)}
@@ -232,8 +225,13 @@ class _Book:
                     facts.decisions[line.generation] = len(facts.history)
                 facts.history.append(self._entry(line))
             case Happened():
-                message = printable(line.message)
-                self._of(line.job).history.append(self._other(line.at, line.name, message))
+                self._of(line.job).history.append(
+                    Entry(
+                        at=self._origin.since(line.at),
+                        name=printable(line.name),
+                        sentence=printable(line.message),
+                    )
+                )
             case Progress():
                 self._of(line.job).speeds.append(self._speed(line))
             case Ended():
@@ -253,20 +251,6 @@ class _Book:
             expected=line.expected,
             cost=line.cost_seconds,
             is_decision=True,
-        )
-
-    def _other(self, at: float, name: str, message: str) -> Entry:
-        return Entry(
-            at=self._origin.since(at),
-            name=printable(name),
-            sentence=message,
-            for_job="",
-            old=0,
-            new=0,
-            where="",
-            expected=None,
-            cost=None,
-            is_decision=False,
         )
 
     def _speed(self, line: Progress) -> tuple[float, float, float]:
@@ -309,7 +293,7 @@ def _thin(
     return points[::-step][::-1] if step > 1 else points
 
 
-def _list_nodes(record: Record, origin: _Origin, book: _Book) -> list[Node]:
+def _list_nodes(record: Record, origin: _Origin, book: _Book, timelines: Timelines) -> list[Node]:
     """List the GPUs by node, both in the order of their names and numbers."""
     types = {
         GpuRef(NodeName(line.node), line.gpu): line.gpu_type
@@ -317,7 +301,7 @@ def _list_nodes(record: Record, origin: _Origin, book: _Book) -> list[Node]:
         if isinstance(line, Gpu)
     }
     spans: dict[GpuRef, list[tuple[float, float, int, int]]] = {}
-    for span in book.spans:
+    for span in timelines.spans:
         drawn = (
             origin.since(span.begin),
             origin.since(span.end),
@@ -326,10 +310,9 @@ def _list_nodes(record: Record, origin: _Origin, book: _Book) -> list[Node]:
         )
         for ref in span.placement.refs():
             spans.setdefault(ref, []).append(drawn)
-    outages = list_outages(record)
     nodes: dict[NodeName, list[Lane]] = {}
-    for ref, known in sorted(list_gpus(record).items(), key=_natural):
-        out = outages.get(ref, ())
+    for ref, known in sorted(timelines.gpus.items(), key=_natural):
+        out = timelines.outages.get(ref, ())
         lane = Lane(
             number=ref.number,
             gpu_type=printable(types.get(ref, "")),

@@ -274,6 +274,11 @@ class Record:
         """Put lines into their order."""
         return cls(header, tuple(sorted(lines, key=lambda line: (line.at, _RANKS[type(line)]))))
 
+    @property
+    def begin(self) -> float:
+        """``since``, or the time of the first line where the header has no ``since``."""
+        return self.header.since or min((line.at for line in self.lines), default=0.0)
+
 
 def encode_line(line: Line) -> str:
     """Write one line."""

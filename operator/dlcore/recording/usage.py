@@ -15,11 +15,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from dlcore.model import GpuRef, NodeName
+from dlcore.placement.limits import namespace_of
 from dlcore.recording.record import Decided, Given, Gpu, Record, Stage
 from dlcore.recording.stretches import list_stretches
-from dlcore.recording.sums import Span, list_levels, list_outages, list_spans
-
-NO_NAMESPACE = ""
+from dlcore.recording.sums import Outage, Span, list_levels, list_outages, list_spans
 
 
 class Interval(NamedTuple):
@@ -27,6 +26,20 @@ class Interval(NamedTuple):
 
     begin: float
     end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timelines:
+    """Spans of a record, each read once, because a record may have millions of lines."""
+
+    spans: tuple[Span, ...]
+    pauses: Mapping[str, tuple[Interval, ...]]
+    """When each job had GPUs and did not train."""
+    waiting: tuple[Interval, ...]
+    """When at least one job waited for GPUs."""
+    outages: Mapping[GpuRef, Sequence[Outage]]
+    gpus: Mapping[GpuRef, float]
+    """All GPUs, and from when on each is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +75,22 @@ class Usage:
         return float(sum(sums))
 
 
-def sum_usage(record: Record) -> Usage:
-    """Divide the time of all GPUs between ``since`` and ``until``."""
-    spans = list_spans(record)
-    jobs = _sum_jobs(record, spans)
-    free = _sum_free(record, spans)
+def read_timelines(record: Record) -> Timelines:
+    """Read the timelines of a record."""
+    return Timelines(
+        spans=list_spans(record),
+        pauses=list_pauses(record),
+        waiting=list_waiting(record),
+        outages=list_outages(record),
+        gpus=list_gpus(record),
+    )
+
+
+def sum_usage(record: Record, timelines: Timelines | None = None) -> Usage:
+    """Divide the time of all GPUs between ``since`` and ``until``; reads timelines that are not given."""
+    timelines = timelines or read_timelines(record)
+    jobs = _sum_jobs(record, timelines)
+    free = _sum_free(timelines, record.header.until)
     namespaces: dict[str, Held] = {}
     for job, held in jobs.items():
         name = namespace_of(job)
@@ -81,12 +105,6 @@ def sum_usage(record: Record) -> Usage:
         jobs=jobs,
         namespaces=namespaces,
     )
-
-
-def namespace_of(job: str) -> str:
-    """Return the namespace of a job, or nothing where jobs have none."""
-    namespace, slash, _ = job.rpartition("/")
-    return namespace if slash else NO_NAMESPACE
 
 
 def list_waiting(record: Record) -> tuple[Interval, ...]:
@@ -158,11 +176,11 @@ class _Measure:
         return self._before[number - 1] + min(at, last.end) - last.begin
 
 
-def _sum_jobs(record: Record, spans: Iterable[Span]) -> Mapping[str, Held]:
-    measures = {job: _Measure(found) for job, found in list_pauses(record).items()}
+def _sum_jobs(record: Record, timelines: Timelines) -> Mapping[str, Held]:
+    measures = {job: _Measure(found) for job, found in timelines.pauses.items()}
     none = _Measure(())
     sums = {line.job: Held() for line in record.lines if isinstance(line, Given)}
-    for span in spans:
+    for span in timelines.spans:
         paused = measures.get(span.job, none).within(span.begin, span.end)
         gpus = span.placement.gpus
         sums[span.job] += Held(span.gpu_seconds - gpus * paused, gpus * paused)
@@ -175,21 +193,20 @@ class _Free(NamedTuple):
     out: float
 
 
-def _sum_free(record: Record, spans: Iterable[Span]) -> _Free:
+def _sum_free(timelines: Timelines, until: float) -> _Free:
     """Sum up the time in which no job had a GPU."""
     held: dict[GpuRef, list[Interval]] = {}
-    for span in spans:
+    for span in timelines.spans:
         for ref in span.placement.refs():
             held.setdefault(ref, []).append(Interval(span.begin, span.end))
-    outages = list_outages(record)
-    waiting = _Measure(list_waiting(record))
-    until = record.header.until
+    waiting = _Measure(timelines.waiting)
     idle = waited = out = 0.0
-    for ref, first in list_gpus(record).items():
-        missing = _Measure([Interval(each.begin, each.end) for each in outages.get(ref, ())])
+    for ref, first in timelines.gpus.items():
+        missing = [Interval(each.begin, each.end) for each in timelines.outages.get(ref, ())]
+        measure = _Measure(missing)
         for gap in _list_gaps(_merge(held.get(ref, ())), Interval(first, until)):
-            out += missing.within(*gap)
-            for rest in _list_gaps(_clip(outages.get(ref, ()), gap), gap):
+            out += measure.within(*gap)
+            for rest in _list_gaps(missing, gap):
                 lasted = waiting.within(*rest)
                 waited += lasted
                 idle += rest.end - rest.begin - lasted
@@ -209,18 +226,14 @@ def list_gpus(record: Record) -> Mapping[GpuRef, float]:
     return known
 
 
-def _clip(intervals: Iterable[tuple[float, float, str]], to: Interval) -> Iterator[Interval]:
-    for begin, end, _ in intervals:
-        if end > to.begin and begin < to.end:
-            yield Interval(max(begin, to.begin), min(end, to.end))
-
-
 def _list_gaps(intervals: Iterable[Interval], within: Interval) -> Iterator[Interval]:
-    """Yield the rest of an interval; those taken out of it are in order and apart."""
+    """Yield the rest of an interval; those taken out of it are in order and apart, and may reach beyond it."""
     at = within.begin
     for each in intervals:
+        if each.begin >= within.end:
+            break
         if each.begin > at:
-            yield Interval(at, min(each.begin, within.end))
+            yield Interval(at, each.begin)
         at = max(at, each.end)
     if within.end > at:
         yield Interval(at, within.end)

@@ -42,8 +42,7 @@ _STAGES: Mapping[Stage, str] = {
 
 def export(record: Record) -> bytes:
     """Write a record as a trace that Perfetto opens."""
-    first = min((line.at for line in record.lines), default=0.0)
-    drawing = Drawing(record.header.since or first)
+    drawing = Drawing(record.begin)
     decisions = {
         (line.job, line.generation): line
         for line in record.lines

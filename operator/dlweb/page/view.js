@@ -44,10 +44,12 @@ export const writeHours = (gpuSeconds) =>
   gpuSeconds < 3600 ? `${gpuSeconds.toFixed(0)} GPU-s` : `${(gpuSeconds / 3600).toFixed(1)} GPU-h`;
 
 const namespaces = [...new Set(data.jobs.map((job) => job.namespace))];
+// By the number of a job, because each picture asks for many.
+const namespaceNumbers = data.jobs.map((job) => namespaces.indexOf(job.namespace));
 
 // The golden angle keeps neighbours apart, however many they are.
 export const colourOf = (number, by) =>
-  `hsl(${((by === "namespace" ? namespaces.indexOf(data.jobs[number].namespace) : number) * 137.508 + 205) % 360} 58% 64%)`;
+  `hsl(${((by === "namespace" ? namespaceNumbers[number] : number) * 137.508 + 205) % 360} 58% 64%)`;
 
 export const numberOfJob = (name) => data.jobs.findIndex((job) => job.name === name);
 
