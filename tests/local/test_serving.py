@@ -19,7 +19,7 @@ from dlcontrol.reporting.previewing import Effect
 from dlcontrol.reporting.reasons import Outlook
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
-from dllocal.api import refusals, showing
+from dllocal.api import first_look, refusals, showing
 from dllocal.api.access import Access
 from dllocal.folders import StateError
 from dllocal.jobs.registry import Registry
@@ -771,7 +771,22 @@ def test_whatever_is_wrong_is_told_in_one_form(ask, request_, status, error):
     assert "\n" not in told["error"]
 
 
-def test_before_the_first_look_it_says_so(ask, up):
+def test_a_request_before_the_first_look_is_answered_after_it(ask, up):
+    up.do(lambda stage: setattr(stage, "has_looked", False))
+    answers: list[Answer] = []
+    asks = threading.Thread(target=lambda: answers.append(ask("GET", "/v1/nodes")))
+    asks.start()
+    # Requests that need no look are answered meanwhile.
+    for _ in range(20):
+        assert names(ask.get("/v1/jobs")) == []
+    up.do(lambda stage: setattr(stage, "has_looked", True))
+    asks.join(30.0)
+    assert [answer.status for answer in answers] == [200]
+    assert answers[0].json["items"]
+
+
+def test_where_the_first_look_takes_too_long_it_says_so(ask, up, monkeypatch):
+    monkeypatch.setattr(first_look, "PATIENCE_S", 0.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     for request_ in (("GET", "/v1/nodes"), ("POST", "/v1/plan", job_document("a"))):
         answer = ask(*request_)

@@ -31,6 +31,7 @@ from dllocal.api import (
     turns,
 )
 from dllocal.api.access import Access
+from dllocal.api.first_look import wait_for_scene
 from dllocal.api.refusals import Complaint, Refused
 from dllocal.api.showing import Json
 from dllocal.api.submissions import (
@@ -322,10 +323,7 @@ class JobsApi:
     async def plan(self, request: web.Request) -> web.Response:
         """Say what would be decided now if these jobs were submitted, and at whose expense."""
         taken_in = await self._check(request)
-        seen = self._present.see()
-        if seen is None:
-            raise Refused(503, "the controller has not looked around yet; try again in a moment")
-        scene, before, _ = seen
+        scene, before, _ = await wait_for_scene(self._present)
         after = self._stage.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(previewing.preview, before, after, self._stage.policy)

@@ -11,6 +11,7 @@ from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.recording.record import encode
 from dllocal.api import showing
 from dllocal.api.access import Access
+from dllocal.api.first_look import wait_for_scene
 from dllocal.api.jobs_api import read_number, read_seconds
 from dllocal.api.refusals import Refused
 from dllocal.api.submissions import read_body
@@ -101,15 +102,13 @@ class MachineApi:
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
         """List every GPU: who has it since when, or why nobody may."""
-        seen = self._present.see()
-        if seen is None:
-            raise Refused(503, "the controller has not looked around yet; try again in a moment")
-        rows = gpu_table.gpu_rows(seen[0], seen[1].cluster)
+        scene, snapshot, _ = await wait_for_scene(self._present)
+        rows = gpu_table.gpu_rows(scene, snapshot.cluster)
         return web.json_response({"items": showing.node_documents(rows)})
 
     async def cordon(self, request: web.Request) -> web.Response:
         """Give a GPU to nobody from now on. Who has it keeps it until its next change."""
-        node, gpu = self._find(request)
+        node, gpu = await self._find(request)
         reason = (await read_body(request)).get("reason") or "cordoned by hand"
         if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
             raise Refused(400, f"reason: is no text of at most {LONGEST_REASON} characters")
@@ -119,17 +118,17 @@ class MachineApi:
 
     async def uncordon(self, request: web.Request) -> web.Response:
         """Take that back, and no longer hold against the GPU what was reported of it so far."""
-        node, gpu = self._find(request)
+        node, gpu = await self._find(request)
         was_broken = self._stage.forgive(GpuRef(node, gpu))
         was = was_broken or (node, gpu) in self._stage.registry.cordons()
         self._stage.registry.cordon(node, gpu, "")
         self._stage.wake()
         return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})
 
-    def _find(self, request: web.Request) -> tuple[NodeName, int]:
+    async def _find(self, request: web.Request) -> tuple[NodeName, int]:
         node, text = NodeName(request.match_info["node"]), request.match_info["gpu"]
-        seen = self._present.see()
-        nodes = seen[0].nodes if seen is not None else {}
+        scene, _, _ = await wait_for_scene(self._present)
+        nodes = scene.nodes
         if node not in nodes:
             known = ", ".join(nodes) or "none"
             raise Refused(404, f"{node}: there is no such node; there are {known}")

@@ -82,13 +82,15 @@ def _pass_on(
 
 def _look(process: subprocess.Popen[bytes], leader: int, out: int, sources: list[int]) -> bool:
     """Pass on what there is now; tell whether the command may write more."""
-    ready = select.select(sources, [], [], LOOK_S)[0]
+    # Asked before the terminal is looked at: what the command prints right before its end is still read.
+    has_ended = process.poll() is not None
+    ready = select.select(sources, [], [], 0 if has_ended else LOOK_S)[0]
     for keys in set(ready) - {leader}:
         if not _copy(keys, leader):
             sources.remove(keys)
     if leader in ready:
         return _copy(leader, out)
-    return process.poll() is None
+    return not has_ended
 
 
 def _copy(source: int, sink: int) -> bool:
