@@ -7,9 +7,9 @@ What the controller says is what it says on Kubernetes: the first pod is told to
 that, and when it has released everything both are told to run. The training is DDP over gloo, on the
 processor; it saves itself on SIGUSR1 with ``torch.save``, and goes on from that.
 
-``cold`` starts interpreters, ``warm`` has them wait with PyTorch imported (the first pod makes its second
-one while the checkpoint is written), and ``warm_marker`` confirms the checkpoint by a marker instead of by
-files that have settled. ``warm_marker_1_3`` needs no interpreter that is not there yet. Phases are those of the slowest process, by one clock of the machine. Nothing of
+``cold`` starts interpreters, ``warm`` has them wait with PyTorch imported, as many in each pod as the node
+has GPUs, and ``warm_marker`` confirms the checkpoint by a marker instead of by files that have settled.
+``warm_marker_1_3`` has three of the four processes in the new pod. Phases are those of the slowest process, by one clock of the machine. Nothing of
 a real network or of GPUs is in it.
 """
 
@@ -158,7 +158,7 @@ def measure(
         for folder in (root / "first", root / "second", checkpoints):
             folder.mkdir()
         with (
-            SideCar(root / "first", command, options=[*given, "--most-spares", "1"]) as first,
+            SideCar(root / "first", command, options=[*given, f"--most-spares={wide[0]}"]) as first,
             SideCar(
                 root / "second", command, options=[*given, f"--most-spares={wide[1]}"]
             ) as second,
@@ -174,7 +174,7 @@ def measure(
 def _grow(pods: Pods, wide: tuple[int, int], *, is_warm: bool) -> dict[str, float]:
     """Go from one process to so many in each pod and back; return the milliseconds of the way up."""
     if is_warm:
-        pods.wait_warm(1, wide[1])
+        pods.wait_warm(*wide)
     decided = time.monotonic()
     released = pods.stop(pods.first, checkpoint=True, coming=wide[0])
     moments = pods.run(*wide)

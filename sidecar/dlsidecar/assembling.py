@@ -35,6 +35,8 @@ from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
+RELEASED_IN_USE_SECONDS = 60.0
+"""The time for which a release of GPUs in use is reported, so that a controller reads it although the next start begins at once."""
 
 
 class LogCannotOpen(Exception):
@@ -133,6 +135,7 @@ class Crew:
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
         supervisor.on_failure = self._hear_failure
+        supervisor.on_released_in_use = self._tell_released_in_use
         supervisor.hear_of_checkpoints(self._observer.complain, self._observer.solve)
         training = settings.training
         if training.progress_log or training.progress_file:
@@ -150,12 +153,10 @@ class Crew:
         self._gauges.ask(self._want_spares)
 
     def _want_spares(self, reading: Reading) -> None:
-        # How many processes there will be is known with the first run only; one per visible
-        # GPU is the most, and in a container all GPUs of the machine are visible.
-        if not self.supervisor.has_begun:
-            visible = len(reading or ()) or gpus.count_named(self._environment) or 1
-            most = min(visible, self._most_spares or visible)
-            self._nursery.want(most if self._split is Split.PER_GPU else 1)
+        # One process per visible GPU is the most, and in a container all GPUs of the machine are visible.
+        visible = len(reading or ()) or gpus.count_named(self._environment) or 1
+        most = min(visible, self._most_spares or visible)
+        self._nursery.expect(most if self._split is Split.PER_GPU else 1)
 
     async def finish_output(self) -> None:
         """Give a slow reader of our output some time to take the last words of the training."""
@@ -253,6 +254,11 @@ class Crew:
         for tail in self._tails:
             tail.look()
         self._tracebacks.fail(self._loop.time())
+
+    def _tell_released_in_use(self, why: str) -> None:
+        name = "GPUReleasedInUse"
+        self._observer.complain(name, why)
+        self._loop.call_later(RELEASED_IN_USE_SECONDS, self._observer.solve, name)
 
     def _follow_progress(self, path: str) -> None:
         observer = self._observer

@@ -115,8 +115,8 @@ def _add_training(group: Any) -> None:
         type=_count,
         default=0,
         metavar="N",
-        help="keep so many of them at most before the first run, as many as there can be processes"
-        " here (one for each GPU that is seen)",
+        help="keep one for each process that there can be here, N at most, where memory allows it (one"
+        " for each GPU that is seen)",
     )
     add(
         "--spare-memory",
@@ -150,7 +150,7 @@ def _add_watching(group: Any) -> None:
         type=_seconds,
         default=0.0,
         metavar="S",
-        help="on a machine that is shared: how long GPU memory that may be the job's keeps its GPUs from"
+        help="where others use the GPUs as well: how long GPU memory that may be the job's keeps its GPUs from"
         " being released, once no process of it is left (for ever)",
     )
     add(

@@ -27,9 +27,12 @@ REMEDIES = {
     "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
     "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
     "GPUMemoryNotReleased": "look who else uses the GPU (nvidia-smi on the node), and at the driver"
-    " (dmesg); it stays with this job until its memory is as free as before",
+    " (dmesg); it stays with this job until its memory is as free as before, or for as long as"
+    " releaseSeconds says",
     "GPUNotEmpty": "look what uses the GPU (nvidia-smi on the node) and end it; the GPU is given to no job"
     " until it is seen empty",
+    "GPUReleasedInUse": "look what uses the GPU (nvidia-smi on the node) and end it; the next start looks"
+    " for itself and refuses a GPU that is in use",
     "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
     " with the job",
     "GPUsNotResolved": "set gpus.ids: uuid in the job, or let NVML answer in the container (driver"

@@ -19,7 +19,12 @@ EVERYTHING = {
     "networkPolicy": {"jobNamespaces": ["team-a", "team-b"]},
     "metrics": {"monitor": "pod", "rules": True, "dashboard": {"enabled": True}},
     "uninstall": {"jobs": "end"},
-    "settings": {"policy": "max-min", "pool": {"mode": "reserve"}, "limits": {"maxGpus": {"*": 4}}},
+    "settings": {
+        "policy": "max-min",
+        "pool": {"mode": "reserve"},
+        "limits": {"maxGpus": {"*": 4}},
+        "pods": {"releaseSeconds": 90},
+    },
     "nodeSelector": {"role": "control"},
     "tolerations": [{"key": "control", "operator": "Exists"}],
     "priorityClassName": "system-cluster-critical",
@@ -45,6 +50,7 @@ def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
     assert settings.limits.max_gpus == {"*": 4}
     assert settings.pods.image == "dljob-sidecar@sha256:" + "0" * 64
     assert settings.pods.pull_secrets == ("team",)
+    assert settings.pods.release_seconds == 90
     assert settings.pods.runtime_class == "nvidia", "what is not given stays as it is"
 
 

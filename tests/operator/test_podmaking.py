@@ -107,6 +107,12 @@ def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
     assert "--checkpoint-seconds=90" in command
 
 
+def test_memory_of_unknown_origin_keeps_a_gpu_for_as_long_as_the_operator_says():
+    assert "--release-seconds=90" in trainer(made(release_seconds=90.0))["command"]
+    # Without it nothing but the proof of the memory releases a GPU.
+    assert not [each for each in trainer(made())["command"] if "--release-seconds" in each]
+
+
 def test_a_pattern_is_no_variable_of_kubernetes():
     (pattern,) = [word for word in trainer(made())["command"] if "--progress-log" in word]
     assert pattern.endswith("$$(x)")

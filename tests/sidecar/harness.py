@@ -41,15 +41,17 @@ def build_settings(document: dict[str, Any]) -> Settings:
     return Settings(training, expected_gpus=False, poll_seconds=poll)
 
 
-def build_run(gpus: list[str], processes: int, port: int) -> Run:
+def build_run(gpus: list[str], processes: int, port: int, rank: int = 0) -> Run:
+    """Return a run whose first process here has this rank; those before it are in another container."""
+    others = (Peer("127.0.0.1", rank),) if rank else ()
     return Run(
         epoch=1,
         generation=1,
         incarnation="x",
         gpus=tuple(gpus),
-        rank_offset=0,
-        world_size=processes,
-        peers=(Peer("127.0.0.1", processes),),
+        rank_offset=rank,
+        world_size=rank + processes,
+        peers=(*others, Peer("127.0.0.1", processes)),
         rendezvous_port=port,
     )
 
@@ -86,7 +88,8 @@ class Harness:
         call = message["call"]
         supervisor = self.crew.supervisor
         if call == "start":
-            run = build_run(message["gpus"], message["processes"], message["port"])
+            rank = message.get("rank", 0)
+            run = build_run(message["gpus"], message["processes"], message["port"], rank)
             supervisor.start(run, message["attempt"])
         elif call == "prepare":
             supervisor.prepare(message["processes"])

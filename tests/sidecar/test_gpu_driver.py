@@ -87,8 +87,11 @@ def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_fo
     sidecar.wait_for(is_running(1))
     driver.hold(5000)
     sidecar.run(2, "1")
+    state = sidecar.wait_for(lambda s: "GPUReleasedInUse" in names(s))
+    (released,) = [each for each in state.problems if each.name == "GPUReleasedInUse"]
+    assert "GPU-standin-0 holds 5000 MiB more" in released.message
+    assert "--release-seconds releases them after 0.5 s" in sidecar.told()
     assert sidecar.wait_for(is_running(2)).held == ("1",)
-    assert "released though memory is in use" in sidecar.told()
 
 
 def test_an_error_of_the_driver_is_no_release(start, driver):

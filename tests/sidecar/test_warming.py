@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import uuid
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlsidecar.linux.spawning import Reaper
+from dlsidecar.warm.budgets import Budget
 from dlsidecar.warm.warming import Nursery, Script, take_apart
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
@@ -103,6 +105,21 @@ def test_no_more_spares_wait_than_the_job_can_have_processes(drive, token, monke
     assert driver.facts()["warmth"]["wanted"] == 2
 
 
+def test_spares_for_the_widest_start_wait_also_while_fewer_processes_run(drive, token, monkeypatch):
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0,1,2")
+    driver = drive_warm(drive, [sys.executable, trainer(), token], count=3, split="perGpu")
+    driver.start()
+    driver.wait_for("Started")
+    facts = driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 3, "three spares")
+    assert (facts["warmth"]["wanted"], len(facts["processes"])) == (3, 1)
+    # Nothing said that three are coming, and all of them start warm.
+    driver.stop_all()
+    driver.start(2, gpus=3, processes=3)
+    driver.wait_for("Started", attempt=2)
+    assert [one["warm"] for one in driver.facts()["processes"]] == [True] * 3
+    driver.stop_all(2)
+
+
 # Takes a while, as PyTorch does, and says in a file that it was begun.
 SLOW = """
 import os, sys, time
@@ -135,6 +152,97 @@ def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive
         == 1
     )
     driver.stop_all(3)
+
+
+@pytest.fixture
+def nursery(tmp_path):
+    """Return a way to make a nursery of our own, inside a loop."""
+
+    def make(on_problem=lambda name, text: pytest.fail(f"{name}: {text}")):
+        return Nursery(
+            command=[sys.executable, str(tmp_path / "train.py")],
+            preload=["colorsys"],
+            environment=os.environ,
+            outputs=(1, 2),
+            passed=(),
+            reaper=Reaper(),
+            on_problem=on_problem,
+            on_relief=lambda _: None,
+        )
+
+    return make
+
+
+class Room(Budget):
+    """Memory for so many spares as the test says."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.asked = 0
+
+    def allow(self, count: int, *, ready: int) -> tuple[int, str]:
+        self.asked += 1
+        return min(count, self.most), "" if count <= self.most else "too little"
+
+
+def test_spares_make_room_for_the_memory_that_the_training_takes(nursery):
+    told = []
+
+    async def story() -> None:
+        spares = nursery(lambda name, _: told.append(name))
+        spares.budget = room = Room(3)
+        spares.review_seconds = 0.01
+
+        async def see(is_so) -> None:
+            end = asyncio.get_running_loop().time() + LIMIT_SECONDS
+            while not is_so():
+                assert asyncio.get_running_loop().time() < end
+                await asyncio.sleep(0.01)
+
+        spares.want(1)
+        spares.expect(3)
+        await see(lambda: spares.ready == 3)
+        made = spares.pids()
+        room.most = 1
+        await see(lambda: spares.pids() == made[:1])
+        # As many are left as processes run, so that there is nothing to complain of.
+        assert told == []
+        room.most = 0
+        await see(lambda: not spares.pids())
+        # What is free again is left to the training until it starts again.
+        room.most, asked = 3, room.asked
+        await see(lambda: room.asked > asked + 1)
+        assert (spares.wanted, spares.pids()) == (0, [])
+        spares.close()
+        for pid in made:
+            os.waitpid(pid, 0)
+
+    asyncio.run(story())
+    assert told == ["SparesLimited"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_warm_rank_looks_for_the_first_one_before_it_begins(drive, token, script, is_open):
+    driver = drive_warm(
+        drive,
+        [sys.executable, str(script), "7", token],
+        count=1,
+        framework="pytorch",
+        split="perGpu",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if not is_open:
+            server.close()
+        driver.call("start", gpus=["0"], processes=1, attempt=1, port=port, rank=1)
+        driver.wait_for("Started")
+        if is_open:
+            server.settimeout(LIMIT_SECONDS)
+            server.accept()[0].close()
+        # If the port stays closed, the rank begins all the same.
+        assert driver.wait_for("RankEnded")["exit_code"] == 7
+        driver.wait_for("Gone")
 
 
 def test_one_that_still_imports_is_taken_when_its_start_comes(drive, token, script):
@@ -211,30 +319,21 @@ def test_a_large_environment_keeps_nobody_from_a_warm_start(drive, token, script
     assert "LARGE_2" in read_told(driver)["environment"]
 
 
-def test_the_next_spare_waits_until_the_start_had_its_time(tmp_path):
+def test_the_next_spare_waits_until_the_start_had_its_time(nursery):
     """A start is what everybody waits for; imports beside it would make it slower."""
 
     async def story() -> None:
         ready = asyncio.Event()
-        nursery = Nursery(
-            command=[sys.executable, str(tmp_path / "train.py")],
-            preload=["colorsys"],
-            environment=os.environ,
-            outputs=(1, 2),
-            passed=(),
-            reaper=Reaper(),
-            on_problem=lambda name, text: pytest.fail(f"{name}: {text}"),
-            on_relief=lambda _: None,
-        )
-        nursery.refill_seconds = 3600.0
-        nursery.on_change = ready.set
-        nursery.want(1)
+        spares = nursery()
+        spares.refill_seconds = 3600.0
+        spares.on_change = ready.set
+        spares.want(1)
         await asyncio.wait_for(ready.wait(), LIMIT_SECONDS)
-        taken = nursery.take(os.environ, lambda _: None)
+        taken = spares.take(os.environ, lambda _: None)
         assert taken is not None
-        nursery.want(1)
-        assert nursery.pids() == []
-        nursery.close()
+        spares.want(1)
+        assert spares.pids() == []
+        spares.close()
         os.kill(taken, signal.SIGKILL)
         os.waitpid(taken, 0)
 

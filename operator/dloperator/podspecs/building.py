@@ -228,6 +228,8 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
         f"--controller-name={settings.controller_name}",
         f"--poll-seconds={settings.poll_seconds:g}",
     ]
+    if settings.release_seconds:
+        options.append(f"--release-seconds={settings.release_seconds:g}")
     if settings.virtual_gpus:
         options.append("--no-gpus-expected")
     if job.progress.http:

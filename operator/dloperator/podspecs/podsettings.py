@@ -68,6 +68,8 @@ class PodSettings:
     """Whether the GPUs exist on paper only, so that a SideCar that finds none is content."""
     poll_seconds: float = 5.0
     """How often a SideCar looks at what does not come by itself."""
+    release_seconds: float = 0.0
+    """For how long memory of unknown origin keeps a GPU from being released once no process of the job is left; 0: no bound."""
     taint: str = "dljob.io/pool"
     """The taint that keeps other pods off the pool; ours tolerate it."""
     controller_name: str = "controller.dljob"

@@ -89,10 +89,8 @@ class Processes:
         self._rendezvous, self._board = rendezvous.Rendezvous(), offering.Board()
         self._store = CheckpointStore(training.saving)
         self._outputs = outputs
-        self._reaper = reaper
-        self._household = household
-        self._nursery = nursery
-        self._admission = admission
+        self._reaper, self._household = reaper, household
+        self._nursery, self._admission = nursery, admission
         self._loop = asyncio.get_running_loop()
         self._attempt = 0
         self._started_at = 0.0
@@ -120,6 +118,8 @@ class Processes:
         """Descriptors that the training processes inherit."""
         self.is_output_read: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether all that it said was looked at."""
+        self.on_released_in_use: Callable[[str], None] = lambda _: None
+        """Called with the reason when GPUs are released though their memory is in use."""
 
     def hear_of_checkpoints(
         self, on_problem: Callable[[str, str], None], on_relief: Callable[[str], None]
@@ -480,8 +480,10 @@ class Processes:
             if unreleased and not self._is_patience_over():
                 self._tell_lingering(unreleased)
                 self._look_later()
-            else:
-                self._say_gone()
+                return
+            if unreleased:
+                self._tell_released_in_use(unreleased)
+            self._say_gone()
 
         self._admission.gauges.ask(hear)
 
@@ -489,17 +491,22 @@ class Processes:
         """Whether memory has been in the way for as long as it may be, where a machine is shared."""
         now = self._loop.time()
         self._empty_since = now if self._empty_since is None else self._empty_since
+        return 0 < self._training.release_seconds <= now - self._empty_since
+
+    def _tell_released_in_use(self, unreleased: Mapping[str, str]) -> None:
         limit = self._training.release_seconds
-        is_over = 0 < limit <= now - self._empty_since
-        if is_over:
-            log.warning("released though memory is in use: no process is left for %g s", limit)
-        return is_over
+        self.on_released_in_use(
+            f"no process of the job was left for {limit:g} s, so that its GPUs are released although"
+            f" {'; '.join(unreleased.values())}"
+        )
 
     def _tell_lingering(self, unreleased: Mapping[str, str]) -> None:
         """Say once of these GPUs that they, and no process, are in the way of the release."""
         if self._lingering != unreleased.keys():
             self._lingering = frozenset(unreleased)
             message = f"no process of the job is left, but {'; '.join(unreleased.values())}"
+            limit = self._training.release_seconds
+            message += f"; --release-seconds releases them after {limit:g} s" if limit else ""
             problem = make_problem("GPUMemoryNotReleased", message)
             self._tell(Lingering(self._attempt, problem))
 

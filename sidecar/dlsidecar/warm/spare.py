@@ -17,11 +17,18 @@ import importlib
 import json
 import os
 import runpy
+import socket
 import sys
+import time
 import types
 import zipfile
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from typing import Any
+
+MEETING_SECONDS = 0.25
+"""The longest time for which a rank waits until the first one opens the place where they meet."""
+MEETING_STEP_SECONDS = 0.005
 
 
 def answer(descriptor: int, **what: object) -> None:
@@ -56,6 +63,7 @@ def become(order: Any, environment: dict[str, str], path: list[str]) -> None:
     os.environ.update(environment)
     os.environ.update(order["environment"])
     tell_stacks_when_asked()
+    await_first_rank(os.environ)
     sys.path[:] = path
     sys.argv[:] = order["arguments"]
     if order["module"]:
@@ -74,6 +82,29 @@ def tell_stacks_when_asked() -> None:
     except (ImportError, AttributeError, KeyError, ValueError, OSError, RuntimeError):
         # Then the kernel alone says what it does.
         return
+
+
+def await_first_rank(environment: Mapping[str, str]) -> None:
+    """
+    Let the first rank be ahead, where PyTorch's ranks meet at a port that it opens.
+
+    Warm ranks are all there within milliseconds. One that finds the port closed tries again after a
+    whole second, so that a quarter of it is well spent even if the port opens later: all ranks run the same
+    program, and this one is behind the first from here on.
+    """
+    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if not host or not port.isdigit() or environment.get("RANK", "0") == "0":
+        return
+    end = time.monotonic() + MEETING_SECONDS
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        try:
+            socket.create_connection((host, int(port)), left).close()
+            return
+        except OSError:
+            time.sleep(MEETING_STEP_SECONDS)
 
 
 def run_script(script: str) -> None:

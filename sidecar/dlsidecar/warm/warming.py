@@ -5,10 +5,11 @@ They are started like any process and not forked from one another, because the t
 and CUDA do not survive a fork. One that has touched a GPU is thrown away: it has made up its mind
 which ones it sees. Whatever goes wrong, the training is started cold, and the reason is told.
 
-How many are kept: as many as processes run, because most changes keep that number or lower it. As
-soon as it is known that more are to be started, the others are made, while the training saves itself.
-One that is not ready when its start comes is taken all the same: it has begun what a cold one would
-only begin now.
+How many are kept: as many as there can ever be processes in this container, because a checkpoint takes
+less time than the imports of a framework, so that spares that are made during a change come too late for
+it. Where memory does not suffice for that, as many as fit; spares are given up as soon as the training takes
+memory that they would need. One that is not ready when its start comes is taken all the same: it has begun
+what a cold one would only begin now.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class Nursery:
     answer_seconds = 5.0
     waking_seconds = 60.0
     """So long a start waits for a spare that still imports."""
+    review_seconds = 5.0
+    """The time between two looks whether the spares still fit into memory."""
 
     def __init__(
         self,
@@ -114,8 +117,11 @@ class Nursery:
         """Those that have their order and have not yet answered."""
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._review: asyncio.TimerHandle | None = None
+        self._most = 0
+        """The largest number of processes here, as far as it is known."""
         self._steady = 0
-        """So many are kept all the time."""
+        """The number of processes that run."""
         self._coming = 0
         """So many are needed by the start that is expected; 0 if none is."""
         self.budget = Budget()
@@ -144,6 +150,13 @@ class Nursery:
         """How much memory they may take, as it was when that was last looked at."""
         return self.budget.limit_bytes
 
+    def expect(self, most: int) -> None:
+        """Keep a spare for each of the most processes that there can be, where memory allows it."""
+        self._most = most
+        self._settle()
+        if self._timer is None:
+            self._fill()
+
     def prepare(self, count: int) -> None:
         """Make what a start of so many needs, without waiting any longer."""
         self._coming = count
@@ -153,23 +166,43 @@ class Nursery:
         self._fill()
 
     def want(self, count: int) -> None:
-        """Keep so many, from now on."""
+        """Keep at least a spare for each of the processes that run now."""
         self._steady, self._coming = count, 0
         self._settle()
-        for spare in self._spares[self.wanted :]:
-            self._discard(spare)
+        self._discard_surplus()
         # Those that were just handed out are not replaced before their start had its time.
         if self._timer is None:
             self._fill()
 
     def _settle(self) -> None:
         """Say how many there are to be, as memory is now."""
-        asked = max(self._steady, self._coming) if self._script else 0
+        asked = max(self._needed, self._most) if self._script else 0
         self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
-        if why:
+        self._tell_limit(why)
+        if asked and self._review is None:
+            self._review = self._loop.call_later(self.review_seconds, self._look_at_memory)
+
+    @property
+    def _needed(self) -> int:
+        """How many processes start next, as far as that is known."""
+        return max(self._steady, self._coming, 1)
+
+    def _tell_limit(self, why: str) -> None:
+        # Fewer than there could ever be are no trouble while the next start finds enough.
+        if why and self.wanted < self._needed:
             self._on_problem("SparesLimited", why)
-        else:
+        elif not why:
             self._on_relief("SparesLimited")
+
+    def _look_at_memory(self) -> None:
+        """Give up the spares whose memory the training needs; the next start makes them again."""
+        self._review = self._loop.call_later(self.review_seconds, self._look_at_memory)
+        allowed, why = self.budget.allow(self.wanted, ready=self.ready)
+        if allowed < self.wanted:
+            self.wanted = allowed
+            self._tell_limit(why)
+            self._discard_surplus()
+            self.on_change()
 
     def _fill(self) -> None:
         self._timer = None
@@ -255,6 +288,9 @@ class Nursery:
     def _shed(self) -> None:
         """Give up what turns out to be too large, now that it is known how much one takes."""
         self._settle()
+        self._discard_surplus()
+
+    def _discard_surplus(self) -> None:
         for spare in self._spares[self.wanted :]:
             self._discard(spare)
 
@@ -357,7 +393,8 @@ class Nursery:
             self._read(self._sent[pid])
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._review):
+            if timer is not None:
+                timer.cancel()
         for spare in list(self._spares):
             self._discard(spare)
