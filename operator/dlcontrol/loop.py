@@ -211,11 +211,11 @@ class Controller:
                 raise
             except NotKept as error:
                 if self._is_new(error):
-                    log.error("%s. Until then nothing is decided, and what trains goes on", error)  # noqa: TRY400 - where in our code says nothing
+                    log.error("%s. Until then nothing is decided, and running jobs continue", error)  # noqa: TRY400 - where in our code says nothing
                 self._next_look = self._clock() + self._options.pace.look_seconds
             except Exception as error:
                 if self._is_new(error):
-                    log.exception("a look at everything failed; it is looked at anew")
+                    log.exception("a cycle failed; the next one reads everything again")
                 self._next_look = self._clock() + self._options.pace.look_seconds
             else:
                 self._be_content()
@@ -232,7 +232,7 @@ class Controller:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise Fenced(f"a look at everything did not end for {seconds:g} s") from error
+            raise Fenced(f"a cycle has not ended for {seconds:g} s") from error
 
     def _is_new(self, error: Exception) -> bool:
         """Whether the last look did not fail for the same reason; it is told of once."""
@@ -242,7 +242,7 @@ class Controller:
     def _be_content(self) -> None:
         if self._complaint:
             self._complaint = ""
-            log.warning("it can be decided again")
+            log.warning("it is scheduled again")
 
     async def _wait(self) -> None:
         # However much news there is, others on this event loop have their turn.

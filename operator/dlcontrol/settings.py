@@ -181,7 +181,7 @@ def _dashed(path: str) -> str:
 
 def _unknown(path: str, value: object, paths: Mapping[str, None]) -> Problem:
     guess = nearest(path, paths)
-    remedy = f"did you mean {guess}?" if guess else "dljob config show lists all that there is"
+    remedy = f"did you mean {guess}?" if guess else "dljob config show lists all settings"
     return Problem(path, value, "there is no such setting", remedy)
 
 
@@ -313,5 +313,5 @@ def read_numbers(value: Any) -> dict[str, int]:
 def _read_words(value: Any) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise ValueError("a list of texts")
+        raise ValueError("a list of strings")
     return tuple(word.strip() for word in words if word.strip())

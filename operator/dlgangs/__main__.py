@@ -32,7 +32,12 @@ class Place(click.ParamType[tuple[str, int]]):
 
 
 @click.command("dlgangs")
-@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option(
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="The kubeconfig file that names the API server.",
+)
 @click.option("--context", default="", metavar="NAME", help="Which context of that file.")
 @click.option(
     "--scheduler-name",
@@ -46,7 +51,7 @@ class Place(click.ParamType[tuple[str, int]]):
     default="127.0.0.1:8443",
     show_default=True,
     metavar="ADDRESS:PORT",
-    help="Where kube-scheduler asks.",
+    help="Where kube-scheduler reaches it.",
 )
 @click.option(
     "--health",
@@ -59,21 +64,21 @@ class Place(click.ParamType[tuple[str, int]]):
     "--tls",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="With tls.crt and tls.key, which are read again when they change.",
+    help="Has tls.crt and tls.key, which are read again after each change.",
 )
-@click.option("--make-tls", is_flag=True, help="Make and renew what that folder has to hold.")
+@click.option("--make-tls", is_flag=True, help="Create and renew the certificate in that folder.")
 @click.option(
     "--client-ca",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Answer only those with a certificate of this authority.",
+    help="Answer only clients with a certificate of this CA.",
 )
 @click.option(
     "--hold-seconds",
     type=click.FloatRange(min=1.0),
     default=Rules().hold_seconds,
     show_default=True,
-    help="How long room is kept for pods that are to be bound.",
+    help="How long room is kept for pods that wait for their binding.",
 )
 @click.option(
     "--overtaking",
@@ -101,7 +106,7 @@ def main(  # noqa: PLR0913 - an argument for each option
         raise click.UsageError("--make-tls and --client-ca need a folder: --tls FOLDER")
     if tls is None and not is_loopback(listen[0]):
         raise click.UsageError(
-            f"without certificates others could read along on {listen[0] or 'all addresses'}; name a"
+            f"without TLS, others could read the traffic on {listen[0] or 'all addresses'}; name a"
             " folder with --tls, or listen on 127.0.0.1"
         )
     settings = GangSettings(
@@ -122,7 +127,7 @@ def main(  # noqa: PLR0913 - an argument for each option
 async def _run(found: access.Access, settings: GangSettings) -> None:
     gangs = Gangs(found, settings, instance=new_identity())
     if await run_until_told(gangs.run()):
-        log.info("ends; what is bound stays bound")
+        log.info("stops; bound pods stay bound")
 
 
 def is_loopback(host: str) -> bool:

@@ -320,7 +320,7 @@ class _Desk:
             verdict = Verdict(
                 Standing.WAITING,
                 f"{called(gang)} had room for all its pods, but they were not bound within"
-                f" {self._rules.hold_seconds:g} s, so that others go first for a while",
+                f" {self._rules.hold_seconds:g} s, so other gangs go first for a while",
             )
         if verdict is not None:
             self.verdicts[gang] = verdict

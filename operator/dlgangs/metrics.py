@@ -23,10 +23,10 @@ class GangMetrics:
         for answer in ("admitted", "refused"):
             # So that what has not happened yet is seen to be nought.
             self._answers.labels(answer)
-        self._gangs = Gauge(
-            "dljob_gangs", "Gangs by how it stands with them", ["standing"], registry=self._registry
+        self._gangs = Gauge("dljob_gangs", "Gangs by state", ["standing"], registry=self._registry)
+        held = Gauge(
+            "dljob_gang_pods_held", "Pods with room kept for them", registry=self._registry
         )
-        held = Gauge("dljob_gang_pods_held", "Pods that room is kept for", registry=self._registry)
         held.set_function(lambda: float(len(decider.held)))
         looks = Gauge("dljob_gang_looks", "Decisions since the start", registry=self._registry)
         looks.set_function(lambda: float(decider.looks))

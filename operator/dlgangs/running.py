@@ -52,7 +52,7 @@ class GangSettings:
     scheduler: str = "dljob-scheduler"
     """The ``schedulerName`` of the pods that are answered for."""
     listen: tuple[str, int] = ("127.0.0.1", 8443)
-    """Where kube-scheduler asks."""
+    """Where kube-scheduler reaches it."""
     health: str = ":8081"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     tls: Path | None = None
@@ -92,7 +92,7 @@ class Gangs:
             Followed(NODES, self._book.nodes, is_in_namespaces=False),
         )
         self._watches = Watches(access, self._api, followed)
-        self._complaint = "has not seen yet what there is"
+        self._complaint = "has not read the cluster yet"
         self._extender = Extender(
             self._decider,
             self._metrics,
@@ -157,7 +157,7 @@ class Gangs:
             except (NotInstalled, Rejected, Unreachable) as error:
                 if self._complaint != str(error):
                     self._complaint = str(error)
-                    log.error("cannot begin: %s", error)  # noqa: TRY400 - its place says nothing
+                    log.error("cannot start: %s", error)  # noqa: TRY400 - its place says nothing
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._complaint = ""

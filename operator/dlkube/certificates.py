@@ -89,11 +89,13 @@ class Authority:
             others = tuple(_read_certificate(data[name]) for name in (NEXT, FORMER) if name in data)
         except (KeyError, ValueError) as error:
             raise WrongAuthority(
-                f"the Secret {CA_SECRET} holds no authority ({error}); delete it, and a new one is"
-                " made, after which jobs that train are reached again when their pods are new"
+                f"the Secret {CA_SECRET} holds no authority ({error}); delete it, and the operator"
+                " creates a new one; running jobs are reached again once their pods are replaced"
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise WrongAuthority(f"the key in the Secret {CA_SECRET} is of another kind than ours")
+            raise WrongAuthority(
+                f"the key in the Secret {CA_SECRET} has another type than the keys of DLJob"
+            )
         return cls(certificate, key, others)
 
     def is_same(self, other: "Authority") -> bool:

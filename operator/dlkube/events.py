@@ -62,7 +62,7 @@ class Teller:
         except asyncio.QueueFull:
             if not self._has_lost:
                 self._has_lost = True
-                log.warning("more happens than can be told; some Events are left out")
+                log.warning("too many Events at once; some are left out")
 
     def warn(self, about: Json, reason: str, message: str) -> None:
         """Let people know of what is wrong."""
@@ -76,7 +76,7 @@ class Teller:
                 await self._write(event)
             except (Rejected, Unreachable) as error:
                 # The namespace may be about to be deleted, or the server away; the log has it.
-                log.info("could not tell %s: %s", event["message"], error)
+                log.info("cannot write the Event '%s': %s", event["message"], error)
             if self._waiting.empty():
                 self._has_lost = False
             await asyncio.sleep(self._pause)

@@ -122,7 +122,7 @@ class MetricsDoor(_Server):
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         if kind != "Bearer" or not token:
             return _refused(
-                UNAUTHORIZED, "show the token of an account: Authorization: Bearer TOKEN"
+                UNAUTHORIZED, "send the token of an account: Authorization: Bearer TOKEN"
             )
         status = await self._status_for(token)
         if status != OK:
@@ -137,7 +137,7 @@ class MetricsDoor(_Server):
         try:
             status = await self._review(token)
         except (Rejected, Unreachable) as error:
-            log.warning("cannot find out who may read metrics: %s", error)
+            log.warning("cannot check the permission to read metrics: %s", error)
             return AWAY
         if len(self._answers) >= MOST_REMEMBERED:
             del self._answers[next(iter(self._answers))]

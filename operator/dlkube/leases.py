@@ -146,7 +146,7 @@ class Election:
             except Conflict:
                 pass  # Somebody else was faster.
             except (Rejected, Unreachable) as error:
-                log.warning("cannot see who leads: %s", error)
+                log.warning("cannot read the Lease: %s", error)
             await asyncio.sleep(self._settings.look_seconds)
 
     async def keep(self) -> None:
@@ -226,7 +226,7 @@ class Election:
         except Fenced:
             return  # It is another one's already.
         except (Rejected, Unreachable) as error:
-            log.warning("the Lease runs out by itself: %s", error)
+            log.warning("the Lease could not be released and will expire: %s", error)
 
     async def _release(self, lease: Json) -> None:
         spec = {**lease["spec"], "holderIdentity": ""}

@@ -110,7 +110,7 @@ class Watches:
             listing = await self._api.list(resource, namespace, labels=followed.labels)
         except NotFound as error:
             raise NotInstalled(
-                f"the API server does not know what a {resource.kind} is ({error}); install its"
+                f"the API server does not know the kind {resource.kind} ({error}); install its"
                 " definition: kubectl apply -k crds"
             ) from error
         kept = [followed.keep(item) for item in listing.items]

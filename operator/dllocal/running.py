@@ -257,7 +257,7 @@ class Running:
             for each in others:
                 each.cancel()
             await asyncio.wait({control, *others})
-            log.info("ends; what trains goes on training")
+            log.info("stops; running jobs continue")
 
     async def _control(self) -> None:
         """Decide nothing before it is known which GPUs others use."""

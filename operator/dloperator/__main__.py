@@ -38,7 +38,12 @@ LED_NO_MORE = 3
 
 
 @click.command("dloperator")
-@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
+@click.option(
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="The kubeconfig file that names the API server.",
+)
 @click.option("--context", default="", metavar="NAME", help="Which context of that file.")
 @click.option(
     "--config",
@@ -88,7 +93,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
 async def _run(found: access.Access, place: Place, work: Work, lease: LeaseSettings) -> None:
     operator = Operator(found, place, work, lease)
     if await run_until_told(operator.run()):
-        log.info("ends; what trains goes on training")
+        log.info("stops; running jobs continue")
 
 
 def own_namespace() -> str:
@@ -96,7 +101,9 @@ def own_namespace() -> str:
     try:
         return OWN_NAMESPACE.read_text().strip()
     except OSError as error:
-        raise click.UsageError("this is no pod; say where to be at home: --namespace") from error
+        raise click.UsageError(
+            "this process is not in a pod; name the namespace of the operator: --namespace"
+        ) from error
 
 
 def make_work(settings: OperatorSettings) -> Work:

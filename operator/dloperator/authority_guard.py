@@ -50,7 +50,7 @@ class Guard:
             try:
                 await self.look()
             except (Rejected, Unreachable) as error:
-                self._complain(f"cannot look after the Secret {CA_SECRET}: {error}")
+                self._complain(f"cannot watch the Secret {CA_SECRET}: {error}")
 
     async def look(self) -> None:
         """Look once; raises :class:`~dlcontrol.situation.ports.Fenced` if it is replaced step by step."""
@@ -68,13 +68,11 @@ class Guard:
             self._complaint = ""
         elif found.believes(self._authority) or self._authority.believes(found):
             # A step of a rotation: whoever leads next reads it, and jobs go on being reached.
-            raise Fenced(
-                f"the Secret {CA_SECRET} holds another authority, which the next to lead uses"
-            )
+            raise Fenced(f"the Secret {CA_SECRET} holds another CA, which the next leader uses")
         else:
             self._complain(
-                f"the Secret {CA_SECRET} holds another authority by now; it counts once this operator"
-                " is started again, and jobs that train are reached again when their pods are new"
+                f"the Secret {CA_SECRET} holds another CA now; it is used after a restart of this"
+                " operator, and running jobs are reached again once their pods are replaced"
             )
 
     async def _put_back(self) -> None:
@@ -84,8 +82,8 @@ class Guard:
         except Conflict:
             return  # Somebody was faster; what it is will be seen.
         log.warning(
-            "the Secret %s was deleted, and is put back, because no SideCar would believe a new one;"
-            " to have a new authority, delete it while no operator runs",
+            "the Secret %s was deleted and is restored, because no SideCar trusts a new CA; for"
+            " a new CA, delete it while no operator runs",
             CA_SECRET,
         )
 

@@ -46,9 +46,9 @@ class WrongStep(Exception):
 def begin(data: Data) -> Changes:
     """Make the next authority."""
     if NEXT in data:
-        raise WrongStep("the next authority is there already; an hour after begin comes switch")
+        raise WrongStep("the next CA exists already; run switch an hour after begin")
     if FORMER in data:
-        raise WrongStep("the former authority is still believed; an hour after switch comes end")
+        raise WrongStep("the former CA is still trusted; run end an hour after switch")
     made = Authority.new().data()
     return {NEXT: made[CERTIFICATE], NEXT_KEY: made[KEY]}
 
@@ -56,7 +56,7 @@ def begin(data: Data) -> Changes:
 def switch(data: Data) -> Changes:
     """Let the next authority sign."""
     if NEXT not in data:
-        raise WrongStep("there is no next authority; first comes begin")
+        raise WrongStep("there is no next CA; run begin first")
     return {
         CERTIFICATE: data[NEXT],
         KEY: data[NEXT_KEY],
@@ -69,7 +69,7 @@ def switch(data: Data) -> Changes:
 def end(data: Data) -> Changes:
     """Forget the former authority."""
     if FORMER not in data:
-        raise WrongStep("no former authority is believed; before end come begin and switch")
+        raise WrongStep("no former CA is trusted; run begin and switch before end")
     return {FORMER: None}
 
 
@@ -94,8 +94,13 @@ async def take(api: ApiServer, namespace: str, step: str) -> None:
 
 @click.command("dloperator.authority_rotation", help=__doc__)
 @click.argument("step", type=click.Choice(list(STEPS)))
-@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
-@click.option("--namespace", default="", help="Where the operator is at home.")
+@click.option(
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="The kubeconfig file that names the API server.",
+)
+@click.option("--namespace", default="", help="The namespace of the operator.")
 def main(*, step: str, kubeconfig: str, namespace: str) -> None:
     """Take one step."""
 
@@ -110,7 +115,7 @@ def main(*, step: str, kubeconfig: str, namespace: str) -> None:
         asyncio.run(run())
     except NotFound as error:
         raise click.ClickException(
-            f"there is no Secret {CA_SECRET}; the operator makes it when it begins"
+            f"there is no Secret {CA_SECRET}; the operator creates it when it starts"
         ) from error
     except (
         WrongStep,

@@ -284,7 +284,7 @@ class Cluster:
             except NotKeptAlone as error:
                 alone |= error.jobs
             except NotKept as error:
-                log.warning("the epoch is not put on every allocation yet: %s", error)
+                log.warning("the epoch is not yet written to every allocation: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             del held[:STAMPS_AT_ONCE]
@@ -370,7 +370,9 @@ class Cluster:
                 self._insist_on_leading()
                 if await self._take_step(job, wanted):
                     return
-        raise NotKeptAlone({job: "its status cannot be written: others write all the time"})
+        raise NotKeptAlone(
+            {job: "its status cannot be written, because other writers change it at every attempt"}
+        )
 
     async def _take_step(self, job: JobId, wanted: Status | None) -> bool:
         """Do what comes next in writing it; tell whether that was the last."""
@@ -469,7 +471,7 @@ class Cluster:
         except NotFound:
             return False  # It says nothing any more.
         except (Rejected, Unreachable) as error:
-            raise NotKept(f"it cannot be read who leads: {error}") from error
+            raise NotKept(f"the Lease cannot be read: {error}") from error
         return epoch_of(document) > self._epoch
 
     # --- pods

@@ -86,7 +86,7 @@ class Operator:
         self._installation = ""
         """The id that commands carry; not known before the definition of DLJobs is read."""
         self._metrics = Metrics()
-        self._complaint = "has not seen yet what there is"
+        self._complaint = "has not read the cluster yet"
         """Why it is not ready; a replica that waits to lead is."""
         plainly = None if place.metrics.protected else self._metrics.text
         self.door = Door(place.health, is_ready=lambda: self._complaint, metrics=plainly)
@@ -130,7 +130,7 @@ class Operator:
             except (NotInstalled, Rejected, Unreachable) as error:
                 if self._complaint != str(error):
                     self._complaint = str(error)
-                    log.error("cannot begin: %s", error)  # noqa: TRY400 - its place says nothing
+                    log.error("cannot start: %s", error)  # noqa: TRY400 - its place says nothing
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._complaint = ""
@@ -190,7 +190,7 @@ class Operator:
         await self._see_anew()
         if (latest := self._latest_epoch()) >= self._election.epoch:
             raise Fenced(
-                f"epoch {latest} is another one's already; the next to lead takes a later one"
+                f"epoch {latest} belongs to another leader; the next leader takes a higher one"
             )
         place = self._place
         try:

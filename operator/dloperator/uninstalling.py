@@ -29,11 +29,20 @@ MOST_NAMED = 10
 
 
 @click.command("dloperator.uninstalling")
-@click.option("--kubeconfig", default="", metavar="FILE", help="How the API server is reached.")
 @click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAME", help="Of whose jobs; default: all."
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="The kubeconfig file that names the API server.",
 )
-@click.option("--seconds", default=270.0, show_default=True, help="For how long it is waited.")
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="The namespace of the jobs; default: all.",
+)
+@click.option("--seconds", default=270.0, show_default=True, help="How long to wait.")
 def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> None:
     """
     Delete all jobs, and return when nothing is left of them.
@@ -54,13 +63,13 @@ def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> Non
             ", ".join(left[:MOST_NAMED]) + (" …" if len(left) > MOST_NAMED else ""),
         )
         sys.exit(1)
-    log.info("no job is left")
+    log.info("all jobs are gone")
 
 
 async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float) -> list[str]:
     """Return those that are left."""
     api = ApiServer(found)
-    left = ["nobody knows which"]
+    left = ["their names are not known yet"]
     until = time.monotonic() + seconds
     try:
         while left and time.monotonic() < until:
@@ -77,7 +86,7 @@ async def _look_if_possible(
     try:
         return await _look(api, namespaces)
     except Unreachable as error:
-        log.warning("cannot see which jobs there are: %s", error)
+        log.warning("cannot list the jobs: %s", error)
         return known
 
 

@@ -77,7 +77,7 @@ def _quoted_fully(text: str) -> str:
 def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
     """Tell which store is meant; what cannot be one is refused with what to write instead."""
     if not text or text != text.strip() or not text.isprintable():
-        raise StoreUnusable("store", f"{redact(text)!r} names no store", REMEDY)
+        raise StoreUnusable("store", f"{redact(text)!r} is not the address of a store", REMEDY)
     match = _SCHEME.match(text)
     if match is None:
         return _path(text)
@@ -86,7 +86,9 @@ def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
         return _path_of_url(text)
     if scheme in ("mongodb", "mongodb+srv"):
         return _server(f"{scheme}{text[match.end(1) :]}", credentials)
-    raise StoreUnusable(redact(text), f"{scheme} is no kind of store that dljob knows", REMEDY)
+    raise StoreUnusable(
+        redact(text), f"{scheme} is not a kind of store that dljob supports", REMEDY
+    )
 
 
 def redact(text: str) -> str:

@@ -176,7 +176,7 @@ class MongoStore:
                 time.sleep(random.uniform(0.0, 0.02))
         raise self._away(
             f"gave no turn to change the profile of {kind} for {self._patience:g} s",
-            "see who else writes it",
+            "look for other writers",
         )
 
     def _find_made(self, db: Any, kind: JobType, ticket: Ticket) -> Stored | None:
@@ -433,9 +433,9 @@ class MongoStore:
         if misread or not isinstance(error, PyMongoError) or isinstance(error, InvalidName):
             return StoreUnusable(self.address, f"cannot be used ({why})", "correct its URL")
         if code is not None:
-            return self._away(f"did not do as it was asked ({why})", "look at its log")
+            return self._away(f"failed the request ({why})", "look at its log")
         return self._away(
-            f"does not answer ({why})", "see that it runs and can be reached from here"
+            f"does not answer ({why})", "check that it runs and can be reached from here"
         )
 
     def _away(self, message: str, remedy: str) -> StoreError:

@@ -333,7 +333,7 @@ class SqliteFile:
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return self._away(
                 f"is locked by another process since {self._busy_seconds:g} s",
-                f"end whatever holds it (fuser {self.path})",
+                f"end the process that holds it (fuser {self.path})",
             )
         if name.startswith("SQLITE_FULL"):
             return self._away("cannot grow, because its disk is full", "make room there")
@@ -343,20 +343,20 @@ class SqliteFile:
             return self._away(f"cannot be read or written ({error}, {name})", "look at its disk")
         return self._unusable(
             f"cannot be used ({error}, {name})",
-            "see that it and its folder may be written, by the user that runs dljob",
+            "let the user that runs dljob write it and its folder",
         )
 
     def _cannot_open(self, error: OSError) -> StoreError:
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._away(f"cannot be created ({why})", "make room there")
-        remedy = "name a file that may be written, in a folder that may be"
+        remedy = "name a writable file in a writable folder"
         return self._unusable(f"cannot be opened ({why})", remedy)
 
     def _damaged(self, how: str) -> StoreError:
         return self._unusable(
-            f"is damaged, or no database ({' '.join(how.split())})",
-            "put a copy in its place, or move it away: what it held is learnt anew",
+            f"is damaged, or not a database ({' '.join(how.split())})",
+            "restore a copy, or move it away: profiles are then learnt again",
         )
 
     def _away(self, message: str, remedy: str) -> StoreError:

@@ -240,12 +240,10 @@ class Documents:
             document = json.loads(raw) if isinstance(raw, str) else raw
             profile = profilefile.parse(document, source=self._address)
         except (ValueError, profilefile.ProfileFileError) as error:
-            log.warning("the profile of %s is damaged and will be learnt anew: %s", kind, error)
+            log.warning("the profile of %s is damaged and will be learnt again: %s", kind, error)
             return None
         if profile.type != kind:
             where = self._address
-            log.warning(
-                "%s: what is filed under %s is the profile of %s", where, kind, profile.type
-            )
+            log.warning("%s: the entry of %s holds the profile of %s", where, kind, profile.type)
             return None
         return profile

@@ -29,7 +29,7 @@ def cluster(nodes: Cluster) -> Cluster:
 
 @pytest.fixture
 def view(cluster: Cluster) -> Iterator[View]:
-    """A namespace of one test; at its end no job is left, and no node in the pool."""
+    """A namespace of one test; at its end no job is left, and no node is in the pool."""
     with cluster.plane.api() as api:
         name = make_namespace(api)
         seen = View(cluster, api, name)

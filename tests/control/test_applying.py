@@ -263,7 +263,7 @@ def test_a_pod_that_was_told_to_run_is_fresh_no_longer(hands, place):
 
 
 @pytest.mark.parametrize(
-    "command", [Halt(A0, checkpoint=True, leave=True), Remove(A0, "it is not needed any longer")]
+    "command", [Halt(A0, checkpoint=True, leave=True), Remove(A0, "it is no longer needed")]
 )
 def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(hands, place, command):
     do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))

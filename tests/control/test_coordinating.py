@@ -339,7 +339,7 @@ def test_pods_of_a_decision_that_was_taken_back_end_at_once():
         )
     )
     assert next_commands(scene) == [
-        Remove(A0, "it is not needed any longer"),
+        Remove(A0, "it is no longer needed"),
         halt(A1, leave=True),
         Book(A, (N2,)),
     ]
@@ -528,7 +528,7 @@ def test_a_pod_that_cannot_be_spoken_to_and_is_not_wanted_is_removed():
     silent = Sat(running(run(3, 0)), reachable=False, since=NOW - 5)
     seats = {"n0": Sat(phase=PodPhase.PENDING), "n1": silent}
     assert next_commands(make_scene(cast("a", generation=2, seats=seats))) == [
-        Remove(A0, "it is not needed any longer"),
+        Remove(A0, "it is no longer needed"),
         halt(A1, leave=True),
     ]
 

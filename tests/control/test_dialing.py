@@ -86,7 +86,7 @@ def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing(peopl
             assert (contact.reachable, contact.state) == (False, None)
             caller.follow(at(container, ""))
             contact = await caller.until(lambda contact: contact.problem)
-            assert "what name" in contact.problem
+            assert "is not known" in contact.problem
 
     live_through(story())
 
@@ -208,7 +208,7 @@ def test_certificates_that_appear_later_are_found(people):
 )
 def test_a_setting_that_would_ask_nobody_or_for_ever_is_refused_by_name(name):
     wrong: dict[str, Any] = {name: 0.0}
-    with pytest.raises(ValueError, match=f"{name} is 0; it has to be above 0"):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
         replace(HURRIED, **wrong)
 
 

@@ -118,7 +118,7 @@ def test_no_word_of_a_sidecar_uses_up_the_epochs(scene, may_rise):
 def lies() -> dict[str, tuple[State, Commanded | None, str]]:
     trains = running(run(3, 0))
     return {
-        "never told": (trains, None, "has told it nothing"),
+        "never told": (trains, None, "has sent it no command"),
         "newer than told": (
             running(run(HIGHEST, 0)),
             OURS,

@@ -71,7 +71,7 @@ def test_it_is_told_once(caplog):
     health, scene = Health(), reporting(Seen(1, xid_errors=(79,)))
     with caplog.at_level(logging.WARNING):
         assert [health.look(scene) for _ in range(3)] == [(BROKEN,), (), ()]
-    assert caplog.messages == [f"GPU n0/1 is given to nobody any more: {FELL_OFF}"]
+    assert caplog.messages == [f"GPU n0/1 gets no more jobs: {FELL_OFF}"]
 
 
 def test_who_has_it_is_told_and_nobody_else():
@@ -80,7 +80,7 @@ def test_who_has_it_is_told_and_nobody_else():
     (suspected, (job, news)) = health.news(scene, health.look(scene))
     assert suspected[1].reason == "GpuSuspected"
     assert (job, news.reason, news.warning) == ("a", "GpuBroken", True)
-    assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, nobody is given it"
+    assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, no job gets it"
 
 
 # --- given back by hand ---------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
         world.run(60.0)
         given = [entry.status.placement for entry in world.entries.values()]
         assert [each.refs() for each in given if each] == [(GpuRef(N0, 1 - ref.number),)]
-        message = f"GPU {ref}: {FELL_OFF}; once it is free, nobody is given it"
+        message = f"GPU {ref}: {FELL_OFF}; once it is free, no job gets it"
         told = [each for each in government.leader.platform.told if each[1] == "GpuBroken"]
         assert told == [(first.id, "GpuBroken", message)]
         assert "GpuBroken" in [news.reason for _, news in government.memory.news]

@@ -234,7 +234,7 @@ def test_of_a_job_that_never_reported_it_is_said_that_nobody_knows_how_far_it_ca
     said = judged(alone(silent, **THOUSAND))
     assert said.condition(ConditionType.FINISHED).reason == "Finished"
     assert said.message == (
-        "its training ended well; how far it came is not known, because progress.log has matched"
+        "its training finished; how far it came is not known, because progress.log has matched"
         " no line; the last line is 'ok'"
     )
 

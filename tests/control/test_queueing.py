@@ -81,7 +81,7 @@ def test_it_is_given_up_when_it_takes_too_long():
     snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=(LINEAR,))
     known = foresee(snapshot, policies.make("fifo"), is_late=lambda: True)
     assert {turn.starts_in for turn in known.values()} == {None}
-    assert {turn.unknown_because for turn in known.values()} == {"it is too many decisions away"}
+    assert {turn.unknown_because for turn in known.values()} == {"it is too many decisions ahead"}
     many = [runs("a"), *(waits(f"j{n:03}") for n in range(MOST_DECISIONS + 5))]
     snapshot = make_snapshot(make_cluster(n1=4), *many, profiles=(LINEAR,))
     known = foresee(snapshot, policies.make("fifo"))

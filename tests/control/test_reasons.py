@@ -99,7 +99,7 @@ def test_a_job_that_stands_still():
     stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 300 s")
     status = replace(TRAINS.status, iterated_at=NOW - 720.0).with_condition(stalled, NOW)
     told = tell(scene(replace(TRAINS, status=status), seats=RUNS))
-    assert "It stands still: no iteration for about 12 min. Lately" in told
+    assert "It makes no progress: no iteration for about 12 min. Lately" in told
 
 
 def test_a_job_that_waits_for_gpus_is_told_who_has_them():
@@ -149,7 +149,7 @@ def test_a_job_that_crashed_and_keeps_its_gpus():
 
 
 OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
-    "no pod yet": ((), "its pod on n1 is about to be asked for"),
+    "no pod yet": ((), "its pod on n1 is about to be created"),
     "a pod that comes": (
         (seat("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
         "its pod on n1 is pending (Pulling: an image)",
@@ -203,9 +203,9 @@ def test_a_job_that_is_cancelled_says_where_it_ends():
 
 
 def test_a_job_that_is_set_aside_says_why():
-    aside = Condition(ConditionType.SET_ASIDE, True, "BrokenLaw", "no sound decision can be made")
+    aside = Condition(ConditionType.SET_ASIDE, True, "BrokenLaw", "no valid decision can be made")
     told = status(Phase.QUEUED).with_condition(aside, NOW)
-    assert tell(scene(entry("job", told))) == "is set aside: no sound decision can be made"
+    assert tell(scene(entry("job", told))) == "is set aside: no valid decision can be made"
     wrong = entry("job", status(Phase.QUEUED), problem="its spec cannot be read")
     assert tell(scene(wrong)) == "its spec cannot be read"
 

@@ -117,7 +117,7 @@ def test_gpus_are_told_when_they_go_out_of_service_and_come_back():
     assert [(line.at, line.in_service, line.reason) for line in told if isinstance(line, Gpu)] == [
         (1.0, True, ""),
         (3.0, False, "ECC errors"),
-        (4.0, False, "its node is not there"),
+        (4.0, False, "its node is missing"),
         (5.0, True, ""),
     ]
 

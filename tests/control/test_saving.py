@@ -259,7 +259,7 @@ def test_what_to_do_is_said_with_a_failure():
     said = judged(trains(checkpoint=ASKED, trust=Trust.FAILED)).condition(ConditionType.SAVED)
     assert said is not None
     assert said.message.endswith(
-        "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+        "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
     )
 
 

@@ -45,7 +45,7 @@ def test_how_sidecars_are_spoken_to_can_be_set():
         load({"dialing": {"waitSeconds": 0}}, file="f")
     (told,) = caught.value.lines()
     assert told == (
-        "dialing.waitSeconds (f): cannot be so: wait_seconds is 0; it has to be above 0;"
+        "dialing.waitSeconds (f): cannot be so: wait_seconds is 0; it must be above 0;"
         " correct it, or leave it out"
     )
 
@@ -111,7 +111,10 @@ def test_a_platform_may_have_more_to_set(given, read):
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({"watched": 3}, "is not a list of texts"), ({"virtual": "perhaps"}, "is not true or false")],
+    [
+        ({"watched": 3}, "is not a list of strings"),
+        ({"virtual": "perhaps"}, "is not true or false"),
+    ],
 )
 def test_what_a_platform_cannot_take_is_refused_by_name(given, told):
     with pytest.raises(SettingsError, match=told):

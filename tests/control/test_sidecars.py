@@ -380,7 +380,7 @@ def test_a_listener_that_fails_does_not_end_the_listening(tmp_path, caplog):
             await caller.meet(tmp_path / "a")
             caller.heard = None
             caller.run(3)
-            while "could not" not in caplog.text:
+            while "cannot send the command" not in caplog.text:
                 await asyncio.sleep(0.001)
             caller.heard = []
             caller.stop(4)
@@ -777,7 +777,7 @@ GARBAGE = {
     "no HTTP": (b"hello\r\n\r\n", "no answer from"),
     "another server": (
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>",
-        "(with status 404) is not in our protocol",
+        "(status 404) does not follow the protocol",
     ),
     "no state": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
@@ -790,7 +790,7 @@ GARBAGE = {
     ),
     "elsewhere": (
         b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n",
-        "(with status 302) is not in our protocol",
+        "(status 302) does not follow the protocol",
     ),
 }
 

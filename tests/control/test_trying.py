@@ -185,7 +185,7 @@ def test_a_sidecar_that_knows_no_trials_leaves_it_to_the_first_change():
 def test_where_saving_means_ending_it_says_so():
     status, _ = judged(trains(None, checkpoint=BY_ITS_END, triable=False))
     assert status.condition(ConditionType.SAVED).message.startswith(
-        "it saves itself by ending, so that its checkpoint cannot be tried without a stop: the first"
+        "it saves only by ending, so its checkpoint cannot be tried without a stop: the first"
     )
 
 

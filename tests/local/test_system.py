@@ -336,7 +336,7 @@ def test_a_sidecar_of_another_user_is_never_taken_for_that_of_the_job(place, wha
         else:
             own.symlink_to({"link": other, "loop": own, "endless": "/" + "a" * 300}[what])
         with pytest.raises(
-            Unreachable, match=r"cannot connect to .* (it is no socket|listens there)"
+            Unreachable, match=r"cannot connect to .* (it is not a socket|listens there)"
         ):
             asyncio.run(story())
         # A server that looks at it is still there, and Bob's job goes on.

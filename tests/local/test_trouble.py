@@ -199,7 +199,7 @@ def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_not
             time.sleep(2.5)  # It is tried again each second, and told of no more.
             assert up("get").status == 0
         up.until_phase("long", "Completed")
-        up.until(lambda: "it can be decided again" in up.log.read_text(encoding="utf-8"))
+        up.until(lambda: "it is scheduled again" in up.log.read_text(encoding="utf-8"))
         text = up.log.read_text(encoding="utf-8")
         assert (text.count(told), text.count("Traceback")) == (1, 0)
         assert up.end() == 0
@@ -272,7 +272,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost_on_it(root):
         up.until(lambda: up.phases() == {"long": "Completed"})
         assert up.ask("POST", "/v1/jobs", job("second", root, "true")).status == 201
         up.until(lambda: up.phases()["second"] == "Completed")
-        assert up.says("it can be decided again") == 1
+        assert up.says("it is scheduled again") == 1
         assert up.says(told) == 1
         assert up.says("Traceback") == 0
         up.process.terminate()

@@ -102,7 +102,7 @@ def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
         assert first.end(signal.SIGTERM) == 0
         before = count_steps(state)
         end = first.log.read_text(encoding="utf-8")
-        assert "what trains goes on training" in end
+        assert "running jobs continue" in end
         with going(state, "--virtual-gpus", 2) as second:
             second.until(lambda: count_steps(state) > before)
             job = second.until_phase("long", "Running")

@@ -39,7 +39,7 @@ def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet
     for now in (node(), node(boot="")):
         pod = absent(node()).read(KEY, "job-1", now)
         assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, REASON, WAS.address)
-        assert "restart the machine" in pod.message
+        assert "reboot the machine" in pod.message
 
 
 @pytest.mark.parametrize(

@@ -352,13 +352,13 @@ def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage)
             key = PodKey(new.job, NODE)
             assert (await new.see()).pods[key].phase is PodPhase.PENDING
             await new.cluster.stamp()
-            await new.cluster.remove(key, because="it is not needed any longer")
+            await new.cluster.remove(key, because="it is no longer needed")
             seen = (await new.cluster.observe()).pods[key]
             assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
             # The last word of who led before, said too late, is told to go like all that is not booked.
             await old.cluster.launch(PodOrder(entry, status.pods[0]))
             assert (await new.see()).pods[key].phase is PodPhase.PENDING
-            await new.cluster.remove(key, because="it is not needed any longer")
+            await new.cluster.remove(key, because="it is no longer needed")
             assert all(pod["metadata"]["deletionTimestamp"] for pod in stage.pods())
 
     asyncio.run(story())
@@ -372,7 +372,7 @@ def test_a_pod_that_may_have_been_used_has_not_ended_because_it_is_not_there(sta
             key = PodKey(new.job, NODE)
             await new.see()
             await new.cluster.stamp()
-            await new.cluster.remove(key, because="it is not needed any longer")
+            await new.cluster.remove(key, because="it is no longer needed")
             seen = (await new.cluster.observe()).pods[key]
             assert (seen.phase, seen.vanished) == (PodPhase.LOST, True)
 
@@ -409,7 +409,7 @@ def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage, pod_of_
             await side.cluster.record({side.job: given(entry.status, [0])})
             await side.see()
             key = PodKey(side.job, NODE)
-            await side.cluster.remove(key, because="it is not needed any longer")
+            await side.cluster.remove(key, because="it is no longer needed")
             assert (await side.cluster.observe()).pods[key].phase is PodPhase.ENDED
             assert "deletionTimestamp" not in stage.pods()[0]["metadata"]
 

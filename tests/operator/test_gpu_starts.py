@@ -58,13 +58,13 @@ def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, 
         assert stage.status("job")["failures"] == 0
         why = "it is not empty: GPU 1 (GPU-standin-1): 700 MiB of it are in use by others"
         stage.wait(lambda: why_out(stage, A, "1") == why)
-        assert f"GPU {A}/1 is given to nobody: {why}" in said(operator)
+        assert f"GPU {A}/1 gets no jobs: {why}" in said(operator)
         stage.wait(lambda: any(reason == "GPUNotEmpty" for reason, _ in stage.events("job")))
         # It is seen empty, and the job grows.
         (machine.folder / "memory-1").unlink()
         stage.wait(lambda: machine.users().keys() == {0, 1, 2})
         stage.wait(lambda: why_out(stage, A, "1") == "")
-        assert f"GPU {A}/1 may be given again" in said(operator)
+        assert f"GPU {A}/1 gets jobs again" in said(operator)
     assert (witness.shared, witness.looks > 0) == ({}, True)
 
 

@@ -98,7 +98,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: stage.kubelets.trainings(former))
     say(stage, former, "lost-0")
     stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
-    assert f"GPU {other}/0 is given to nobody: it vanished from a container" in said(operator)
+    assert f"GPU {other}/0 gets no jobs: it vanished from a container" in said(operator)
     assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
     stage.wait(lambda: "it vanished from a container" in why_out(stage, other, "0"))
 
@@ -109,7 +109,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: stage.phase("wide") == "Running" and pod_of(stage, "wide") != former)
     assert stage.status("wide")["failures"] == 0
     assert place_of(stage, "wide") == {other: [0, 1]}
-    assert f"GPU {other}/0 may be given again" in said(operator)
+    assert f"GPU {other}/0 gets jobs again" in said(operator)
     stage.wait(lambda: troubles(stage, "wide") == "Solved")
 
 
@@ -180,7 +180,7 @@ def why_out(stage: Stage, node: str, gpu: str) -> str:
 
 def warnings(stage: Stage, job: str) -> list[tuple[str, str]]:
     """The Events that tell of a new start, and not only of what is seen."""
-    return [each for each in stage.events(job) if "all its processes start anew" in each[1]]
+    return [each for each in stage.events(job) if "all its processes restart" in each[1]]
 
 
 def said(operator: Server) -> str:

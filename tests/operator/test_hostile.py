@@ -119,4 +119,4 @@ def test_what_a_hostile_sidecar_says_harms_no_other_job(stage: Stage, kinds: lis
     words = operator.log.read_text()
     assert operator.is_running, operator.last_words()
     assert words.count(LEADS) == 1, operator.last_words()
-    assert "a look at everything failed" not in words, words
+    assert "a cycle failed" not in words, words

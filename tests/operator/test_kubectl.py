@@ -184,7 +184,7 @@ def test_a_job_is_described_with_its_conditions(
         ("dljob.spec.checkpoint", "One of signal, command and http asks for it"),
         ("dljob.spec.template.spec.containers.command", "The trainer must have one"),
         ("dlj.spec.training.target.patience", "How often in a row it must be reached"),
-        ("dljob.status", "Where in its life the job is."),
+        ("dljob.status", "The phase of the job."),
         ("dljob.status.progress.etaSeconds", "In how many seconds it is expected to be done."),
     ],
 )

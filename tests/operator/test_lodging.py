@@ -177,7 +177,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
     world.show(make_pod("job-1", job="job") | REFUSAL)
     world.settle()
     assert world.allowed() == {"n2"}
-    assert world.needs.refusals == (("that kube-scheduler refused lately (no)", 1),)
+    assert world.needs.refusals == (("that kube-scheduler refused recently (no)", 1),)
     world.decide()
     world.now = REFUSED_S + 1
     assert world.allowed() is None

@@ -299,7 +299,7 @@ def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: S
     pod_of(stage, "elsewhere")
     stage.kubelets.silent.add(node)
     say_ready(stage.api, node, "Unknown")
-    assert "until its end is proven" in told(stage, "lost", "NodeLost")
+    assert "until their end is proven" in told(stage, "lost", "NodeLost")
     stage.wait(lambda: not node_of(stage, "lost"))
     # As impatient people do, to no avail.
     stage.api.delete(pod_path(stage, pod), gracePeriodSeconds=0)

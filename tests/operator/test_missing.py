@@ -148,7 +148,7 @@ def test_a_deleted_authority_is_put_back_and_nothing_is_disturbed(stage: Stage):
 
     timed(stage, "a deleted authority", is_back)
     assert stage.api.get(secret)["data"] == before
-    stage.wait(lambda: "was deleted, and is put back" in stage.operators[-1].last_words())
+    stage.wait(lambda: "was deleted and is restored" in stage.operators[-1].last_words())
     assert stage.kubelets.pids() == pids
     assert stage.status("calm").get("restarts", 0) == 0
     stage.api.delete(stage.path("calm"))

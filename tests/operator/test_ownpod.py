@@ -34,7 +34,7 @@ def test_that_the_store_is_away_and_that_it_is_back_is_told_on_the_pod(
         stage.start_operator(settings={"store": store.url("dljob")})
         away = stage.wait(lambda: told("StoreAway"))
         assert store.place in away
-        assert "jobs go on" in away
+        assert "jobs continue" in away
         stage.submit("job")
         stage.wait_for_phase("job", "Completed")
         assert told("StoreIsBack") == ""

@@ -192,7 +192,7 @@ def test_a_job_goes_where_its_volume_is_and_waits_until_there_is_one(stage: Stag
     other = "room-b" if first == "room-a" else "room-a"
     submit(stage, "reader", gpus={"options": [1]}, pod={"volumes": claims})
     told = wait_for_reason(stage, "reader", "PodFitsNowhere")
-    assert "2 for want of the PersistentVolumeClaim data, which does not exist" in told
+    assert "2 because the PersistentVolumeClaim data does not exist" in told
     volume = make_volume(stage, other)
     try:
         assert node_of(stage, "reader") == other
@@ -220,7 +220,7 @@ def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) 
     use(stage, "room-b", "1", labels={"app": "loud"})
     submit(stage, "lonely", gpus={"options": [1]}, pod={"affinity": apart})
     told = wait_for_reason(stage, "lonely", "PodFitsNowhere")
-    assert "that kube-scheduler refused lately" in told
+    assert "that kube-scheduler refused recently" in told
     assert "anti-affinity" in told
 
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_shown_is_told_once_and_tried_again(caplog: pytest.LogCap
     with caplog.at_level(logging.ERROR):
         publish(ValueError("no such number"), looks=5)
     assert [record.message for record in caplog.records] == [
-        "progress could not be shown; it is tried again"
+        "progress cannot be written; it is tried again"
     ]
 
 

@@ -22,12 +22,12 @@ from dloperator.pods.remedies import Refuser, find_remedy
         (
             "ValidatingAdmissionPolicy 'house' with binding 'house' denied request: no",
             Refuser.ADMISSION,
-            "looks after the ValidatingAdmissionPolicy house",
+            "the owner of the ValidatingAdmissionPolicy house",
         ),
         (
             'admission webhook "rules.example.com" denied the request: no',
             Refuser.ADMISSION,
-            "looks after the admission webhook rules.example.com",
+            "the owner of the admission webhook rules.example.com",
         ),
         (
             "unable to create new content in namespace lab because it is being terminated",

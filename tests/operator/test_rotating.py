@@ -97,7 +97,7 @@ def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespa
                 guard = Guard(api, before, namespace)
                 await guard.look()
                 await authority_rotation.take(api, namespace, step)
-                with pytest.raises(Fenced, match="the next to lead uses"):
+                with pytest.raises(Fenced, match="the next leader uses"):
                     await guard.look()
             last = await certificates.open_authority(api, namespace)
             assert last.certificate != first.certificate

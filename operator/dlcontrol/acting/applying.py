@@ -259,7 +259,9 @@ class Hands:
         except Exception as error:
             # It is asked for again, as long as the job shall have it.
             if self._unlaunched.refuse(pod, str(error), now):
-                log.exception("the pod of %s on %s was not taken", entry.job.id, booking.node)
+                log.exception(
+                    "the platform refused the pod of %s on %s", entry.job.id, booking.node
+                )
             return
         self._unlaunched.settle(pod)
         self._asked.add(pod)

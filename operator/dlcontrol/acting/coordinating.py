@@ -256,7 +256,8 @@ class _Case:
         for seat in self.present:
             if seat.pod.phase is PodPhase.UP and seat.is_leaving and cannot_prove(seat):
                 yield Remove(
-                    seat.key, "its GPUs have vanished, so that only its own end is a proof"
+                    seat.key,
+                    "its GPUs have vanished, so only the end of its own processes is a proof",
                 )
 
     # --- to nothing
@@ -445,7 +446,7 @@ class _Case:
             leaves = seat.key.node not in staying
             if seat.pod.phase is PodPhase.PENDING and not seat.contact.reachable:
                 if leaves:
-                    yield Remove(seat.key, "it is not needed any longer")
+                    yield Remove(seat.key, "it is no longer needed")
             elif seat.state is None or seat.is_leaving:
                 continue
             elif leaves or not self._knows_of_the_stop(seat):

@@ -110,7 +110,7 @@ class Records:
         if not lasting:
             return
         for job, status in lasting.items():
-            # Should this fail half-way, nobody knows which of the two is recorded.
+            # If this write fails half-way, either of the two statuses may be the recorded one.
             mark = _Mark.of(status)
             if mark not in self._ours[job]:
                 self._ours[job] = (*self._ours[job], mark)

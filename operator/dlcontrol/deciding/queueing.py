@@ -108,7 +108,7 @@ class _Play:
             return f"how long {listed(named, 'and')} train{'s' if len(endless) == 1 else ''} is not known"
         if self._is_stuck:
             return "it does not start when the jobs that run now have ended"
-        return "it is too many decisions away"
+        return "it is too many decisions ahead"
 
     # --- what a decision makes of the jobs
 

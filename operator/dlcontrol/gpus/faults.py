@@ -177,7 +177,7 @@ class Health:
         for ref, report in new.items():
             self._suspicions.settle(ref)
             self._faults[self._devices[ref]] = report
-            log.warning("GPU %s is given to nobody any more: %s", ref, report.sentence)
+            log.warning("GPU %s gets no more jobs: %s", ref, report.sentence)
         return tuple(new)
 
     def _weigh(
@@ -220,14 +220,14 @@ class Health:
         for ref, job in self._suspected:
             message = (
                 f"GPU {ref} is suspected: {self._reports[ref].sentence} by this job's SideCar alone; it stays in"
-                " service unless another job's SideCar or its node says so, too"
+                " service unless another job's SideCar or its node reports it as well"
             )
             yield job, News("GpuSuspected", message, warning=True)
         self._suspected.clear()
         faults = self.faults
         for ref in refs:
             owners = {*scene.holders.get(ref, ()), *filter(None, [scene.claims.get(ref)])}
-            message = f"GPU {ref}: {faults[ref]}; once it is free, nobody is given it"
+            message = f"GPU {ref}: {faults[ref]}; once it is free, no job gets it"
             for job in sorted(owners):
                 yield job, News("GpuBroken", message, warning=True)
 

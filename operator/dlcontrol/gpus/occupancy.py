@@ -79,9 +79,9 @@ class Occupancy:
 
     def _tell(self, before: Mapping[GpuRef, _Finding]) -> None:
         for ref in sorted(self._used.keys() - before.keys()):
-            log.warning("GPU %s is given to nobody: %s", ref, self._used[ref].why)
+            log.warning("GPU %s gets no jobs: %s", ref, self._used[ref].why)
         for ref in sorted(before.keys() - self._used.keys()):
-            log.info("GPU %s may be given again", ref)
+            log.info("GPU %s gets jobs again", ref)
 
 
 def find_refusal(seat: Seat) -> Problem | None:

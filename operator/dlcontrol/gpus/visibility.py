@@ -161,9 +161,9 @@ class Vanishing:
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
         now = self._unavailable
         for ref in sorted(now.keys() - before.keys()):
-            log.warning("GPU %s is given to nobody: %s", ref, now[ref])
+            log.warning("GPU %s gets no jobs: %s", ref, now[ref])
         for ref in sorted(before.keys() - now.keys()):
-            log.info("GPU %s may be given again", ref)
+            log.info("GPU %s gets jobs again", ref)
 
 
 def seen_in(scene: Scene, seat: Seat) -> frozenset[GpuRef]:
@@ -201,7 +201,7 @@ def missing_in(scene: Scene, seat: Seat) -> Mapping[GpuRef, str]:
     told = {gpu.uuid for gpu in state.gpus}
     for known in node.gpus if state.gpus else ():
         if known.uuid and known.uuid not in told:
-            missing[refs[known.index]] = "it is not among those that the driver tells of"
+            missing[refs[known.index]] = "the driver does not list it"
     missing.update(_named_in_vain(state, refs, complaints))
     return missing
 

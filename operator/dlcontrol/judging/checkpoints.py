@@ -24,7 +24,7 @@ from dlwire.savings import goes_on_after_saving
 
 KEEPS = "it keeps the GPUs it starts with"
 _REMEDY = (
-    "mend it, then dljob suspend and dljob resume, or write checkpoint.trusted: true in its file"
+    "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
 TO_BE_TRIED = "NotTriedYet"
 """The reason of a condition that is no trouble: the trial is still to come."""
@@ -220,7 +220,11 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
     if not is_declared(job.checkpoint):
         return False, "NoCheckpoint", f"no checkpoint: {KEEPS}"
     if job.checkpoint.trusted:
-        return True, "Trusted", "its checkpoints are counted on without a trial, as its file says"
+        return (
+            True,
+            "Trusted",
+            "its checkpoints are trusted without a trial, because its file says so",
+        )
     if is_tried(job.checkpoint, status) and not counts(job, status, 0.0):
         return _describe_trial(status)
     if status.trust is Trust.CONFIRMED:
@@ -236,26 +240,26 @@ def _describe_trial(status: Status) -> tuple[bool, str, str]:
         return False, "NotConfirmed", told
     if status.trust is Trust.UNTRIED:
         return False, TO_BE_TRIED, _WHEN_TRIED
-    told = "a start did not go on at the checkpoint that was confirmed"
+    told = "a start did not resume from the confirmed checkpoint"
     return False, "NotConfirmed", f"{told}: {KEEPS}; {_REMEDY}"
 
 
 def _why_not_tried(job: Job, status: Status) -> str:
     """Say why its checkpoint is not tried while it trains, as far as that is known."""
     if status.ends:
-        return "its training ended or stood still when its checkpoint was tried: "
+        return "its training ended or stalled when its checkpoint was tried: "
     if is_asked(job.checkpoint) and not goes_on_after_saving(
         signal=job.checkpoint.signal,
         confirm=job.checkpoint.confirm,
         has_command=bool(job.checkpoint.command),
     ):
-        return "it saves itself by ending, so that its checkpoint cannot be tried without a stop: "
+        return "it saves only by ending, so its checkpoint cannot be tried without a stop: "
     return ""
 
 
 def _describe_failure(status: Status) -> str:
-    told = f"no checkpoint was confirmed, or a start did not go on at it: {KEEPS}"
+    told = f"no checkpoint was confirmed, or a start did not resume from it: {KEEPS}"
     if status.saved_at:
         pause = _pause_after(status)
-        told = f"{told} for {pause / 60.0:.0f} min, then a change may try once more"
+        told = f"{told} for {pause / 60.0:.0f} min, then the next change may try again"
     return f"{told}; {_REMEDY}"

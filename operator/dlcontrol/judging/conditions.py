@@ -41,7 +41,7 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
     if told is not None and told.reason == reason:
         return status
     message = ". ".join(found[name] for name in sorted(found)[:MOST])
-    message = message or "nothing of it is seen any longer"
+    message = message or "the problem is no longer observed"
     return status.with_condition(
         Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
     )
@@ -50,8 +50,8 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
 def say_untrusted(seats: Iterable[Seat]) -> str:
     """Say which pods are ended because their SideCars are not trusted, and why."""
     return "; ".join(
-        f"the SideCar on {seat.key.node} (pod {seat.booking.serial} of the job) is not trusted, and its"
-        f" pod is ended: {seat.untrusted}"
+        f"the SideCar on {seat.key.node} (pod {seat.booking.serial} of the job) is not trusted, so"
+        f" its pod is ended: {seat.untrusted}"
         for seat in seats
     )
 
@@ -97,10 +97,13 @@ def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str
         if not problem or seat.contact.since > patient_until:
             return None
         reason = "CertificateExpired" if seat.contact.outdated else "SideCarSilent"
-        return reason, f"its SideCar on {node} cannot be spoken to: {problem}"
+        return reason, f"its SideCar on {node} cannot be reached: {problem}"
     if pod.reason:
         return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
     since = booked_at if seat.fresh else seat.contact.since
     if since > patient_until:
         return None
-    return NOT_STARTED, pod.message or f"its pod on {node} is not up, and nobody says why"
+    return (
+        NOT_STARTED,
+        pod.message or f"its pod on {node} has not started, and no reason has been reported yet",
+    )

@@ -106,7 +106,7 @@ class Case:
         # That what ran was lost is taken for an accident, the first time.
         times = setbacks - 1 if ran else setbacks
         delay = self._delay_after(times) if times else 0.0
-        when = f"it is tried again in {delay:g} s" if delay else "all its processes start anew"
+        when = f"it is tried again in {delay:g} s" if delay else "all its processes restart"
         again = self._try_again if keeps else self.step_back
         again(reason, f"{what}; {when}", delay)
 

@@ -170,7 +170,7 @@ class Distrust:
                 return f"it obeys generation {state.generation}, and the latest decided is {known}"
             return _is_late(scene, seat, state, told)
         if told is None:
-            return "it says that it obeys this controller, which has told it nothing"
+            return "it says that it obeys this controller, which has sent it no command"
         latest = told.target
         if state.generation > latest.generation:
             return (

@@ -40,14 +40,14 @@ def describe_end(job: Job, status: Status, seats: Sequence[Seat]) -> Ending:
     total = job.training.iterations
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
     if total is None or not is_asked:
-        return Ending("Finished", "its training ended well")
+        return Ending("Finished", "its training finished")
     if not status.iteration and not any(_has_reported(state) for state in _states(seats)):
-        return Ending("Finished", f"its training ended well; {_why_unreported(job, seats)}")
+        return Ending("Finished", f"its training finished; {_why_unreported(job, seats)}")
     last = status.iteration
     interval = max((state.progress.interval for state in _states(seats)), default=0)
     is_done = last + interval >= total if interval else last >= NEARLY * total
     if job.training.target is not None or is_done:
-        return Ending("Finished", "its training ended well")
+        return Ending("Finished", "its training finished")
     message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
     return Ending(ENDED_EARLY, message)
 
@@ -90,7 +90,7 @@ def describe_failure(failed: Sequence[Seat]) -> str:
                 return f"{problem.message}; {problem.remedy}"
     process = find_culprit(failed)
     if process is None:
-        return "its processes ended badly"
+        return "its processes failed"
     why = f": {process.exception[:LONGEST_EXCEPTION]}" if process.exception else ""
     if process.signal is not None:
         return f"rank {process.rank} was ended by signal {process.signal}{why}"

@@ -221,7 +221,7 @@ class _Judge(Case):
         placement = scene.placement_of(start)
         if placement is None or any(ref in scene.claims for ref in start.gpus):
             return
-        message = f"goes on at {placement}: its node is back, and it has trained on there"
+        message = f"continues at {placement}: its node is back, and the training never stopped"
         status = status.decided(placement, now=self.now, batch_size=start.batch_size)
         status = replace(
             status, phase=lifecycle.advance(status.phase, Event.PLACED), message=message
@@ -399,8 +399,8 @@ class _Judge(Case):
             )
         where = ", ".join(sorted(seat.key.node for seat in lost))
         message = (
-            f"waits: nobody knows what its pod on {where} does; it starts anew when it is proven"
-            " that nothing of it is left there"
+            f"waits: its pod on {where} does not answer; it restarts once it is proven that"
+            " no process of it is left there"
         )
         status = self.status.decided(None, now=self.now)
         phase = lifecycle.advance(status.phase, Event.DISPLACED)
@@ -465,7 +465,7 @@ class _Judge(Case):
         if status.placement is None or 0 < self.latest.generation < status.run_generation:
             return False  # It will have a new start anyway.
         if not is_incomplete:
-            self.set_back("Restarted", "its start was disturbed", ran=True, keeps=True)
+            self.set_back("Restarted", "its start was interrupted", ran=True, keeps=True)
             return True
         loss = explain_loss(self.scene, self.all_seats, status.placement, self.latest.generation)
         if loss.fault:

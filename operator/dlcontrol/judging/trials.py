@@ -123,7 +123,7 @@ def find_frozen(started: Iterable[Seat]) -> str:
     for seat in started:
         state = seat.state
         if state is not None and state.phase is SideCarPhase.RUNNING and _stands_still(state):
-            return "its training has stood still since its checkpoint was tried"
+            return "its training has stalled since its checkpoint was tried"
     return ""
 
 

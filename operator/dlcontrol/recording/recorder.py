@@ -107,7 +107,7 @@ class Recorder:
         """Take down which GPUs went into service or out of it since the last look."""
         there = {GpuRef(row.node, row.gpu): row for row in rows}
         reasons = {ref: row.reason for ref, row in there.items()}
-        gone = "its node is not there"
+        gone = "its node is missing"
         reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
         # The first time that is every GPU, so that the record says which ones there are.
         changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]

@@ -90,4 +90,4 @@ async def _tell_of(platform: Platform, job: JobId, all_news: Sequence[News]) -> 
         except Fenced:
             raise
         except Exception:
-            log.exception("could not tell that job %s: %s", job, news.message)
+            log.exception("cannot write the Event of job %s: %s", job, news.message)

@@ -53,20 +53,20 @@ class Metrics:
         self._reshapes = self._gauge("dljob_job_reshapes", "Changes of its GPUs so far", "job")
         self._silent = self._gauge("dljob_sidecars", "SideCars, by whether they answer", "state")
         self._polls = Counter(
-            "dljob_sidecar_polls_total", "Questions for news", registry=self._registry
+            "dljob_sidecar_polls_total", "Long polls of SideCars", registry=self._registry
         )
         self._failures = Counter(
             "dljob_sidecar_failures_total", "Requests without an answer", registry=self._registry
         )
         self._told = Histogram(
             "dljob_sidecar_round_trip_seconds",
-            "From a declaration to its answer",
+            "Time from a command to its acknowledgement",
             registry=self._registry,
             buckets=_FAST,
         )
         self._reshape = Histogram(
             "dljob_reshape_seconds",
-            "For how long a change of GPUs kept a job from training",
+            "Time for which a change of GPUs interrupted the training",
             ["mechanism"],
             registry=self._registry,
             buckets=_SLOW,
@@ -89,13 +89,13 @@ class Metrics:
             assert self._ask_store is not None
             return self._ask_store()
 
-        self._gauge("dljob_store_connected", "Whether the store is there").set_function(
+        self._gauge("dljob_store_connected", "Whether the store is available").set_function(
             lambda: float(ask().connected)
         )
         self._gauge("dljob_store_waiting", "Writes that wait for the store").set_function(
             lambda: float(ask().waiting)
         )
-        self._gauge("dljob_store_dropped", "Writes given up for want of room").set_function(
+        self._gauge("dljob_store_dropped", "Writes dropped because too many waited").set_function(
             lambda: float(sum(ask().dropped))
         )
 

@@ -110,7 +110,7 @@ class Outlook:
         if stalled is not None and not stalled.status:
             since = entry.status.iterated_at
             still = f"no iteration for {duration(self._scene.now - since)}" if since else ""
-            told += f". It stands still: {still or stalled.message}"
+            told += f". It makes no progress: {still or stalled.message}"
         return f"{told}. Lately: {entry.status.message}"
 
     def _obstacle(self, entry: Entry, placement: Placement) -> str:
@@ -132,7 +132,7 @@ class Outlook:
         for node in placement.nodes:
             seat = seats.get(node)
             if seat is None:
-                yield f"its pod on {node} is about to be asked for"
+                yield f"its pod on {node} is about to be created"
             elif seat.pod.phase is not PodPhase.UP:
                 reason = ": ".join(part for part in (seat.pod.reason, seat.pod.message) if part)
                 known = f" ({reason})" if reason else ""

@@ -105,7 +105,7 @@ class DialSettings:
             "bytes_per_second",
         ):
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name):g}; it has to be above 0")
+                raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
 
     def pace(self, sidecars: int) -> float:
         """How long each of so many SideCars may keep mere progress to itself."""
@@ -192,7 +192,7 @@ class OwnedConnector(aiohttp.UnixConnector):
         self._owner = owner
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
-        self._insist(_is_socket(self.path), req, "it is no socket")
+        self._insist(_is_socket(self.path), req, "it is not a socket")
         made = await super()._create_connection(req, traces, timeout)
         transport = made.transport
         listener = None if transport is None else read_peer(transport.get_extra_info("socket")).uid
@@ -303,7 +303,7 @@ class Line:
         if self._address.socket:
             return False
         if not self._address.name:
-            raise Unreachable(f"nobody says what name {self._place} has to prove")
+            raise Unreachable(f"the name that {self._place} has to prove is not known")
         if self._credentials is None:
             raise Unreachable(f"no certificates to dial {self._place} with; say where they are")
         return self._credentials.context()
@@ -351,6 +351,6 @@ def _understand(status: int, answer: bytes) -> State:
             return codec.decode(State, answer)
         refusal = codec.decode(Refusal, answer)
     except Wrong as wrong:
-        text = f"what it answers (with status {status}) is not in our protocol: {wrong}"
+        text = f"its answer (status {status}) does not follow the protocol: {wrong}"
         raise Unreachable(text[:LONGEST_TEXT]) from wrong
     raise NotAccepted(refusal)

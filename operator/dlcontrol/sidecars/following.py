@@ -259,7 +259,7 @@ class _Follower:
             try:
                 pause = await self._try_to_listen()
             except Exception:
-                log.exception("could not take in what the SideCar of %s says", self._key)
+                log.exception("cannot process the answer of the SideCar of %s", self._key)
                 pause = self._settings.longest_pause_seconds
             if pause:
                 await self._rest(pause)
@@ -307,7 +307,7 @@ class _Follower:
             try:
                 pause = await self._try_to_tell(target, failures)
             except Exception:
-                log.exception("could not tell the SideCar of %s what it shall do", self._key)
+                log.exception("cannot send the command to the SideCar of %s", self._key)
                 pause = self._settings.longest_pause_seconds
             failures += 1
             if self.known.is_due(target):

@@ -77,7 +77,7 @@ def describe_step(step: float) -> str:
     """Say that the clock of the machine was set, and what follows from it."""
     return (
         f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s;"
-        " what was decided stays as it is, and times go on by the clock of the start"
+        " decisions stay, and times continue from the clock at the start"
     )
 
 

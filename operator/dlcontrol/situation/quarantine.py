@@ -2,7 +2,7 @@
 Jobs that are set aside: something about them cannot be dealt with, and the others go on.
 
 The loop asks :meth:`Asides.attempt` for each job by itself, so that what is wrong with one of them
-ends there. A job is set aside until it can be dealt with again, or, where a sound plan could not
+ends there. A job is set aside until it is scheduled again, or, where a sound plan could not
 be made for it, until its user has changed its spec. It keeps what it has, and its condition says why.
 """
 
@@ -58,7 +58,7 @@ class Asides:
             return None
 
     def _note(self, job: JobId, error: Exception) -> None:
-        message = f"what is known of it makes no sense ({type(error).__name__}: {error})"
+        message = f"its recorded state contradicts itself ({type(error).__name__}: {error})"
         if (self._told or {}).get(job) != message and self._faults.get(job) != message:
             log.error("job %s is set aside", job, exc_info=error)
         self._faults[job] = message
@@ -66,7 +66,7 @@ class Asides:
     def break_law(self, entry: Entry, error: Exception) -> None:
         """No sound plan can be made for the job, and none is until its spec is another one."""
         message = (
-            f"no sound decision can be made about it ({error}); change its spec, or report this"
+            f"no valid decision can be made about it ({error}); change its spec, or report this"
         )
         self._broken[entry.job.id] = _Verdict(entry.spec_generation, message)
 
@@ -118,7 +118,7 @@ def _iter_told(scene: Scene) -> Iterator[tuple[JobId, str]]:
 
 def _say(status: Status, before: str | None, message: str | None, now: float) -> Status:
     is_aside = message is not None
-    message = message if message is not None else "it can be dealt with again"
+    message = message if message is not None else "it is scheduled again"
     condition = Condition(
         ConditionType.SET_ASIDE,
         status=is_aside,

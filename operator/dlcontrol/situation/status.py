@@ -169,7 +169,7 @@ class Status:
     """How long these had taken."""
 
     failures: int = 0
-    """How often its processes ended badly."""
+    """How often its processes failed."""
     restarts: int = 0
     """How often it was started anew for a reason that was not its own."""
     setbacks: int = 0

@@ -129,7 +129,7 @@ def build(*, runs: bool) -> Record:
                 open=True,
                 fields={
                     "phase": Text(
-                        description="Where in its life the job is.",
+                        description="The phase of the job.",
                         max_length=16,
                         choices=tuple(phase.value for phase in Phase),
                     )

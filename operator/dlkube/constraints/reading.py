@@ -150,7 +150,7 @@ def _insist_on(scheduler: str, spec: Json) -> None:
     if spec.get("schedulerName") != scheduler:
         raise NotRight(
             f"the pod has the label {GANG_LABEL}, but its spec.schedulerName is"
-            f" {spec.get('schedulerName')!r}, which schedules each pod for itself; set"
+            f" {spec.get('schedulerName')!r}, which schedules each pod on its own; set"
             f" spec.schedulerName: {scheduler}"
         )
 

@@ -53,7 +53,7 @@ class LogLimits:
         if self.largest_bytes < 4096:
             raise ValueError(f"largest_bytes is {self.largest_bytes}; give at least 4096")
         if self.look_seconds <= 0:
-            raise ValueError(f"look_seconds is {self.look_seconds:g}; it has to be above 0")
+            raise ValueError(f"look_seconds is {self.look_seconds:g}; it must be above 0")
 
 
 def is_too_long(path: Path, limits: LogLimits) -> bool:

@@ -23,11 +23,13 @@ def _column(name: str, path: str, description: str, *, kind: str = "string", wid
 
 
 COLUMNS: Final[tuple[Json, ...]] = (
-    _column("Phase", ".status.phase", "Where in its life the job is.", wide=False),
-    _column("GPUs", ".status.allocation.gpus", "How many it has.", kind="integer", wide=False),
-    _column("Progress", ".status.shown.progress", "How much of it is done.", wide=False),
+    _column("Phase", ".status.phase", "The phase of the job.", wide=False),
+    _column("GPUs", ".status.allocation.gpus", "How many GPUs it has.", kind="integer", wide=False),
+    _column(
+        "Progress", ".status.shown.progress", "Which part of the training is done.", wide=False
+    ),
     _column("Speed", ".status.shown.speed", "How fast it trains.", wide=False),
-    _column("ETA", ".status.shown.eta", "In what time it should be done.", wide=False),
+    _column("ETA", ".status.shown.eta", "The expected time until it is done.", wide=False),
     _column(
         "Reshapes",
         ".status.reshapes",
@@ -42,12 +44,12 @@ COLUMNS: Final[tuple[Json, ...]] = (
     _column(
         "Ahead",
         ".status.queue.ahead",
-        "Of a job that waits: how many start before it.",
+        "How many jobs in the queue start before this one.",
         kind="integer",
         wide=True,
     ),
-    _column("Starts", ".status.queue.expectedStart", "When it should start.", wide=True),
-    _column("Failures", ".status.failures", "How often it crashed.", kind="integer", wide=True),
+    _column("Starts", ".status.queue.expectedStart", "When it is expected to start.", wide=True),
+    _column("Failures", ".status.failures", "How often it has failed.", kind="integer", wide=True),
     _column("Allocation", ".status.shown.allocation", "Which GPUs it has.", wide=True),
     _column("Reason", ".status.message", "What it does now and why.", wide=True),
 )

@@ -33,8 +33,7 @@ CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
 REMEDY: Final = (
-    "bring it up to date: helm upgrade, or without Helm"
-    " kubectl apply --server-side --force-conflicts -k crds"
+    "update it: helm upgrade, or without Helm kubectl apply --server-side --force-conflicts -k crds"
 )
 MOST_NAMED: Final = 5
 
@@ -70,7 +69,7 @@ async def check(api: ApiServer) -> Finding:
     except Rejected as error:
         # Its rights may be older than the operator; most often all is well.
         return Finding(
-            f"whether the installed definition of DLJobs is of this version is not known: {error}"
+            f"it is not known whether the installed definition of DLJobs has this version: {error}"
         )
     uid = document["metadata"]["uid"]
     missing = find_missing(document)

@@ -224,7 +224,7 @@ _FIELDS: Final[dict[str, Node]] = {
     "revision": _count("Counts the writes of this status."),
     "observedGeneration": _count("The generation of the spec that all of this was concluded from."),
     "phase": Text(
-        description="Where in its life the job is.",
+        description="The phase of the job.",
         max_length=16,
         choices=tuple(phase.value for phase in Phase),
     ),
@@ -299,7 +299,7 @@ _FIELDS: Final[dict[str, Node]] = {
             "lostSeconds": _amount("How long these had taken."),
         },
     ),
-    "failures": _count("How often its processes ended badly."),
+    "failures": _count("How often its processes failed."),
     "restarts": _count("How often it was started anew for a reason that was not its own."),
     "setbacks": _count("How often in a row it could not be started, for such a reason."),
     "reshapes": _count("How often its GPUs were changed while it trained."),

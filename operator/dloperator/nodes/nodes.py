@@ -221,9 +221,9 @@ def _why_not_whole(labels: Mapping[str, str]) -> str:
     """Say why the GPUs of a node cannot be given away whole; empty if they can."""
     parts = [key for key in labels if key.startswith("nvidia.com/mig-") and key.endswith(".count")]
     if parts or "-MIG-" in labels.get("nvidia.com/gpu.product", ""):
-        return "its GPUs are cut into parts (MIG), which DLJob does not give away"
+        return "its GPUs are cut into parts (MIG), which DLJob does not schedule"
     if labels.get("nvidia.com/gpu.sharing-strategy", "none") not in ("none", ""):
-        return "its GPUs are shared by the device plugin, so that others may be on them"
+        return "its device plugin shares GPUs, so other pods may use them"
     return ""
 
 
@@ -239,9 +239,9 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
         return _pod(key, PodPhase.ENDED, found)
     if is_bound(document) and node is not None and _ready(node) == "Unknown":
         message = (
-            f"node {key.node} does not answer, so nobody knows what runs there; nothing of it is given"
-            f" away until its end is proven: by its kubelet, or by who deletes the Node or taints it"
-            f" {OUT_OF_SERVICE}, once the machine is off"
+            f"node {key.node} does not answer, so it is unknown what runs there; its GPUs stay"
+            " with their jobs until their end is proven: by its kubelet, or, once the machine is off,"
+            f" by deleting the Node or tainting it {OUT_OF_SERVICE}"
         )
         return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
     status = document.get("status") or {}

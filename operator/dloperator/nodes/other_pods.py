@@ -138,7 +138,7 @@ class Neighbours:
                 # Nothing is missed meanwhile, and a server that ends every watch at once is spared.
                 await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
-                log.info("follows %s anew: %s", followed.resources[0].plural, error)
+                log.info("restarts the watch of %s: %s", followed.resources[0].plural, error)
                 await asyncio.sleep(AGAIN_S)
                 self._versions.pop(followed, None)
 

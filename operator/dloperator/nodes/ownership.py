@@ -54,7 +54,7 @@ def why_used(node: Json, reaching: Reaching, customs: Customs, *, by_requests: b
     why = reaching.why_reached(
         node["metadata"]["name"], customs.runtime_class, by_requests=by_requests
     )
-    return f"{why}; it has to leave first" if why else ""
+    return f"{why}; it has to end first" if why else ""
 
 
 def _why_open(node: str, reaching: Reaching) -> str:

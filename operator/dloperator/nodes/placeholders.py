@@ -218,7 +218,7 @@ def _why_lacking(supply: Supply) -> str:
         return f"its device plugin offers no {RESOURCE}, and pool.mode is reserve"
     if supply.labelled > supply.capacity:
         return (
-            f"its labels tell of {supply.labelled} GPUs, and its device plugin offers"
+            f"its labels name {supply.labelled} GPUs, and its device plugin offers"
             f" {supply.capacity}"
         )
     if not supply.allocatable:

@@ -128,7 +128,7 @@ def _why_unwanted(wants: Wants, machine: Machine) -> str:
 def _why_out_of_reach(reaches: Iterable[Reach], machine: Machine) -> str:
     for reach in reaches:
         if reach.missing:
-            return f"for want of the PersistentVolumeClaim {reach.name}, which does not exist"
+            return f"because the PersistentVolumeClaim {reach.name} does not exist"
         if reach.terms is not None and not is_wanted(Wants((), terms=reach.terms), machine):
             return f"out of reach of the volume of its PersistentVolumeClaim {reach.name}"
     return ""

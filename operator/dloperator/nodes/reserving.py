@@ -140,7 +140,7 @@ class Reservations:
             try:
                 is_done &= await self._take(step, pods, settings)
             except (Rejected, Unreachable) as error:
-                log.warning("the GPUs of a node cannot be reserved or given back: %s", error)
+                log.warning("the GPUs of a node cannot be reserved or released: %s", error)
                 is_done = False
         return is_done
 
@@ -199,6 +199,6 @@ class Reservations:
         try:
             made = await self._api.create(PODS, pod, self._namespace)
         except Conflict:
-            log.info("the placeholder pod of node %s is there already", step.node)
+            log.info("the placeholder pod of node %s exists already", step.node)
             return
         self._mirrors.pods.show(made, is_ours=True)

@@ -347,7 +347,7 @@ def _without(needs: Needs, refused: Mapping[NodeName, str], nodes: Iterable[Node
     said: dict[str, int] = dict(needs.refusals)
     for node, why in refused.items():
         if node in allowed:
-            reason = f"that kube-scheduler refused lately ({why})"
+            reason = f"that kube-scheduler refused recently ({why})"
             said[reason] = said.get(reason, 0) + 1
     left = allowed - refused.keys()
     return Needs(needs.amounts, frozenset(left), tuple(sorted(said.items())))

@@ -121,7 +121,7 @@ class Tidier:
             is_done = await self.tidy()
         except Exception as error:
             if self._complaints.note(LOOK, error):
-                log.exception("pods could not be tidied up; it is tried again")
+                log.exception("the cleanup of pods failed; it is tried again")
             return False
         self._complaints.settle(LOOK)
         return is_done
@@ -149,7 +149,7 @@ class Tidier:
         try:
             is_done = await self._companions.tend() and is_done
         except Unreachable as error:
-            log.warning("not all auxiliary pods are as they should be yet: %s", error)
+            log.warning("not all auxiliary pods could be created or deleted yet: %s", error)
             is_done = False
         return await self._reservations.tend() and is_done
 
@@ -189,7 +189,7 @@ class Tidier:
             if self._stuck.refuse(name, str(error), now):
                 is_known = isinstance(error, Rejected | Unreachable)
                 level = logging.WARNING if is_known else logging.ERROR
-                text = "pod %s cannot be put away yet: %s"
+                text = "pod %s cannot be deleted yet: %s"
                 log.log(level, text, name, error, exc_info=not is_known)
                 job = self._job_of(name, pod) if isinstance(error, Rejected) else None
                 if job is not None:

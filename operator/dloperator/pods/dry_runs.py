@@ -182,7 +182,7 @@ class Templates:
             flaw = "; ".join(error.lines())[:LONGEST]
             return _Draft(building.make_bare(dict(document), job), flaw)
         except Exception as error:
-            log.info("no pod can be made of the template of job %s", name, exc_info=True)
+            log.info("no pod can be built from the template of job %s", name, exc_info=True)
             flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
             return _Draft(building.make_bare(dict(document), job), f"{flaw}; correct it")
 
@@ -213,7 +213,9 @@ class Templates:
         except Conflict:
             verdict = ""  # There is one of that name, which was taken.
         except Unreachable as error:
-            log.warning("cannot find out whether the pods of job %s are right: %s", name, error)
+            log.warning(
+                "cannot check whether Kubernetes accepts the pods of job %s: %s", name, error
+            )
             verdict = None
         except Rejected as error:
             refusal = find_remedy(error)
@@ -221,7 +223,7 @@ class Templates:
             is_crowded = refusal.refuser is Refuser.QUOTA
         except Exception:
             # Many wait for the answer, and would else never hear one.
-            log.exception("cannot find out whether the pods of job %s are right", name)
+            log.exception("cannot check whether Kubernetes accepts the pods of job %s", name)
             verdict = None
         counts_for = FRESH_S if verdict == "" else REFUSED_S
         until = asyncio.get_running_loop().time() + counts_for
@@ -258,7 +260,7 @@ def _read(name: Name, pod: Json) -> Asks | None:
     except NoAmount:
         return None
     except Exception:
-        log.info("what the pods of job %s ask cannot be read", name, exc_info=True)
+        log.info("the resources of the pods of job %s cannot be read", name, exc_info=True)
         return None
     return asks
 

@@ -63,17 +63,18 @@ class Absences:
         if absence is None:
             return None
         if not absence.was_used:
-            message = f"its pod on {key.node} is not there, and nothing ever ran in it"
+            message = f"its pod on {key.node} is missing, and nothing ever ran in it"
             return Pod(key, PodPhase.ENDED, reason="NeverUsed", message=message)
         if is_gone(node):
             message = f"its pod on {key.node} is gone with its node"
             return Pod(key, PodPhase.ENDED, reason="NodeGone", message=message)
         if absence.boot and _boot_of(node) not in ("", absence.boot):
-            message = f"its pod on {key.node} vanished, and the machine has started anew since"
+            message = f"its pod on {key.node} vanished, and the machine has rebooted since"
             return Pod(key, PodPhase.ENDED, reason="NodeRebooted", message=message)
         message = (
-            f"somebody took away the object of its pod {name} on {key.node}, which proves no end; if"
-            f" nothing of it is left there, restart the machine, or delete or taint its Node"
+            f"the object of its pod {name} on {key.node} was removed by force, which does not"
+            " prove that it ended; if nothing of it is left there, reboot the machine, or delete or"
+            " taint its Node"
         )
         return Pod(
             key, PodPhase.LOST, absence.address, reason=REASON, message=message, vanished=True

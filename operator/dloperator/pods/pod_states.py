@@ -62,7 +62,7 @@ def explain_end(document: Json, node: str, proof: str) -> Ailment:
         name, words = found
         return Ailment(name, f"{pod} {words}", unwelcome=True)
     if status.get("phase") == "Failed" and status.get("reason"):
-        said = status.get("message") or "the kubelet says no more"
+        said = status.get("message") or "the kubelet reports no more"
         fault = status["reason"] == "DeadlineExceeded"
         words = f"{pod} was ended by the node: {said}"
         return Ailment(status["reason"], words, fault=fault, unwelcome=not fault)
@@ -123,11 +123,11 @@ def explain_wait(document: Json) -> Ailment:
         if found := _explain_container(container, is_init=is_init):
             return found
     if not (document.get("spec") or {}).get("nodeName"):
-        return Ailment(message=f"no scheduler has said anything about pod {name} yet")
+        return Ailment(message=f"no scheduler has reported anything about pod {name} yet")
     return Ailment(
         message=(
-            f"the containers of pod {name} are not started yet; if it goes on, kubectl describe"
-            f" pod {name} tells what for: an image, a volume, a Secret"
+            f"the containers of pod {name} are not started yet; if that lasts, kubectl describe"
+            f" pod {name} shows what it waits for: an image, a volume, a Secret"
         )
     )
 

@@ -38,7 +38,7 @@ _KNOWN: Final = (
     _Known(
         r"exceeded quota: ([^,\s]+)",
         Refuser.QUOTA,
-        "wait until others of the namespace are done, ask for less in spec.template, or have the"
+        "wait until other jobs of the namespace are done, ask for less in spec.template, or have the"
         " ResourceQuota {} raised; it is tried again by itself",
     ),
     _Known(
@@ -62,12 +62,12 @@ _KNOWN: Final = (
     _Known(
         r"ValidatingAdmissionPolicy '([^']+)'",
         Refuser.ADMISSION,
-        "do in spec.template what it asks for, or ask who looks after the ValidatingAdmissionPolicy {}",
+        "do in spec.template what it asks for, or ask the owner of the ValidatingAdmissionPolicy {}",
     ),
     _Known(
         r'admission webhook "([^"]+)" denied',
         Refuser.ADMISSION,
-        "do in spec.template what it asks for, or ask who looks after the admission webhook {}",
+        "do in spec.template what it asks for, or ask the owner of the admission webhook {}",
     ),
     _Known(
         r'serviceaccount "([^"]+)" not found',

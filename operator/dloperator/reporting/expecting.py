@@ -63,7 +63,7 @@ class Expectations:
             raise
         except Exception as error:
             if self._complaints.note(STARTS, error):
-                log.exception("expected starts could not be shown; it is tried again")
+                log.exception("expected starts cannot be written; it is tried again")
         else:
             self._complaints.settle(STARTS)
 
@@ -78,9 +78,9 @@ class Expectations:
             try:
                 await self._cluster.show_queue(job, queue)
             except NotKeptAlone as error:
-                log.info("an expected start is not shown: %s", error)
+                log.info("an expected start cannot be written: %s", error)
             except NotKept as error:
-                log.info("expected starts are not shown yet: %s", error)
+                log.info("expected starts cannot be written yet: %s", error)
                 return
 
     def _iter_news(

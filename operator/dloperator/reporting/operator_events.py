@@ -49,7 +49,7 @@ async def tell_of_store(
             continue
         is_away, told_at = away, clock()
         if away:
-            what = "jobs go on, and what is learnt of them is kept in memory until it is back"
-            teller.warn(pod, "StoreAway", f"the store is away: {now.error}; {what}")
+            what = "jobs continue, and observations stay in memory until it is back"
+            teller.warn(pod, "StoreAway", f"the store is unavailable: {now.error}; {what}")
         else:
-            teller.tell(pod, "StoreIsBack", "the store is reached again")
+            teller.tell(pod, "StoreIsBack", "the store is available again")

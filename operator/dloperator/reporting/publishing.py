@@ -82,7 +82,7 @@ class Publisher:
             raise
         except Exception as error:
             if self._complaints.note(PROGRESS, error):
-                log.exception("progress could not be shown; it is tried again")
+                log.exception("progress cannot be written; it is tried again")
         else:
             self._complaints.settle(PROGRESS)
 
@@ -98,9 +98,9 @@ class Publisher:
             try:
                 await self._cluster.publish(job, status, outlook.remaining(job))
             except NotKeptAlone as error:
-                log.info("progress is not shown: %s", error)
+                log.info("progress cannot be written: %s", error)
             except NotKept as error:
-                log.info("progress is not shown yet: %s", error)
+                log.info("progress cannot be written yet: %s", error)
                 return
             self._shown[job] = _Shown(self._clock(), status.iteration)
 

@@ -49,4 +49,4 @@ async def show_settings(api: ApiServer, notice: Notice) -> None:
     try:
         await api.apply(CONFIGMAPS, document, notice.namespace)
     except (Rejected, Unreachable) as error:
-        log.warning("dljob config show cannot tell how this operator is set: %s", error)
+        log.warning("dljob config show cannot show the settings of this operator: %s", error)

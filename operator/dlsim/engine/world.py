@@ -144,7 +144,7 @@ class World:
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            # Who is there already was submitted before time began.
+            # Jobs that exist already were submitted before time began.
             at = traced.job.submitted_at if traced.standing is None else 0.0
             self._kernel.at(at, Order.ARRIVAL, _bind(self._arrive, order, traced))
         for outage in self._setting.outages:

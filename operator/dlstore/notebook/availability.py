@@ -1,5 +1,5 @@
 """
-Whether the store is there, and what is said about it: once when it goes, once when it is back.
+Whether the store is available, and what is said about it: once when it goes, once when it is back.
 
 Part of :mod:`dlstore.notebook.notebook`. A single short failure, as when a server hands over to another,
 is tried again and not told.
@@ -49,9 +49,11 @@ class Availability:
             return None
         self.is_there = False
         self._away_since = self._clock()
-        goes_on = "scheduling goes on with what is known"
-        kept = f"up to {self._most_waiting:,} observations and decisions are kept until it is back"
-        return Notice(is_there=False, message=f"the store is away: {error} ({goes_on}; {kept})")
+        goes_on = "scheduling continues from memory"
+        kept = f"up to {self._most_waiting:,} observations and decisions wait for it"
+        return Notice(
+            is_there=False, message=f"the store is unavailable: {error} ({goes_on}; {kept})"
+        )
 
     def succeed(self, waiting: int, dropped: Dropped) -> Notice | None:
         """Take note that a try has succeeded; what to tell about it."""

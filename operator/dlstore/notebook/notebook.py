@@ -166,7 +166,7 @@ class Notebook:
             try:
                 stored = self._store.history(job, limit=limit)
             except StoreError as error:
-                log.debug("the history is told from memory: %s", error)
+                log.debug("the history is read from memory: %s", error)
         with self._changed:
             recent = [entry for entry in self._recent if job in (None, entry.job)]
         entries = {entry.id: entry for entry in (*stored, *recent)}
@@ -307,7 +307,7 @@ class Notebook:
                 self._note_failure(error, failures, time.monotonic() - began)
             except Exception:
                 # One write that cannot be done never holds up the others.
-                log.exception("something cannot be kept, and is given up")
+                log.exception("a write to the store is given up")
                 with self._changed:
                     self._pending.give_up()
                     self._changed.notify_all()

@@ -72,7 +72,7 @@ class Tail:
         # What belongs to the thread alone:
         self._file = -1
         self._identity: tuple[int, int] = (0, 0)
-        # What is there already is of an earlier life and says nothing about this one's speed.
+        # Lines that exist already are of an earlier life and say nothing about the speed of this one.
         self._scout.run(lambda: self._open(at_end=True), limit_seconds=self.first_look_seconds)
 
     # --- on the loop ------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def test_it_is_told_once_that_it_went_and_once_that_it_is_back(desks, error: Sto
     desk.flush()
     back = desk.wait_for_notice(is_there=True)
     assert [notice.is_there for notice in desk.notices] == [False, True]
-    assert away.startswith(f"the store is away: {error} (scheduling goes on")
+    assert away.startswith(f"the store is unavailable: {error} (scheduling continues from memory")
     assert back.startswith("the store memory is back after ")
     assert back.endswith("and 0 were given up")
     assert desk.notebook.state()[:3] == (True, 0, Dropped())
@@ -339,7 +339,7 @@ def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog)
     desk.flush()
     wait_until(lambda: KIND in store.profiles(), "the other profile")
     assert desk.notebook.state().dropped == Dropped(observations=1)
-    assert "cannot be kept" in caplog.text
+    assert "is given up" in caplog.text
     assert desk.notices == []
 
 

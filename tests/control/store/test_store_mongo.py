@@ -196,7 +196,7 @@ def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
         db.profiles.insert_many([{"hello": "world"}, {"key": "{", "revision": 1}, {"key": 3}])
     again = mongo.open()
     assert again.profiles().keys() == {KIND}
-    assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text
+    assert "the profile of bert/32 is damaged and will be learnt again" in caplog.text
     assert fold_into(again, OTHER, [speed_seen(9.0)]).revision == 2
     assert again.profiles().keys() == {KIND, OTHER}
 
@@ -208,7 +208,7 @@ def test_a_server_that_is_not_there_costs_a_bounded_time():
         address = mongo_address(f"mongodb://{place}/db")
         with closing(MongoStore(address, patience_seconds=0.5)) as store:
             began = time.monotonic()
-            told = rf"^mongodb://{place}/db: does not answer \(.*\); see that it runs"
+            told = rf"^mongodb://{place}/db: does not answer \(.*\); check that it runs"
             with pytest.raises(StoreAway, match=told):
                 store.revisions()
             # Generous: what matters is that it does not wait for ever.

@@ -221,7 +221,10 @@ def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
 )
 def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
     path.write_bytes(content)
-    with pytest.raises(StoreUnusable, match=r"store\.db: is damaged.*; put a copy"), opened(path):
+    with (
+        pytest.raises(StoreUnusable, match=r"store\.db: is damaged.*; restore a copy"),
+        opened(path),
+    ):
         pass
     assert path.read_bytes() == content
 
@@ -264,7 +267,7 @@ def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
     )
     with opened(path) as store:
         assert store.profiles().keys() == {KIND}
-        assert "the profile of bert/32 is damaged and will be learnt anew" in caplog.text
+        assert "the profile of bert/32 is damaged and will be learnt again" in caplog.text
         assert fold_into(store, OTHER, [speed_seen(9.0)]).revision == 2
         assert store.profiles().keys() == {KIND, OTHER}
 
@@ -357,7 +360,7 @@ def test_who_may_not_write_is_told_so(tmp_path: Path, file: int, folder: int):
         answer = told_another_user(path)
     path.parent.chmod(0o700)
     assert answer.startswith(f"StoreUnusable {path}: cannot be used (")
-    assert answer.rstrip().endswith("may be written, by the user that runs dljob")
+    assert answer.rstrip().endswith("let the user that runs dljob write it and its folder")
 
 
 # --- a full disk

@@ -77,9 +77,9 @@ def test_whole_nodes_are_answered_with_whole_nodes(desk: Desk):
 
 
 def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk: Desk):
-    desk.complaint = "has not seen yet what there is"
+    desk.complaint = "has not read the cluster yet"
     answer = desk.filter(pod("one", version=10))
-    assert answer == {"Error": "the gang scheduler is not ready: has not seen yet what there is"}
+    assert answer == {"Error": "the gang scheduler is not ready: has not read the cluster yet"}
     plain = pod("plain", version=9)
     plain["metadata"]["labels"] = {}
     assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"

@@ -105,7 +105,7 @@ def _training(status: Json) -> str:
             told += f", and about {duration(progress['etaSeconds'])} is left"
     stalled = _condition(status, "Progressing")
     if stalled.get("status") == "False":
-        told += f". It stands still: {stalled['message']}"
+        told += f". It makes no progress: {stalled['message']}"
     return told
 
 
