@@ -279,6 +279,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """In which container a job runs on one machine."""
+
+    image: str = ""
+    """Empty: that of the template's trainer."""
+    engine: str = ""
+    """What runs it; empty: the first that is there."""
+    folders: tuple[str, ...] = ()
+    """What it sees of the machine besides the folders that are the job's anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A DLJob as its user wrote it, checked and with its defaults filled in."""
 
@@ -300,6 +312,8 @@ class Job:
     """On one machine: the interpreter in whose environment it runs; empty: its submitter's."""
     variables: tuple[str, ...] | None = None
     """On one machine: which variables of its submitter it gets besides the necessary; ``None``: all."""
+    container: Container | None = None
+    """On one machine: the container that it runs in."""
     preload: tuple[str, ...] = ()
     """What a warm spare interpreter imports before it is told to run; empty: no warm start."""
     roles: tuple[Role, ...] = ()

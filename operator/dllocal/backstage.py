@@ -52,6 +52,8 @@ class Backstage:
     """The record since that time; called in a thread, and raises the same."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
+    virtual_gpus: bool = True
+    """Whether the GPUs are pretended, so that no container needs a way to any."""
     shared: bool = False
     """Whether several users share this server."""
     user_limits: UserLimits = UserLimits()

@@ -177,6 +177,10 @@ def of_job(job: "Job", origin: Origin, *, looks: bool = True) -> dict[str, str]:
     Unless it ``looks`` at files, it leaves out which virtual or conda environment an interpreter is of.
     """
     variables = dict(origin.variables)
+    if job.container is not None:
+        # The image brings what is necessary, and paths of the machine would be wrong in it.
+        named = job.variables or ()
+        return {name: value for name, value in variables.items() if name in named}
     if job.variables is not None:
         wanted = _NECESSARY | set(job.variables)
         variables = {name: value for name, value in variables.items() if name in wanted}

@@ -343,6 +343,7 @@ class Running:
             settings=lambda: self.setup.settings,
             metrics=self.metrics.text,
             about=self._about,
+            virtual_gpus=self.setup.virtual_gpus,
             shared=self.setup.sharing is not None,
             clock=self.clock,
             user_limits=self.setup.user_limits,

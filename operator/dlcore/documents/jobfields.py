@@ -280,6 +280,47 @@ PROGRESS: Final = Record(
     },
 )
 
+# --- where it runs on one machine ----------------------------------------------------------
+
+ENGINES: Final = ("podman", "docker")
+"""What runs a container on one machine, in the order in which it is looked for."""
+
+CONTAINER: Final = Record(
+    description=(
+        "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
+        " the container goes on. It sees the network of the machine, the folder that the job runs in,"
+        " that of its checkpoints, and the folders that are named."
+    ),
+    fields={
+        "image": Text(
+            description=(
+                "The image, which must be on the machine already; that of the template's trainer if"
+                " left out. It needs a shell and Python 3.9 or newer, for the SideCar."
+            ),
+            max_length=512,
+            form=jobforms.IMAGE,
+        ),
+        "engine": Text(
+            description="What runs it; the first of podman and docker that is there if left out.",
+            max_length=16,
+            choices=ENGINES,
+        ),
+        "folders": Many(
+            description=(
+                "Folders of the machine, such as those of the data, that the container sees under"
+                " the same paths."
+            ),
+            max_items=64,
+            unique=True,
+            items=Text(
+                description="The path of a folder.",
+                max_length=_PATH_LENGTH,
+                form=jobforms.MOUNTED,
+            ),
+        ),
+    },
+)
+
 # --- checkpoint ---------------------------------------------------------------------------
 
 CHECKPOINT_SIGNS: Final = (
@@ -461,10 +502,10 @@ FIELDS: Final[Mapping[str, Node]] = {
     "environment": Record(
         description=(
             "On one machine: in which environment the training runs; that in which it was submitted"
-            " if left out. On Kubernetes it has no effect, because the image is the environment;"
-            " docker, podman and apptainer are not started on one machine."
+            " if left out. On Kubernetes it has no effect, because the image is the environment."
         ),
         fixed_because="the running processes were started in it",
+        rules=jobrules.ENVIRONMENT_RULES,
         fields={
             "python": Text(
                 description=(
@@ -478,7 +519,8 @@ FIELDS: Final[Mapping[str, Node]] = {
             "variables": Many(
                 description=(
                     "Which variables of the submitter it gets besides PATH, HOME, USER, LOGNAME,"
-                    " SHELL, LANG, TZ and TMPDIR; all if left out."
+                    " SHELL, LANG, TZ and TMPDIR; all if left out. In a container it gets these"
+                    " alone, and none if left out."
                 ),
                 max_items=256,
                 unique=True,
@@ -488,6 +530,7 @@ FIELDS: Final[Mapping[str, Node]] = {
                     form=jobforms.VARIABLE,
                 ),
             ),
+            "container": CONTAINER,
         },
     ),
     "warmStart": Record(

@@ -25,6 +25,7 @@ from dlcore.documents.launchers import default_processes, problem_of, processes_
 from dlcore.model import (
     BatchRange,
     Checkpoint,
+    Container,
     Direction,
     Framework,
     GpuDemand,
@@ -169,6 +170,7 @@ def _job(document: Fields) -> Job:
         ),
         python=spec.get("environment", {}).get("python", ""),
         variables=_variables(spec.get("environment", {})),
+        container=_container(spec.get("environment", {})),
         preload=tuple(spec.get("warmStart", {}).get("preload", ())),
         roles=tuple(_role(auxiliary) for auxiliary in spec.get("auxiliaries", ())),
         labels=metadata.get("labels", {}),
@@ -179,6 +181,17 @@ def _job(document: Fields) -> Job:
 def _variables(environment: Fields) -> tuple[str, ...] | None:
     names = environment.get("variables")
     return None if names is None else tuple(names)
+
+
+def _container(environment: Fields) -> Container | None:
+    if "container" not in environment:
+        return None
+    given = environment["container"]
+    return Container(
+        image=given.get("image", ""),
+        engine=given.get("engine", ""),
+        folders=tuple(given.get("folders", ())),
+    )
 
 
 def _optional(value: str | None) -> tuple[str, ...]:
@@ -327,6 +340,10 @@ def _rendered_spec(job: Job) -> Fields:
 
 def _rendered_environment(job: Job) -> Fields:
     given = _given(python=job.python)
+    if job.container is not None:
+        box = job.container
+        written = _given(image=box.image, engine=box.engine, folders=list(box.folders))
+        given["container"] = written
     # An empty list says something: none but the necessary.
     return given if job.variables is None else {**given, "variables": list(job.variables)}
 

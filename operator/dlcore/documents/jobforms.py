@@ -68,6 +68,16 @@ PROGRAM: Final = Form(
     "is no absolute path of a program",
     lambda _: "write the whole path, such as /opt/envs/train/bin/python",
 )
+IMAGE: Final = Form(
+    r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
+    "is no name of an image",
+    lambda _: "write it as podman or docker lists it, such as docker.io/pytorch/pytorch:2.9.0",
+)
+MOUNTED: Final = Form(
+    r"(/[^/\x00-\x1f]+)+",
+    "is no absolute path of a folder",
+    lambda _: "write the whole path without a / at its end, such as /data",
+)
 VARIABLE: Final = Form(
     r"[A-Za-z_][A-Za-z0-9_]*",
     "is no name of a variable",

@@ -295,6 +295,18 @@ CHECKPOINT_RULES: Final = (
     ),
 )
 
+ENVIRONMENT_RULES: Final = (
+    Rule(
+        name="a-container-has-its-own-python",
+        reads=("python", "container"),
+        at="python",
+        message="is an interpreter of the machine, and the job runs in a container",
+        remedy="keep one of them; command names the interpreter of the image",
+        holds=lambda environment: "python" not in environment or "container" not in environment,
+        cel="!has(self.python) || !has(self.container)",
+    ),
+)
+
 BATCH_RULES: Final = (
     Rule(
         name="elastic-batch-has-a-limit",

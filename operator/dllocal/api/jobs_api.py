@@ -18,9 +18,9 @@ from dlcontrol.acting.sidecar_options import has_own_folder
 from dlcontrol.deciding import queueing
 from dlcontrol.judging import checkpoints
 from dlcontrol.reporting import previewing
-from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.documents import jobfile
-from dlcore.model import Job, JobId, Phase
+from dlcore.model import Job, JobId, NodeName, Phase
 from dlcore.problems import Problem
 from dllocal import environments
 from dllocal.api import (
@@ -43,6 +43,8 @@ from dllocal.api.submissions import (
     read_environment,
 )
 from dllocal.backstage import Backstage, Present
+from dllocal.containers import engines, running
+from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import older_parts
 from dllocal.pods import trainers
@@ -67,6 +69,7 @@ class JobsApi:
         self._present = present
         self._clock = backstage.clock
         self._turns = turns.Turns(present, backstage.policy)
+        self._trials = Trials(backstage.folders.root, sees_gpus=not backstage.virtual_gpus)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -204,6 +207,7 @@ class JobsApi:
                 "node": part.node,
                 "folder": trainer.folder,
                 "user": _user_of(self._registry.origin(entry.job.id).submitter),
+                **self._container_of(entry, part.node),
                 "environment": {
                     **trainer.environment,
                     **trainers.visible_gpus(nodes[part.node], part.gpus),
@@ -213,6 +217,20 @@ class JobsApi:
             if part.node in nodes
         ]
         return web.json_response({"items": items})
+
+    def _container_of(self, entry: Entry, node: str) -> Json:
+        """Say which container of a node the processes of a job run in, where they run in one."""
+        if entry.job.container is None:
+            return {}
+        serial = next(each.serial for each in entry.status.pods if each.node == node)
+        socket = self._stage.folders.pod_socket(PodKey(entry.job.id, NodeName(node)), serial)
+        origin = self._registry.origin(entry.job.id)
+        container = {
+            "engine": running.engine_of(entry.job, origin),
+            "name": running.name_of(entry.job, socket),
+            "client": engines.client_of(origin.variables),
+        }
+        return {"container": container}
 
     # --- changing
 
@@ -382,8 +400,9 @@ class JobsApi:
     async def _check(self, request: web.Request) -> list[Submission]:
         """Read the documents of a request, and refuse all of them for whatever is wrong with any."""
         documents = await self._read_claimed(request)
-        environment = await read_environment(request)
-        read = await submissions.read(documents, environment, looks=not self._stage.shared)
+        recorded = await read_environment(request)
+        origin = Origin.of(self._access.caller(request), recorded)
+        read = await submissions.read(documents, origin, self._trials, looks=not self._stage.shared)
         names: set[JobId] = set()
         complaints = [*read.complaints]
         for number, each in read.good:

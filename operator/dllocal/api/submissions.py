@@ -20,7 +20,8 @@ from dllocal import environments
 from dllocal.api import showing
 from dllocal.api.refusals import Complaint, Refused
 from dllocal.api.showing import Json
-from dllocal.environments import Variables
+from dllocal.containers.trying import Trials
+from dllocal.environments import Origin
 from dllocal.pods import trainers
 
 MOST_JOBS = 10_000
@@ -46,16 +47,16 @@ class Read:
     complaints: list[Complaint] = field(default_factory=list)
 
 
-async def read(documents: Sequence[Json], environment: Variables | None, *, looks: bool) -> Read:
+async def read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
     """
     Read documents that are to run here, in the environment that was recorded for them.
 
     ``looks`` says whether files that they name are looked at.
     """
-    return await asyncio.to_thread(_read, documents, environment or {}, looks=looks)
+    return await asyncio.to_thread(_read, documents, origin, trials, looks=looks)
 
 
-def _read(documents: Sequence[Json], environment: Variables, *, looks: bool) -> Read:
+def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
     result = Read()
     for number, document in enumerate(documents):
         try:
@@ -66,8 +67,10 @@ def _read(documents: Sequence[Json], environment: Variables, *, looks: bool) -> 
             problems = list(_iter_problems(job, looks=looks))
             # Only what is known to be whole can be filled in.
             if not problems:
-                problems += trainers.starting_problems(job, environment)
+                problems += trainers.starting_problems(job, origin.variables)
                 problems += trainers.folder_problems(job, document) if looks else ()
+            if not problems:
+                problems += trials.problems(job, origin, trainers.folder_of(job, document))
             result.complaints += [Complaint(problem, number) for problem in problems]
             result.good.append((number, Submission(job, as_written(document))))
         if len(result.complaints) >= MAX_PROBLEMS:

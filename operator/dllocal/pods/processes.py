@@ -27,11 +27,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, sidecar_options, with_folder
 from dlcontrol.situation.ports import (
@@ -45,6 +45,8 @@ from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId, NodeName
 from dlcore.profiles import Costs
 from dllocal import environments
+from dllocal.containers import engines, running
+from dllocal.containers.engines import Mounted
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
 from dllocal.pods.last_words import last_words
@@ -93,6 +95,13 @@ POLL_SECONDS = 5.0
 
 RELEASE_SECONDS = 60.0
 """So long a SideCar keeps a GPU for memory alone, on a machine that others use as well."""
+
+
+class _Launch(NamedTuple):
+    """The process of a pod, as it is to be started."""
+
+    command: list[str]
+    environment: dict[str, str]
 
 
 class Pods:
@@ -145,18 +154,21 @@ class Pods:
         self._leading = leading
 
     def processes(self, entries: Iterable[Entry]) -> set[int]:
-        """Name the SideCars that live. All processes of jobs descend from these."""
-        pods = [
-            (PodKey(entry.job.id, booking.node), booking)
-            for entry in entries
-            for booking in entry.status.pods
-        ]
+        """Name the SideCars that live, and their keepers. All processes of jobs descend from these."""
         return {
             pid
-            for key, booking in pods
-            if self._was_launched(key, booking)
-            for pid in self._pids(key, booking)
+            for entry in entries
+            for booking in entry.status.pods
+            for pid in self._processes_of(entry.job, PodKey(entry.job.id, booking.node), booking)
         }
+
+    def _processes_of(self, job: Job, key: PodKey, booking: Booking) -> list[int]:
+        if not self._was_launched(key, booking):
+            return []
+        if job.container is not None:
+            # What runs in a container descends from its PID 1, which is no child of the keeper.
+            return find_sidecars(self._folders.pod_socket(key, booking.serial))
+        return self._pids(key, booking)
 
     def look(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
         """Say what is, and start again what has died."""
@@ -214,6 +226,25 @@ class Pods:
             for pid in self._pids(key, booking):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if entry.job.container is not None and not self._has_ever_been_up(key, booking):
+                self._prove_removal(entry.job, key, booking)
+
+    def _prove_removal(self, job: Job, key: PodKey, booking: Booking) -> None:
+        """Remove a container that may just be beginning, and count its pod as alive until that is done."""
+        origin = self._origin(job.id)
+        socket = self._folders.pod_socket(key, booking.serial)
+        proof = running.proven(running.engine_of(job, origin), running.name_of(job, socket), socket)
+        with self._folders.sidecar_log(key, booking.serial).open("ab") as output:
+            self._children[key, booking.serial] = subprocess.Popen(  # noqa: S603 - our own keeper
+                proof,
+                cwd="/",
+                env=engines.client_of(origin.variables),
+                **self._identity(origin.submitter),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
 
     async def end(self, entries: Iterable[Entry], *, patience_s: float = 15.0) -> None:
         """End all SideCars and what they run: in order, or after some time as it comes."""
@@ -392,15 +423,11 @@ class Pods:
             self._lend() as lent,
             self._folders.sidecar_log(key, booking.serial).open("ab") as output,
         ):
+            launch = self._launch_of(entry, key, booking, trainer)
             child = subprocess.Popen(  # noqa: S603 - the user's own command
-                [
-                    *self._entered(trainer.folder),
-                    *self._sidecar(entry.job, key, booking, trainer),
-                    "--",
-                    *trainer.command,
-                ],
+                [*self._entered(trainer.folder), *launch.command],
                 cwd="/" if self._folders.shared else trainer.folder,
-                env=dict(trainer.environment),
+                env=launch.environment,
                 **self._identity(owner),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -457,17 +484,48 @@ class Pods:
         gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
         return self._times.start + self._times.start_per_gpu * gpus
 
+    def _launch_of(
+        self, entry: Entry, key: PodKey, booking: Booking, trainer: Trainer
+    ) -> "_Launch":
+        """Say what the process of a pod is: a SideCar, or the keeper of a container with one in it."""
+        job, origin = entry.job, self._origin(entry.job.id)
+        options = [*self._sidecar(job, key, booking, trainer), "--", *trainer.command]
+        # Nothing of the training's folder or environment is loaded into the SideCar.
+        here = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
+        if job.container is None:
+            return _Launch(here, dict(trainer.environment))
+        socket = self._folders.pod_socket(key, booking.serial)
+        name = running.name_of(job, socket)
+        if _is_only_swept(entry):
+            proof = running.proven(running.engine_of(job, origin), name, socket, here)
+            return _Launch(proof, engines.client_of(origin.variables))
+        container = running.wanted(
+            job,
+            origin,
+            state=self._folders.root,
+            mounts=self._mounts(key, trainer.folder),
+            folder=trainer.folder,
+            variables=trainer.environment,
+            sees_gpus=not self._virtual,
+        )
+        command = running.kept(container, name, socket, options)
+        return _Launch(command, container.environment())
+
+    def _mounts(self, key: PodKey, folder: str) -> Iterator[Mounted]:
+        """What a container sees of the machine because the SideCar or the training is to write there."""
+        own = (
+            self._folders.job(key.job),
+            self._folders.sockets_of(key.job),
+            self._folders.checkpoints(key.job),
+        )
+        paths = [*(str(path.absolute()) for path in own if path.is_dir()), folder]
+        yield from (Mounted(path, path) for path in paths if path != "/")
+
     def _sidecar(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
         own = str(self._folders.checkpoints(job.id))
         job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
         socket = self._folders.pod_socket(key, booking.serial)
         command = [
-            sys.executable,
-            # Nothing of the training's folder or environment is loaded into the SideCar.
-            "-I",
-            "-m",
-            "dlsidecar",
-            "run",
             f"--socket={socket}",
             f"--log-file={self._folders.training_log(key)}",
             f"--poll-seconds={self._poll_seconds:g}",

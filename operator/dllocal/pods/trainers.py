@@ -65,7 +65,7 @@ def trainer_of(
     words = (*container["command"], *container.get("args", ()))
     everything = {**variables, **own}
     filled = tuple(_filled(word, everything) for word in words)
-    return Trainer(filled, everything, _folder(job, document))
+    return Trainer(filled, everything, folder_of(job, document))
 
 
 def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Problem]:
@@ -108,13 +108,14 @@ def _given(text: str, variables: Mapping[str, str]) -> str:
 
 def folder_problems(job: Job, document: Mapping[str, Any]) -> Iterator[Problem]:
     """Say whether the folder that a program is to run in is none here."""
-    folder = _folder(job, document)
+    folder = folder_of(job, document)
     if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a name is too long
         path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
         yield Problem(path, folder, f"{folder[:200]} is no folder here", "make it, or name another")
 
 
-def _folder(job: Job, document: Mapping[str, Any]) -> str:
+def folder_of(job: Job, document: Mapping[str, Any]) -> str:
+    """Return the folder that a program runs in."""
     annotations = document.get("metadata", {}).get("annotations") or {}
     base = annotations.get(WORKING_DIRECTORY, "")
     return os.path.join(base, _container(job).get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
@@ -139,7 +140,8 @@ def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
     """What of the document has no effect on one machine, or another effect than it seems."""
     container, pod = _container(job), job.template.get("spec", {})
     index = _index(job)
-    names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in WITHOUT_EFFECT]
+    idle = WITHOUT_EFFECT - ({"image"} if job.container is not None else set())
+    names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in idle]
     names += [f"{_TEMPLATE}.{n}" for n in pod if n in POD_WITHOUT_EFFECT and n != "containers"]
     notices = [f"{name} has no effect on one machine" for name in names]
     notice = notice_of(written.get("spec", {}))

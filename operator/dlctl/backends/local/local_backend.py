@@ -207,12 +207,29 @@ def _run(command: Sequence[str], place: Json) -> int:
         "cwd": place["folder"],
         "env": {**_of_this_terminal(), **place["environment"]},
     }
+    if "container" in place:
+        command = _in_container(command, place)
+        inner = {**place["environment"], **place["container"]["client"]}
+        surroundings = {"cwd": "/", "env": {**_of_this_terminal(), **inner}}
     other = _as_user(place)
     if other:
         return own_terminal.run(command, **surroundings, **other)
     return subprocess.run(  # noqa: S603 - it is what the user has asked for
         command, check=False, **surroundings
     ).returncode
+
+
+def _in_container(command: Sequence[str], place: Json) -> list[str]:
+    """Return the words by which an engine runs a command beside the training, with its GPUs visible."""
+    from dllocal.containers import engines  # noqa: PLC0415 - no other verb needs it
+
+    container = place["container"]
+    terminal = ["--tty"] if os.isatty(0) and os.isatty(1) else []
+    variables = engines.given(place["environment"], container["client"])
+    return [
+        *(container["engine"], "exec", "--interactive", *terminal),
+        *(f"--workdir={place['folder']}", *variables, container["name"], *command),
+    ]
 
 
 def _as_user(place: Json) -> dict[str, Any]:

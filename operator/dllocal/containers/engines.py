@@ -1,0 +1,116 @@
+"""
+The words by which podman and docker run a container, look for it, and remove it.
+
+Called by :mod:`dllocal.containers.running` for what runs, by :mod:`dllocal.containers.trying` before a job is taken in,
+and by :mod:`dllocal.containers.keeper` in a process of its own, which is why little is imported here.
+
+In a container the SideCar is PID 1, as on Kubernetes: the kernel ends all other processes with it. The container sees all
+GPUs of the machine, and the SideCar narrows them at each start of the training by ``CUDA_VISIBLE_DEVICES``, so that
+they change while the container goes on.
+"""
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+NAMES = ("podman", "docker")
+"""In the order in which they are looked for."""
+
+SIDECAR = "/dljob"
+"""Where the container sees the SideCar."""
+START = f"{SIDECAR}/sidecar-start"
+
+OF_THE_CLIENT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ"),
+    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT"),
+    *("DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "CONTAINER_HOST", "CONTAINERS_CONF"),
+    *("CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE"),
+)
+"""What an engine reads of its user's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A folder of the machine that a container sees."""
+
+    source: str
+    target: str
+    is_writable: bool = True
+
+    def word(self) -> str:
+        """Write it for ``--mount``, which reads its fields as a line of CSV."""
+        fields = ["type=bind", f"source={self.source}", f"target={self.target}"]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(
+            fields if self.is_writable else [*fields, "readonly"]
+        )
+        return f"--mount={line.getvalue()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A container that is to run."""
+
+    engine: str
+    image: str
+    user: tuple[int, int, tuple[int, ...]]
+    """The user, group and further groups whose files its processes make."""
+    mounts: tuple[Mounted, ...]
+    folder: str = "/"
+    """Where its command runs."""
+    variables: Mapping[str, str]
+    """What its command gets besides the environment of the image."""
+    client: Mapping[str, str]
+    """The environment that the engine itself runs in."""
+    sees_gpus: bool
+
+    def words(self, name: str, command: Sequence[str]) -> list[str]:
+        """Return the command that runs it, and ends when it has ended."""
+        return [
+            *(self.engine, "run", "--rm", f"--name={name}", "--pull=never"),
+            # Ranks meet at ports and in shared memory, as they do without a container.
+            *("--network=host", "--ipc=host"),
+            # SELinux would hide the folders, whose labels are not ours to change.
+            *("--security-opt=label=disable", "--entrypoint=", f"--workdir={self.folder}"),
+            *self._identity(),
+            *(self._gpus() if self.sees_gpus else ()),
+            *(mount.word() for mount in self.mounts),
+            *given(self.variables, self.client),
+            *(self.image, *command),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return what the engine itself is started with; values reach the container by their names."""
+        return {**self.variables, **self.client}
+
+    def _identity(self) -> Iterator[str]:
+        user, group, groups = self.user
+        if self.engine == "podman" and user != 0:
+            # Without root, root in the container is the user outside.
+            yield "--user=0:0"
+            return
+        yield f"--user={user}:{group}"
+        yield from (f"--group-add={each}" for each in groups if each != group)
+
+    def _gpus(self) -> tuple[str, ...]:
+        return ("--device=nvidia.com/gpu=all",) if self.engine == "podman" else ("--gpus=all",)
+
+
+def given(variables: Mapping[str, str], client: Mapping[str, str]) -> Iterator[str]:
+    """Return the words by which an engine passes variables on to a command in a container."""
+    for name, value in variables.items():
+        # All users can read a command line. Only what the engine itself reads under this name is in it.
+        yield f"--env={name}={value}" if name in client else f"--env={name}"
+
+
+def find(name: str, path: str) -> str:
+    """Return which engine is meant and there on this PATH; empty if none is."""
+    names = (name,) if name else NAMES
+    return next((each for each in names if shutil.which(each, path=path)), "")
+
+
+def client_of(variables: Mapping[str, str]) -> dict[str, str]:
+    """Choose from an environment what an engine reads."""
+    return {name: variables[name] for name in OF_THE_CLIENT if name in variables}

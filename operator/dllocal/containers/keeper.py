@@ -1,0 +1,165 @@
+"""
+Keeps one container, as a process that the server can watch, end and start again.
+
+Started by :mod:`dllocal.pods.processes` in the place of a SideCar, with the lock of its pod. It first removes what an
+earlier keeper has left under this name, then runs the container, and in the end proves again that it is gone. A keeper
+that is killed leaves the container behind, and the next one removes it before it starts another: no GPU gets a
+second master, because nothing is started beside a container of which it is not proven that it has ended.
+
+Where nothing is to run any more it only proves that, and becomes a SideCar of the machine that tells so.
+
+The proof has two parts. The engine says that it knows no container of this name, and ``/proc``, which shows the processes of
+all containers to the machine, shows none that was told of this socket. That one is PID 1 of its container,
+and the kernel lets PID 1 go only after all others.
+
+Only the standard library is loaded here: each job has such a process for as long as it runs.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+ASK_SECONDS = 60.0
+PAUSES = (0.05, 0.2, 1.0, 5.0)
+"""How long is waited before the proof is tried again, the last one for all further."""
+FORWARDED = (signal.SIGTERM, signal.SIGINT)
+NOT_BEGUN = range(125, 128)
+"""The exit statuses of podman and docker where the container, or the SideCar in it, could not begin."""
+LAST_BYTES = 1 << 14
+EXIT_UNAVAILABLE = 69
+
+
+class Container:
+    """The container of one pod, by its name and by the socket that its SideCar answers at."""
+
+    def __init__(self, engine: str, name: str, socket: str) -> None:
+        self._engine = engine
+        self._name = name
+        self._socket = socket
+
+    def remove(self) -> None:
+        """Return when there is no such container, and no process of it."""
+        tries = 0
+        told = ""
+        while why := self._why_there():
+            if tries and why != told:
+                _say(f"ContainerStays: {why}")
+                told = why
+            time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+            tries += 1
+
+    def _why_there(self) -> str:
+        """Try to remove it; say what keeps it from being proven gone, and nothing if nothing does."""
+        removed = self._ask("rm", "--force", self._name)
+        there = self._ask("container", "inspect", "--format={{.Id}}", self._name)
+        if there.returncode == 0:
+            return f"{self._engine} cannot remove it ({_last(removed.stderr)})"
+        if "no such" not in there.stderr.lower():
+            return f"{self._engine} does not say whether it is there ({_last(there.stderr)})"
+        if left := find_first_processes(self._socket):
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            return f"its process {left[0]} is still there"
+        return ""
+
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [self._engine, *words]
+        try:
+            return subprocess.run(  # noqa: S603 - words of our own
+                command, capture_output=True, text=True, check=False, timeout=ASK_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, "", f"no answer in {ASK_SECONDS:g} s")
+        except OSError as error:
+            return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def find_first_processes(socket: str) -> list[int]:
+    """Find what is PID 1 of a namespace and was told to answer at this socket."""
+    wanted, found = os.fsencode(f"--socket={socket}"), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            told = (folder / "cmdline").read_bytes().split(b"\0")
+            if wanted in told and _is_first((folder / "status").read_text(errors="replace")):
+                found.append(int(folder.name))
+    return found
+
+
+def _is_first(status: str) -> bool:
+    """Whether a process has the number 1 in a namespace that is not this one's."""
+    numbers = next((line.split()[1:] for line in status.splitlines() if line[:6] == "NSpid:"), [])
+    return len(numbers) > 1 and numbers[-1] == "1"
+
+
+def keep(container: Container, command: Sequence[str]) -> int:
+    """Run the container until it ends."""
+    container.remove()
+    parent = os.getpid()
+
+    def prepare() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_UNAVAILABLE)
+
+    client = subprocess.Popen(  # noqa: S603 - composed by dllocal.containers.engines
+        list(command),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=prepare,  # noqa: PLW1509 - it takes no lock
+    )
+    for signum in FORWARDED:
+        signal.signal(signum, _forwarding(client))
+    status = client.wait()
+    container.remove()
+    if status in NOT_BEGUN:
+        _say(f"ContainerCannotStart: {_last(_read_log())}")
+        return EXIT_UNAVAILABLE
+    return status if status >= 0 else 128 - status
+
+
+def _forwarding(client: "subprocess.Popen[bytes]") -> Callable[[int, Any], None]:
+    return lambda signum, _: client.send_signal(signum)
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["it says nothing"])[-1]
+
+
+def _read_log() -> str:
+    """Read what this process and the engine have written last, where that is a file."""
+    try:
+        with open("/proc/self/fd/2", "rb") as log:  # noqa: PTH123 - a descriptor, not a path
+            log.seek(-min(LAST_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _say(text: str) -> None:
+    # In the form of a SideCar's log, which is read for what has kept it from beginning.
+    sys.stderr.write(f"dljob-sidecar ERROR {text}\n")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    """Read ``run|prove ENGINE NAME --socket=PATH WORD ...``."""
+    mode, engine, name, socket, *command = sys.argv[1:]
+    container = Container(engine, name, socket.removeprefix("--socket="))
+    if mode == "run":
+        return keep(container, command)
+    container.remove()
+    if command:
+        os.execv(command[0], command)  # noqa: S606 - the SideCar that tells of the proof
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

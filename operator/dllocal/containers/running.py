@@ -1,0 +1,98 @@
+"""
+From a job to the container that it runs in: the image, what it sees of the machine, and what it is called.
+
+Called by :mod:`dllocal.pods.processes` for each pod, by the server for ``dljob exec``, and when a job is submitted.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from dlcore.documents.podrules import TRAINER
+from dlcore.model import Job
+from dllocal.containers import engines, sidecar_files
+from dllocal.containers.engines import Mounted, Wanted
+from dllocal.environments import Origin
+
+KEEPER = "dllocal.containers.keeper"
+
+
+def name_of(job: Job, socket: Path) -> str:
+    """Name the container of the pod whose SideCar answers there, as no other one on this machine is named."""
+    own = hashlib.sha256(str(socket.absolute()).encode()).hexdigest()[:12]
+    return f"dljob-{job.id.replace('/', '_')}-{own}"
+
+
+def image_of(job: Job) -> str:
+    """Return the image that the job names; empty if it names none."""
+    if job.container is not None and job.container.image:
+        return job.container.image
+    containers = job.template.get("spec", {}).get("containers", ())
+    return next((each.get("image", "") for each in containers if each["name"] == TRAINER), "")
+
+
+def engine_of(job: Job, origin: Origin) -> str:
+    """Return what runs the container of the job; where none is there any more, that says so itself."""
+    return find_engine(job, origin) or (job.container and job.container.engine) or engines.NAMES[0]
+
+
+def find_engine(job: Job, origin: Origin) -> str:
+    """Return what can run the container of the job here; empty if nothing can."""
+    name = job.container.engine if job.container is not None else ""
+    return engines.find(name, origin.variables.get("PATH", ""))
+
+
+def wanted(
+    job: Job,
+    origin: Origin,
+    *,
+    state: Path,
+    mounts: Iterable[Mounted] = (),
+    folder: str = "/",
+    variables: Mapping[str, str] | None = None,
+    sees_gpus: bool,
+) -> Wanted:
+    """Describe the container of a job, with the SideCar in it."""
+    submitter = origin.submitter
+    sidecar = Mounted(
+        str(sidecar_files.ensure(state / "sidecar")), engines.SIDECAR, is_writable=False
+    )
+    assert job.container is not None
+    named = (Mounted(each, each) for each in job.container.folders)
+    return Wanted(
+        engine=engine_of(job, origin),
+        image=image_of(job),
+        user=(submitter.uid, submitter.gid, submitter.groups),
+        mounts=(sidecar, *_without_repetitions([*mounts, *named])),
+        folder=folder,
+        variables=variables or {},
+        client=engines.client_of(origin.variables),
+        sees_gpus=sees_gpus,
+    )
+
+
+def _without_repetitions(mounts: Sequence[Mounted]) -> list[Mounted]:
+    """Leave out what is below another one, and so seen already."""
+    targets = {Path(each.target) for each in mounts}
+    kept = {
+        each.target: each
+        for each in mounts
+        if not any(parent in targets for parent in Path(each.target).parents)
+    }
+    return list(kept.values())
+
+
+def kept(container: Wanted, name: str, socket: Path, command: Sequence[str]) -> list[str]:
+    """Return the command of the keeper that runs a SideCar in the container."""
+    words = container.words(name, [engines.START, "run", *command])
+    return [*_keeper("run", container.engine, name, socket), *words]
+
+
+def proven(engine: str, name: str, socket: Path, command: Sequence[str] = ()) -> list[str]:
+    """Return the command that proves that the container is gone, and then becomes ``command``."""
+    return [*_keeper("prove", engine, name, socket), *command]
+
+
+def _keeper(mode: str, engine: str, name: str, socket: Path) -> list[str]:
+    return [sys.executable, "-I", "-m", KEEPER, mode, engine, name, f"--socket={socket}"]

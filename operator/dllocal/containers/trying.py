@@ -1,0 +1,208 @@
+"""
+Whether a job can run in its container here, found out before it is taken in.
+
+Called by the server when a job is submitted. The engine, the image, its interpreter and the way to the GPUs are tried
+together, by the very words that will run the job: a container in which the SideCar begins and ends at once. What the
+engine says is passed on in one line, with what helps.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlcontrol.acting.sidecar_options import CHECKPOINT_REFERENCE
+from dlcore.model import Job
+from dlcore.problems import Problem
+from dllocal.containers import engines, running
+from dllocal.containers.engines import Wanted
+from dllocal.environments import Origin, Submitter
+
+TRIAL_SECONDS = 60.0
+REMEMBERED_SECONDS = 60.0
+"""So long one trial counts for all jobs of the same image, engine and user."""
+MOST_REMEMBERED = 1_000
+USAGE = 2
+"""What a SideCar ends with that is told nothing: the interpreter and all of it are there."""
+LONGEST = 300
+
+PATH = "spec.environment.container"
+
+Run = Callable[[list[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]
+
+
+class Remedy(NamedTuple):
+    """What helps where an engine says something like this."""
+
+    says: tuple[str, ...]
+    field: str
+    text: str
+
+
+REMEDIES = (
+    Remedy(
+        ("unresolvable cdi", "nvidia.com/gpu"),
+        "engine",
+        "describe the GPUs to podman once, as root: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    Remedy(
+        ("could not select device driver",),
+        "engine",
+        "install the NVIDIA Container Toolkit, and run: nvidia-ctk runtime configure --runtime=docker",
+    ),
+    Remedy(
+        ("cannot connect to the docker daemon", "permission denied while trying to connect"),
+        "engine",
+        "start docker, and let the user reach it (group docker), or write engine: podman",
+    ),
+    Remedy(
+        ("interpretermissing", "sidecar-start"),
+        "image",
+        "install Python 3.9 or newer and a shell in the image; the SideCar runs in it",
+    ),
+    Remedy(
+        ("no such file or directory", "statfs", "bind source path"),
+        "folders",
+        "make the folder, or name another one",
+    ),
+)
+
+
+class Trials:
+    """What was tried lately at one server."""
+
+    def __init__(
+        self, state: Path, *, sees_gpus: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._sees_gpus = sees_gpus
+        self._clock = clock
+        self._good: dict[tuple[object, ...], float] = {}
+        """When a container of this kind began."""
+
+    def problems(self, job: Job, origin: Origin, folder: str) -> Iterator[Problem]:
+        """Everything that keeps a job from running in its container; ``folder`` is where it runs."""
+        if job.container is None:
+            return
+        engine = running.find_engine(job, origin)
+        image = running.image_of(job)
+        if not engine:
+            yield _no_engine(job.container.engine)
+        elif not image:
+            remedy = "name one that is on this machine"
+            yield Problem(f"{PATH}.image", None, "the job names no image", remedy)
+        else:
+            yield from _unseen(job, folder)
+            yield from self._try(job, origin)
+
+    def _try(self, job: Job, origin: Origin) -> Iterator[Problem]:
+        container = running.wanted(job, origin, state=self._state, sees_gpus=self._sees_gpus)
+        kind = (container.engine, container.image, container.user, container.mounts)
+        now = self._clock()
+        if now - self._good.get(kind, -REMEMBERED_SECONDS) < REMEMBERED_SECONDS:
+            return
+        problem = _first_problem(container, _runner(origin.submitter))
+        if problem is not None:
+            yield problem
+        elif len(self._good) < MOST_REMEMBERED:
+            self._good[kind] = now
+        else:
+            self._good = {kind: now}
+
+
+def _no_engine(name: str) -> Problem:
+    what = (
+        f"{name} is not installed here" if name else "neither podman nor docker is installed here"
+    )
+    other = [each for each in engines.NAMES if each != name]
+    remedy = f"install it, or write engine: {other[0]}" if name else "install one of them"
+    return Problem(f"{PATH}.engine", name or None, what, f"{remedy}, or leave container out")
+
+
+def _unseen(job: Job, folder: str) -> Iterator[Problem]:
+    """Name the paths that SideCar and training share, and that the container would not see."""
+    assert job.container is not None
+    # The root of the machine is never seen: that of the image is there.
+    seen = {Path(folder), *map(Path, job.container.folders)} - {Path("/")}
+    paths = {"spec.checkpoint.path": job.checkpoint.path, "spec.progress.file": job.progress.file}
+    for field, path in paths.items():
+        if not path or path.startswith(CHECKPOINT_REFERENCE):
+            continue
+        around = {Path(path), *Path(path).parents}
+        if not around.intersection(seen):
+            what = f"{path} is not seen in the container"
+            remedy = (
+                f"name its folder in environment.container.folders, or write {CHECKPOINT_REFERENCE}"
+            )
+            yield Problem(field, path, what, remedy)
+
+
+def _first_problem(container: Wanted, run: Run) -> Problem | None:
+    """Try a container out, in the order in which a user would mend what is wrong."""
+    client = dict(container.client)
+    looked = run([container.engine, "image", "inspect", container.image], client)
+    if looked.returncode != 0 and _is_missing(looked.stderr):
+        what = f"{container.engine} has no image {container.image} on this machine"
+        # A pull in the middle of a start would keep GPUs waiting for it.
+        remedy = f"get it first: {container.engine} pull {container.image}"
+        return Problem(f"{PATH}.image", container.image, what, remedy)
+    if looked.returncode != 0:
+        return _problem(container, looked.stderr)
+    name = f"dljob-trial-{os.urandom(6).hex()}"
+    tried = run(container.words(name, [engines.START, "run"]), client)
+    if tried.returncode == USAGE:
+        return None
+    if tried.returncode < 0:
+        # Its client was killed, and the container may be there yet.
+        run([container.engine, "rm", "--force", name], client)
+    return _problem(container, tried.stderr or tried.stdout)
+
+
+def _is_missing(text: str) -> bool:
+    return any(each in text.lower() for each in ("no such image", "image not known"))
+
+
+def _problem(container: Wanted, said: str) -> Problem:
+    """Pass on what an engine says, and blame the field by whose change it can be mended."""
+    lines = [line for line in said.strip().splitlines() if line.strip()] or ["it says nothing"]
+    words = "".join(each if each.isprintable() else "?" for each in lines[-1])[:LONGEST]
+    text = said.lower()
+    fits = (each for each in REMEDIES if any(word in text for word in each.says))
+    remedy = next(fits, Remedy((), "image", "see whether the engine can run it without DLJob"))
+    what = f"{container.engine} cannot run {container.image} here: {words}"
+    value = {"image": container.image, "engine": container.engine}.get(remedy.field)
+    return Problem(f"{PATH}.{remedy.field}", value, what, remedy.text)
+
+
+def _runner(submitter: Submitter) -> Run:
+    """Run an engine as the user of the job, who may be another one than the server's."""
+    other: dict[str, Any] = {}
+    if submitter.uid != os.getuid():
+        other = {"user": submitter.uid, "group": submitter.gid}
+        other["extra_groups"] = list(submitter.groups)
+
+    def run(
+        command: list[str], environment: Mapping[str, str]
+    ) -> "subprocess.CompletedProcess[str]":
+        try:
+            return subprocess.run(  # noqa: S603 - composed by dllocal.containers.engines
+                command,
+                env=dict(environment),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TRIAL_SECONDS,
+                check=False,
+                **other,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"it does not answer within {TRIAL_SECONDS:g} s"
+            return subprocess.CompletedProcess(command, -9, "", said)
+        except OSError as error:
+            return subprocess.CompletedProcess(command, 1, "", str(error))
+
+    return run
