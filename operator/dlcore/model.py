@@ -283,11 +283,11 @@ class Container:
     """In which container a job runs on one machine."""
 
     image: str = ""
-    """Empty: that of the template's trainer."""
+    """Empty: the image of the template's trainer."""
     engine: str = ""
-    """What runs it; empty: the first that is there."""
+    """Podman or docker; empty: the first installed one."""
     folders: tuple[str, ...] = ()
-    """What it sees of the machine besides the folders that are the job's anyway."""
+    """Folders of the machine that it sees in addition to the job's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,14 +42,9 @@ from dllocal.jobs.relisting import Relisting
 from dllocal.jobs.unlisted import has_any
 from dllocal.jobs.user_limits import UserLimits
 from dllocal.machine import Machine
+from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS
 from dllocal.pods.logtimes import LogTimes
-from dllocal.pods.processes import (
-    AT_ONCE,
-    POLL_SECONDS,
-    RELEASE_SECONDS,
-    Pods,
-    PodTimes,
-)
+from dllocal.pods.processes import AT_ONCE, Pods, PodTimes
 from dllocal.pods.removing import Complain, to_the_log
 from dllocal.pods.rotating import LogLimits, Rotation, is_too_long
 from dllocal.pods.watching import Watch

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dlcontrol.settings import Settings
 from dllocal.jobs.user_limits import UserLimits
-from dllocal.pods.processes import RELEASE_SECONDS
+from dllocal.pods.launching import RELEASE_SECONDS
 from dllocal.pods.rotating import LogLimits
 
 

@@ -14,8 +14,6 @@ PACKAGES = (
     # Of kube-proxy, of the kubelet's port forwarding, and of its own checks.
     *("iptables", "nftables", "conntrack", "ethtool", "socat"),
     *("buildah", "debootstrap", "busybox-static"),
-    # Of jobs in containers of one machine, which need no node.
-    "podman",
 )
 INSTALL_SECONDS = 900.0
 LOCK = Path(tempfile.gettempdir()) / "dljob-test-packages.lock"

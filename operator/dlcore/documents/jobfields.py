@@ -283,32 +283,32 @@ PROGRESS: Final = Record(
 # --- where it runs on one machine ----------------------------------------------------------
 
 ENGINES: Final = ("podman", "docker")
-"""What runs a container on one machine, in the order in which it is looked for."""
+"""The container engines that DLJob can use on one machine; the first installed one is the default."""
 
 CONTAINER: Final = Record(
     description=(
         "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
-        " the container goes on. It sees the network of the machine, the folder that the job runs in,"
-        " that of its checkpoints, and the folders that are named."
+        " the container goes on. The container uses the network of the machine, and sees the folder that"
+        " the job runs in, the folder of its checkpoints, and its `folders`."
     ),
     fields={
         "image": Text(
             description=(
-                "The image, which must be on the machine already; that of the template's trainer if"
-                " left out. It needs a shell and Python 3.9 or newer, for the SideCar."
+                "The image, which must be on the machine already; the image of the template's trainer"
+                " if left out. It needs a shell and Python 3.9 or newer, for the SideCar."
             ),
             max_length=512,
             form=jobforms.IMAGE,
         ),
         "engine": Text(
-            description="What runs it; the first of podman and docker that is there if left out.",
+            description="The container engine: podman or docker; the first installed one if left out.",
             max_length=16,
             choices=ENGINES,
         ),
         "folders": Many(
             description=(
-                "Folders of the machine, such as those of the data, that the container sees under"
-                " the same paths."
+                "Folders of the machine, such as /data, that the container sees under the same"
+                " paths."
             ),
             max_items=64,
             unique=True,
@@ -519,8 +519,8 @@ FIELDS: Final[Mapping[str, Node]] = {
             "variables": Many(
                 description=(
                     "Which variables of the submitter it gets besides PATH, HOME, USER, LOGNAME,"
-                    " SHELL, LANG, TZ and TMPDIR; all if left out. In a container it gets these"
-                    " alone, and none if left out."
+                    " SHELL, LANG, TZ and TMPDIR; all if left out. A job in a container gets only"
+                    " the variables in this list, and none if it is left out."
                 ),
                 max_items=256,
                 unique=True,

@@ -58,6 +58,7 @@ async def read(documents: Sequence[Json], origin: Origin, trials: Trials, *, loo
 
 def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
     result = Read()
+    until = trials.deadline()
     for number, document in enumerate(documents):
         try:
             job = parse(document, number)
@@ -70,7 +71,8 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
                 problems += trainers.starting_problems(job, origin.variables)
                 problems += trainers.folder_problems(job, document) if looks else ()
             if not problems:
-                problems += trials.problems(job, origin, trainers.folder_of(job, document))
+                folder = trainers.folder_of(job, document)
+                problems += trials.problems(job, origin, folder, until=until)
             result.complaints += [Complaint(problem, number) for problem in problems]
             result.good.append((number, Submission(job, as_written(document))))
         if len(result.complaints) >= MAX_PROBLEMS:

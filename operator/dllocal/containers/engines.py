@@ -1,5 +1,5 @@
 """
-The words by which podman and docker run a container, look for it, and remove it.
+The command lines by which podman and docker run a container.
 
 Called by :mod:`dllocal.containers.running` for what runs, by :mod:`dllocal.containers.trying` before a job is taken in,
 and by :mod:`dllocal.containers.keeper` in a process of its own, which is why little is imported here.
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 NAMES = ("podman", "docker")
-"""In the order in which they are looked for."""
+"""The first installed one is the default."""
 
 SIDECAR = "/dljob"
 """Where the container sees the SideCar."""
@@ -28,7 +28,7 @@ OF_THE_CLIENT = (
     *("DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "CONTAINER_HOST", "CONTAINERS_CONF"),
     *("CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE"),
 )
-"""What an engine reads of its user's environment."""
+"""The variables that an engine reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Wanted:
     folder: str = "/"
     """Where its command runs."""
     variables: Mapping[str, str]
-    """What its command gets besides the environment of the image."""
+    """Added to the environment of the image."""
     client: Mapping[str, str]
     """The environment that the engine itself runs in."""
     sees_gpus: bool
@@ -106,7 +106,7 @@ def given(variables: Mapping[str, str], client: Mapping[str, str]) -> Iterator[s
 
 
 def find(name: str, path: str) -> str:
-    """Return which engine is meant and there on this PATH; empty if none is."""
+    """Return the named engine, or the first known one, if this PATH has it; else an empty string."""
     names = (name,) if name else NAMES
     return next((each for each in names if shutil.which(each, path=path)), "")
 

@@ -9,8 +9,8 @@ second master, because nothing is started beside a container of which it is not 
 Where nothing is to run any more it only proves that, and becomes a SideCar of the machine that tells so.
 
 The proof has two parts. The engine says that it knows no container of this name, and ``/proc``, which shows the processes of
-all containers to the machine, shows none that was told of this socket. That one is PID 1 of its container,
-and the kernel lets PID 1 go only after all others.
+all containers to the machine, shows no process that is PID 1 of a container and has this socket among its
+arguments. The kernel lets PID 1 go only after all other processes of the container.
 
 Only the standard library is loaded here: each job has such a process for as long as it runs.
 """
@@ -63,12 +63,12 @@ class Container:
         if there.returncode == 0:
             return f"{self._engine} cannot remove it ({_last(removed.stderr)})"
         if "no such" not in there.stderr.lower():
-            return f"{self._engine} does not say whether it is there ({_last(there.stderr)})"
+            return f"{self._engine} does not say whether it exists ({_last(there.stderr)})"
         if left := find_first_processes(self._socket):
             for pid in left:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-            return f"its process {left[0]} is still there"
+            return f"its process {left[0]} still lives"
         return ""
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +84,7 @@ class Container:
 
 
 def find_first_processes(socket: str) -> list[int]:
-    """Find what is PID 1 of a namespace and was told to answer at this socket."""
+    """Find the processes that are PID 1 of a namespace and have this socket among their arguments."""
     wanted, found = os.fsencode(f"--socket={socket}"), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -2,12 +2,14 @@
 Whether a job can run in its container here, found out before it is taken in.
 
 Called by the server when a job is submitted. The engine, the image, its interpreter and the way to the GPUs are tried
-together, by the very words that will run the job: a container in which the SideCar begins and ends at once. What the
-engine says is passed on in one line, with what helps.
+together, by the very words that will run the job: a container in which the SideCar begins and ends at once. The
+problem quotes the last line of the engine, and names the remedy.
 """
 
+import contextlib
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,21 +22,23 @@ from dllocal.containers import engines, running
 from dllocal.containers.engines import Wanted
 from dllocal.environments import Origin, Submitter
 
-TRIAL_SECONDS = 60.0
+TRIAL_SECONDS = 20.0
+"""How long all trials of one request may take: ``dljob submit`` waits 30 s for an answer."""
+REMOVAL_SECONDS = 60.0
 REMEMBERED_SECONDS = 60.0
-"""So long one trial counts for all jobs of the same image, engine and user."""
+"""A good trial counts for all jobs of the same image, engine and user during this time."""
 MOST_REMEMBERED = 1_000
 USAGE = 2
-"""What a SideCar ends with that is told nothing: the interpreter and all of it are there."""
+"""The exit status of a SideCar without options, which proves that its interpreter and its archive work."""
 LONGEST = 300
 
 PATH = "spec.environment.container"
 
-Run = Callable[[list[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]
+Run = Callable[[list[str], Mapping[str, str], float], "subprocess.CompletedProcess[str]"]
 
 
 class Remedy(NamedTuple):
-    """What helps where an engine says something like this."""
+    """The field and the remedy for an error of an engine that holds one of these phrases."""
 
     says: tuple[str, ...]
     field: str
@@ -71,19 +75,34 @@ REMEDIES = (
 
 
 class Trials:
-    """What was tried lately at one server."""
+    """The good trials of the last minute at one server."""
 
     def __init__(
-        self, state: Path, *, sees_gpus: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        state: Path,
+        *,
+        sees_gpus: bool,
+        seconds: float = TRIAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._seconds = seconds
         self._state = state
         self._sees_gpus = sees_gpus
         self._clock = clock
         self._good: dict[tuple[object, ...], float] = {}
         """When a container of this kind began."""
 
-    def problems(self, job: Job, origin: Origin, folder: str) -> Iterator[Problem]:
-        """Everything that keeps a job from running in its container; ``folder`` is where it runs."""
+    def deadline(self) -> float:
+        """Return when the trials of a request that is read now have to be over."""
+        return self._clock() + self._seconds
+
+    def problems(self, job: Job, origin: Origin, folder: str, *, until: float) -> Iterator[Problem]:
+        """
+        Everything that keeps a job from running in its container; ``folder`` is where it runs.
+
+        A trial that is not over in time decides nothing: an engine can be slow on a busy machine, and its job
+        reports the same fault when it starts.
+        """
         if job.container is None:
             return
         engine = running.find_engine(job, origin)
@@ -95,15 +114,18 @@ class Trials:
             yield Problem(f"{PATH}.image", None, "the job names no image", remedy)
         else:
             yield from _unseen(job, folder)
-            yield from self._try(job, origin)
+            yield from self._try(job, origin, until)
 
-    def _try(self, job: Job, origin: Origin) -> Iterator[Problem]:
+    def _try(self, job: Job, origin: Origin, until: float) -> Iterator[Problem]:
         container = running.wanted(job, origin, state=self._state, sees_gpus=self._sees_gpus)
         kind = (container.engine, container.image, container.user, container.mounts)
         now = self._clock()
         if now - self._good.get(kind, -REMEMBERED_SECONDS) < REMEMBERED_SECONDS:
             return
-        problem = _first_problem(container, _runner(origin.submitter))
+        try:
+            problem = _first_problem(container, _runner(origin.submitter), until - now)
+        except subprocess.TimeoutExpired:
+            return
         if problem is not None:
             yield problem
         elif len(self._good) < MOST_REMEMBERED:
@@ -124,7 +146,7 @@ def _no_engine(name: str) -> Problem:
 def _unseen(job: Job, folder: str) -> Iterator[Problem]:
     """Name the paths that SideCar and training share, and that the container would not see."""
     assert job.container is not None
-    # The root of the machine is never seen: that of the image is there.
+    # The container never sees the root folder of the machine, because it has the one of the image.
     seen = {Path(folder), *map(Path, job.container.folders)} - {Path("/")}
     paths = {"spec.checkpoint.path": job.checkpoint.path, "spec.progress.file": job.progress.file}
     for field, path in paths.items():
@@ -139,10 +161,11 @@ def _unseen(job: Job, folder: str) -> Iterator[Problem]:
             yield Problem(field, path, what, remedy)
 
 
-def _first_problem(container: Wanted, run: Run) -> Problem | None:
+def _first_problem(container: Wanted, run: Run, seconds: float) -> Problem | None:
     """Try a container out, in the order in which a user would mend what is wrong."""
     client = dict(container.client)
-    looked = run([container.engine, "image", "inspect", container.image], client)
+    begun = time.monotonic()
+    looked = run([container.engine, "image", "inspect", container.image], client, seconds)
     if looked.returncode != 0 and _is_missing(looked.stderr):
         what = f"{container.engine} has no image {container.image} on this machine"
         # A pull in the middle of a start would keep GPUs waiting for it.
@@ -151,13 +174,22 @@ def _first_problem(container: Wanted, run: Run) -> Problem | None:
     if looked.returncode != 0:
         return _problem(container, looked.stderr)
     name = f"dljob-trial-{os.urandom(6).hex()}"
-    tried = run(container.words(name, [engines.START, "run"]), client)
+    left = seconds - (time.monotonic() - begun)
+    try:
+        tried = run(container.words(name, [engines.START, "run"]), client, left)
+    except subprocess.TimeoutExpired:
+        # Its client was killed, and the container may still begin. The request does not wait for that.
+        removal = ([container.engine, "rm", "--force", name], client, REMOVAL_SECONDS)
+        threading.Thread(target=_run_in_time, args=(run, *removal), daemon=True).start()
+        raise
     if tried.returncode == USAGE:
         return None
-    if tried.returncode < 0:
-        # Its client was killed, and the container may be there yet.
-        run([container.engine, "rm", "--force", name], client)
     return _problem(container, tried.stderr or tried.stdout)
+
+
+def _run_in_time(run: Run, command: list[str], client: Mapping[str, str], seconds: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run(command, client, seconds)
 
 
 def _is_missing(text: str) -> bool:
@@ -184,7 +216,7 @@ def _runner(submitter: Submitter) -> Run:
         other["extra_groups"] = list(submitter.groups)
 
     def run(
-        command: list[str], environment: Mapping[str, str]
+        command: list[str], environment: Mapping[str, str], seconds: float
     ) -> "subprocess.CompletedProcess[str]":
         try:
             return subprocess.run(  # noqa: S603 - composed by dllocal.containers.engines
@@ -195,13 +227,10 @@ def _runner(submitter: Submitter) -> Run:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=TRIAL_SECONDS,
+                timeout=max(0.0, seconds),
                 check=False,
                 **other,
             )
-        except subprocess.TimeoutExpired:
-            said = f"it does not answer within {TRIAL_SECONDS:g} s"
-            return subprocess.CompletedProcess(command, -9, "", said)
         except OSError as error:
             return subprocess.CompletedProcess(command, 1, "", str(error))
 

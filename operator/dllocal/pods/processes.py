@@ -25,15 +25,14 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, sidecar_options, with_folder
+from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER
 from dlcontrol.situation.ports import (
     Address,
     Entry,
@@ -45,11 +44,10 @@ from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId, NodeName
 from dlcore.profiles import Costs
 from dllocal import environments
-from dllocal.containers import engines, running
-from dllocal.containers.engines import Mounted
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
 from dllocal.pods.last_words import last_words
+from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS, Launching, is_only_swept
 from dllocal.pods.pod_folders import PodFolder, find_sidecars
 from dllocal.pods.removing import Complain, Remover, to_the_log
 from dllocal.pods.trainers import NOTHING, Trainer, folder_problems, trainer_of
@@ -90,19 +88,6 @@ class PodTimes:
 
 AT_ONCE = PodTimes()
 
-POLL_SECONDS = 5.0
-"""So often a SideCar looks at what does not come by itself, such as how far the training is."""
-
-RELEASE_SECONDS = 60.0
-"""So long a SideCar keeps a GPU for memory alone, on a machine that others use as well."""
-
-
-class _Launch(NamedTuple):
-    """The process of a pod, as it is to be started."""
-
-    command: list[str]
-    environment: dict[str, str]
-
 
 class Pods:
     """All pods of a state folder."""
@@ -122,10 +107,14 @@ class Pods:
         """``origin`` says whose a job is, and its environment; ``complain`` takes what is not removed."""
         self._leading: Callable[[], AbstractContextManager[None]] = nullcontext
         self._folders = folders
-        self._poll_seconds = poll_seconds
-        self._release_seconds = release_seconds
-        self._virtual = virtual_gpus
         self._origin = origin
+        self._launching = Launching(
+            folders,
+            virtual_gpus=virtual_gpus,
+            poll_seconds=poll_seconds,
+            release_seconds=release_seconds,
+            origin=origin,
+        )
         self._watch = watch
         self._remover = Remover(complain)
         self._remover.sweep(folders.of_jobs())
@@ -166,7 +155,7 @@ class Pods:
         if not self._was_launched(key, booking):
             return []
         if job.container is not None:
-            # What runs in a container descends from its PID 1, which is no child of the keeper.
+            # The processes of a container descend from its PID 1, which is no child of the keeper.
             return find_sidecars(self._folders.pod_socket(key, booking.serial))
         return self._pids(key, booking)
 
@@ -231,15 +220,13 @@ class Pods:
 
     def _prove_removal(self, job: Job, key: PodKey, booking: Booking) -> None:
         """Remove a container that may just be beginning, and count its pod as alive until that is done."""
-        origin = self._origin(job.id)
-        socket = self._folders.pod_socket(key, booking.serial)
-        proof = running.proven(running.engine_of(job, origin), running.name_of(job, socket), socket)
+        launch = self._launching.proof(job, booking)
         with self._folders.sidecar_log(key, booking.serial).open("ab") as output:
             self._children[key, booking.serial] = subprocess.Popen(  # noqa: S603 - our own keeper
-                proof,
+                launch.command,
                 cwd="/",
-                env=engines.client_of(origin.variables),
-                **self._identity(origin.submitter),
+                env=launch.environment,
+                **self._identity(self._origin(job.id).submitter),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -370,7 +357,7 @@ class Pods:
 
     def _missing_folder(self, entry: Entry) -> str:
         """Say which folder is gone that its program is to run in, if one is to run."""
-        if _is_only_swept(entry):
+        if is_only_swept(entry):
             return ""
         return next((each.message for each in folder_problems(entry.job, entry.document)), "")
 
@@ -423,7 +410,7 @@ class Pods:
             self._lend() as lent,
             self._folders.sidecar_log(key, booking.serial).open("ab") as output,
         ):
-            launch = self._launch_of(entry, key, booking, trainer)
+            launch = self._launching.launch(entry, booking, trainer)
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._entered(trainer.folder), *launch.command],
                 cwd="/" if self._folders.shared else trainer.folder,
@@ -441,7 +428,7 @@ class Pods:
     def _trainer(self, entry: Entry) -> Trainer:
         """Say what is run, and make the folder for its checkpoints."""
         # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
-        if _is_only_swept(entry):
+        if is_only_swept(entry):
             return NOTHING
         checkpoints = self._folders.checkpoints(entry.job.id)
         variables = environments.of_job(entry.job, self._origin(entry.job.id))
@@ -484,61 +471,6 @@ class Pods:
         gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
         return self._times.start + self._times.start_per_gpu * gpus
 
-    def _launch_of(
-        self, entry: Entry, key: PodKey, booking: Booking, trainer: Trainer
-    ) -> "_Launch":
-        """Say what the process of a pod is: a SideCar, or the keeper of a container with one in it."""
-        job, origin = entry.job, self._origin(entry.job.id)
-        options = [*self._sidecar(job, key, booking, trainer), "--", *trainer.command]
-        # Nothing of the training's folder or environment is loaded into the SideCar.
-        here = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
-        if job.container is None:
-            return _Launch(here, dict(trainer.environment))
-        socket = self._folders.pod_socket(key, booking.serial)
-        name = running.name_of(job, socket)
-        if _is_only_swept(entry):
-            proof = running.proven(running.engine_of(job, origin), name, socket, here)
-            return _Launch(proof, engines.client_of(origin.variables))
-        container = running.wanted(
-            job,
-            origin,
-            state=self._folders.root,
-            mounts=self._mounts(key, trainer.folder),
-            folder=trainer.folder,
-            variables=trainer.environment,
-            sees_gpus=not self._virtual,
-        )
-        command = running.kept(container, name, socket, options)
-        return _Launch(command, container.environment())
-
-    def _mounts(self, key: PodKey, folder: str) -> Iterator[Mounted]:
-        """What a container sees of the machine because the SideCar or the training is to write there."""
-        own = (
-            self._folders.job(key.job),
-            self._folders.sockets_of(key.job),
-            self._folders.checkpoints(key.job),
-        )
-        paths = [*(str(path.absolute()) for path in own if path.is_dir()), folder]
-        yield from (Mounted(path, path) for path in paths if path != "/")
-
-    def _sidecar(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
-        own = str(self._folders.checkpoints(job.id))
-        job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
-        socket = self._folders.pod_socket(key, booking.serial)
-        command = [
-            f"--socket={socket}",
-            f"--log-file={self._folders.training_log(key)}",
-            f"--poll-seconds={self._poll_seconds:g}",
-            f"--release-seconds={self._release_seconds:g}",
-            *sidecar_options(job),
-        ]
-        if self._virtual:
-            command.append("--no-gpus-expected")
-        if job.progress.http:
-            inner = self._folders.progress_socket(key, booking.serial)
-            command.append(f"--inner-socket={inner}")
-        return command
-
     def _pids(self, key: PodKey, booking: Booking) -> list[int]:
         """The process that was started, if it still is that one."""
         noted = self._folder(key, booking).process()
@@ -549,8 +481,3 @@ class Pods:
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[name]
-
-
-def _is_only_swept(entry: Entry) -> bool:
-    """Whether nothing will be run in its pods any more, and their SideCars only prove that nothing is left."""
-    return bool(entry.problem) or entry.cancelled or entry.status.is_final

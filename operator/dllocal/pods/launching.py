@@ -1,0 +1,114 @@
+"""
+The process of a pod: a SideCar, or the keeper of a container that has the SideCar in it.
+
+Called by :mod:`dllocal.pods.processes`, which starts the process and watches it. Nothing is started here.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, sidecar_options, with_folder
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.status import Booking
+from dlcore.model import Job, JobId
+from dllocal.containers import engines, running
+from dllocal.containers.engines import Mounted
+from dllocal.environments import Origin
+from dllocal.folders import Folders
+from dllocal.pods.trainers import Trainer
+
+POLL_SECONDS = 5.0
+"""How often a SideCar reads facts that nothing announces, such as the progress of the training."""
+
+RELEASE_SECONDS = 60.0
+"""How long a SideCar keeps a GPU for memory alone, on a machine that others use as well."""
+
+
+class Launch(NamedTuple):
+    """A process that is to be started."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class Launching:
+    """The command lines of all pods of a state folder."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        *,
+        virtual_gpus: bool,
+        poll_seconds: float,
+        release_seconds: float,
+        origin: Callable[[JobId], Origin],
+    ) -> None:
+        self._folders = folders
+        self._virtual = virtual_gpus
+        self._poll_seconds = poll_seconds
+        self._release_seconds = release_seconds
+        self._origin = origin
+
+    def launch(self, entry: Entry, booking: Booking, trainer: Trainer) -> Launch:
+        """Return the process of this pod."""
+        job, origin, key = entry.job, self._origin(entry.job.id), PodKey(entry.job.id, booking.node)
+        options = [*self._options(job, key, booking, trainer), "--", *trainer.command]
+        # Nothing of the training's folder or environment is loaded into the SideCar.
+        sidecar = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
+        if job.container is None:
+            return Launch(sidecar, dict(trainer.environment))
+        if is_only_swept(entry):
+            return self.proof(job, booking, *sidecar)
+        container = running.wanted(
+            job,
+            origin,
+            state=self._folders.root,
+            mounts=self._mounts(key, trainer.folder),
+            folder=trainer.folder,
+            variables=trainer.environment,
+            sees_gpus=not self._virtual,
+        )
+        socket = self._folders.pod_socket(key, booking.serial)
+        command = running.kept(container, running.name_of(job, socket), socket, options)
+        return Launch(command, container.environment())
+
+    def proof(self, job: Job, booking: Booking, *command: str) -> Launch:
+        """Return the process that removes the container of this pod, and then becomes ``command``."""
+        origin = self._origin(job.id)
+        socket = self._folders.pod_socket(PodKey(job.id, booking.node), booking.serial)
+        engine, name = running.engine_of(job, origin), running.name_of(job, socket)
+        proof = running.proven(engine, name, socket, command)
+        return Launch(proof, engines.client_of(origin.variables))
+
+    def _mounts(self, key: PodKey, folder: str) -> Iterator[Mounted]:
+        """Yield the folders of the machine in which the SideCar or the training writes."""
+        own = (
+            self._folders.job(key.job),
+            self._folders.sockets_of(key.job),
+            self._folders.checkpoints(key.job),
+        )
+        paths = [*(str(path.absolute()) for path in own if path.is_dir()), folder]
+        yield from (Mounted(path, path) for path in paths if path != "/")
+
+    def _options(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
+        own = str(self._folders.checkpoints(job.id))
+        job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
+        options = [
+            f"--socket={self._folders.pod_socket(key, booking.serial)}",
+            f"--log-file={self._folders.training_log(key)}",
+            f"--poll-seconds={self._poll_seconds:g}",
+            f"--release-seconds={self._release_seconds:g}",
+            *sidecar_options(job),
+        ]
+        if self._virtual:
+            options.append("--no-gpus-expected")
+        if job.progress.http:
+            inner = self._folders.progress_socket(key, booking.serial)
+            options.append(f"--inner-socket={inner}")
+        return options
+
+
+def is_only_swept(entry: Entry) -> bool:
+    """Whether the pods of a job run nothing any more, and their SideCars only prove that nothing is left."""
+    return bool(entry.problem) or entry.cancelled or entry.status.is_final
