@@ -1,5 +1,5 @@
 """
-The page as one document: its script, its style and its data.
+The page as one document: its script, its style and its data, or none where the page asks its server.
 
 The content-security policy names the script and the style by their hashes, so that nothing else runs,
 also where a file is opened without a server that sends headers.
@@ -39,11 +39,12 @@ def read_parts() -> Parts:
     return Parts(link(read_source, ENTRY), read_source(STYLE))
 
 
-def policy() -> str:
-    """Return the content-security policy: the page runs its own script and loads nothing."""
+def policy(*, live: bool = False) -> str:
+    """Return the content-security policy: the page runs its own script; a live one asks its own server alone."""
     parts = read_parts()
     directives = {
         "default-src": "'none'",
+        **({"connect-src": "'self'"} if live else {}),
         "script-src": _hash(parts.script),
         "style-src": _hash(parts.style),
         "img-src": "data:",
@@ -60,13 +61,23 @@ def export(record: Record) -> bytes:
 
 def write_page(data: PageData) -> str:
     """Write one file that shows the data and loads nothing."""
-    parts = read_parts()
     title = f"{data.title or data.source}: GPUs over time"
+    embedded = f'<script type="application/json" id="data">{_embed(data.document())}</script>\n'
+    return _write(title, policy(), embedded)
+
+
+def write_live_page() -> str:
+    """Write the page that asks its server for the data; it has nothing in it that is not in this package."""
+    return _write("GPUs over time", policy(live=True), "")
+
+
+def _write(title: str, allowed: str, data: str) -> str:
+    parts = read_parts()
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(allowed)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
@@ -76,8 +87,7 @@ def write_page(data: PageData) -> str:
 </head>
 <body>
 <div id="page"><noscript>This page draws with JavaScript; it loads nothing from elsewhere.</noscript></div>
-<script type="application/json" id="data">{_embed(data.document())}</script>
-<script type="module">{parts.script}</script>
+{data}<script type="module">{parts.script}</script>
 </body>
 </html>
 """

@@ -86,20 +86,20 @@ class Page:
 
 
 @contextlib.asynccontextmanager
-async def opened(chromium: str, file: Path, fragment: str, profile: Path) -> AsyncIterator[Page]:
-    """Open a file in a browser of its own, which ends with the block."""
+async def opened(chromium: str, address: str, profile: Path) -> AsyncIterator[Page]:
+    """Open an address in a browser of its own, which ends with the block."""
     words = [chromium, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as browser:
         try:
             assert browser.stderr is not None
             listens = next(line for line in browser.stderr if line.startswith(LISTENS))
-            address = listens.removeprefix(LISTENS).strip()
+            browsers = listens.removeprefix(LISTENS).strip()
             async with (
                 aiohttp.ClientSession() as session,
-                session.ws_connect(address, max_msg_size=0) as socket,
+                session.ws_connect(browsers, max_msg_size=0) as socket,
             ):
                 page = Page(socket)
-                await page.open(f"{file.as_uri()}#{fragment}")
+                await page.open(address)
                 yield page
         finally:
             browser.kill()

@@ -36,7 +36,7 @@ def at(tmp_path):
 
     @contextlib.asynccontextmanager
     async def open_at(fragment):
-        async with opened(CHROMIUM, file, fragment, tmp_path / "profile") as page:
+        async with opened(CHROMIUM, f"{file.as_uri()}#{fragment}", tmp_path / "profile") as page:
             yield page
             assert page.complaints == []
 
@@ -141,7 +141,7 @@ def test_a_script_that_is_not_of_the_page_does_not_run(tmp_path):
     file = write(tmp_path, behind="<script>document.title = 'ran'</script>")
 
     async def look():
-        async with opened(CHROMIUM, file, "", tmp_path / "profile") as page:
+        async with opened(CHROMIUM, file.as_uri(), tmp_path / "profile") as page:
             assert await page.evaluate("document.title") != "ran"
             assert "Content Security Policy" in str(page.complaints)
 

@@ -18,6 +18,10 @@ export class Lanes extends Component {
     this.select(Number(props.place.gpu), Number(props.place.at));
   }
 
+  componentWillReceiveProps({ news }) {
+    if (news !== this.props.news) this.follow(news.later);
+  }
+
   componentDidMount() {
     const canvas = this.canvas.current;
     this.painter = new Painter(canvas);
@@ -33,6 +37,18 @@ export class Lanes extends Component {
 
   componentDidUpdate() {
     this.paint();
+  }
+
+  // Follows a live page: the time goes on, and a sight that reached its end still does.
+  follow(later) {
+    const whole = Math.max(LEAST_SECONDS, data.length);
+    const { from, to } = this.sight;
+    const end = to >= this.whole ? whole : Math.max(LEAST_SECONDS, to - later);
+    this.sight.from = from > 0 ? Math.max(0, Math.min(from + end - to, end - LEAST_SECONDS)) : 0;
+    this.sight.to = end;
+    this.whole = whole;
+    if (this.told) this.select(this.told.lane, this.told.at - later);
+    this.setState({});
   }
 
   componentWillUnmount() {

@@ -4,10 +4,31 @@ import { default as htm } from "./vendor/htm.js";
 
 export const html = htm.bind(h);
 
-export const data = JSON.parse(document.getElementById("data").textContent);
+// What is shown. The same objects for good, whose content is another when a live page has news.
+export const data = {};
 
 // GPUs from above, each with the node that it is on.
-export const lanes = data.nodes.flatMap((node) => node.lanes.map((lane) => ({ ...lane, node: node.name })));
+export const lanes = [];
+
+// By the number of a job, because each picture asks for many.
+const namespaceNumbers = [];
+const numbers = new Map();
+
+// Shows other data from now on; returns by how many seconds its begin is later than before.
+export function take(fresh) {
+  const later = data.epoch ? fresh.epoch - data.epoch : 0;
+  Object.assign(data, fresh);
+  lanes.length = namespaceNumbers.length = 0;
+  numbers.clear();
+  for (const node of data.nodes) for (const lane of node.lanes) lanes.push({ ...lane, node: node.name });
+  const namespaces = new Map();
+  for (const [number, { name, namespace }] of data.jobs.entries()) {
+    if (!namespaces.has(namespace)) namespaces.set(namespace, namespaces.size);
+    namespaceNumbers.push(namespaces.get(namespace));
+    numbers.set(name, number);
+  }
+  return later;
+}
 
 // The number of the first entry of a flat list, `stride` numbers each, whose number at `offset` is above `value`.
 export function firstAbove(list, stride, offset, value) {
@@ -43,15 +64,11 @@ export function writeInstant(at) {
 export const writeHours = (gpuSeconds) =>
   gpuSeconds < 3600 ? `${gpuSeconds.toFixed(0)} GPU-s` : `${(gpuSeconds / 3600).toFixed(1)} GPU-h`;
 
-const namespaces = [...new Set(data.jobs.map((job) => job.namespace))];
-// By the number of a job, because each picture asks for many.
-const namespaceNumbers = data.jobs.map((job) => namespaces.indexOf(job.namespace));
-
 // The golden angle keeps neighbours apart, however many they are.
 export const colourOf = (number, by) =>
   `hsl(${((by === "namespace" ? namespaceNumbers[number] : number) * 137.508 + 205) % 360} 58% 64%)`;
 
-export const numberOfJob = (name) => data.jobs.findIndex((job) => job.name === name);
+export const numberOfJob = (name) => (numbers.has(name) ? numbers.get(name) : -1);
 
 export function writeOutcome(job) {
   if (job.outcome) return job.outcome;

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +30,7 @@ from dlctl.backends.choosing import STATE_HELP
 from dlctl.inputs import arguments, units
 from dlctl.inputs.completing import complete_policies
 from dlctl.output.messages import say
-from dlctl.verbs.server import detaching
+from dlctl.verbs.server import detaching, web
 from dlctl.verbs.server.installation import insist_on_root
 from dllocal.events import Events
 from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root
@@ -104,6 +105,20 @@ def _read_policy(text: str) -> str:
 @click.option("--seed", type=int, help="For policies that draw at random.")
 @click.option("--metrics", metavar="[ADDRESS]:PORT", help="Where Prometheus finds the metrics.")
 @click.option(
+    "--web",
+    "page",
+    is_flag=False,
+    flag_value="",
+    callback=web.read_address,
+    metavar="[[ADDRESS]:PORT]",
+    help="Serve the page that shows GPUs over time to a browser on this machine, and print its address.",
+)
+@click.option(
+    "--web-unencrypted",
+    is_flag=True,
+    help="Allow --web at an address that other machines reach, although all between can read along.",
+)
+@click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -137,7 +152,7 @@ def command(
     config: Path | None,
     detach: bool,
     print_unit: bool,
-    **given: str | int | None,
+    **given: Any,
 ) -> int:
     """
     Run jobs on this machine until Ctrl-C, or with --detach until dljob down.
@@ -148,6 +163,10 @@ def command(
     """
     sharing = _read_sharing(system=bool(given.pop("system")), group=given.pop("group"))
     root = state or (SYSTEM_ROOT if sharing is not None else default_root(os.environ))
+    page: web.Address | None = given.pop("page")
+    web.check_usage(
+        page, unencrypted=bool(given.pop("web_unencrypted")), system=sharing is not None
+    )
     loaded = load_settings(config, given)
     if print_unit:
         click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
@@ -157,8 +176,9 @@ def command(
         # Logs and lists of jobs are for root; what jobs write has the usual rights all the same.
         os.umask(0o077)
     child = None
-    if detach:
+    if detach or page is not None:
         _make_folders(root)
+    if detach:
         process = detaching.fork(root.absolute() / "dljob.log")
         if isinstance(process, detaching.Parent):
             return process.wait()
@@ -166,7 +186,7 @@ def command(
     setup = build_setup(root, loaded, find_supply(root, gpus, virtual_gpus, cluster))
     setup = replace(setup, sharing=sharing)
     try:
-        with _logging(root / "dljob.log") as shown:
+        with _logging(root / "dljob.log") as shown, web.serving(page, root):
             asyncio.run(_run(setup, child, shown))
     except (StateError, StoreError) as error:
         raise click.ClickException(str(error)) from error

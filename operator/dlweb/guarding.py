@@ -1,0 +1,87 @@
+"""
+Which requests the live page's server answers: those that have its token, and name it by an address.
+
+The page itself has nothing secret in it and is given to all; what it asks for is given with the token alone. The
+token is a header that the page keeps for its own origin. It is no cookie, because browsers send cookies to all
+ports of a machine, and behind another port may be another user.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from dlweb.document import policy
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+GUARDED = "/api/"
+"""All below this path needs the token."""
+
+BEARER = "Bearer "
+
+HEADERS = {
+    "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Guard:
+    """The rules of one server."""
+
+    def __init__(self, token: str, *, loopback: bool, name: str = "") -> None:
+        """A request may also name this machine by ``name``."""
+        self._token = token.encode()
+        self._loopback = loopback
+        self._name = name.lower()
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request pass, or refuse it."""
+        if not self._is_ours(request.headers.get("Host", "")):
+            # Else a page of any site could have its own name lead here, and read what is answered.
+            return refuse(
+                403, "this server is asked by its address, such as 127.0.0.1 or localhost"
+            )
+        if request.path.startswith(GUARDED) and not self._knows(request):
+            answer = refuse(
+                401, "the token is missing or wrong; open the address that dljob up --web printed"
+            )
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        return await handler(request)
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether a header Host names this machine in a way that no name server can choose."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if name in ("localhost", self._name):
+                return bool(name)
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._loopback
+
+    def _knows(self, request: web.Request) -> bool:
+        given = request.headers.get("Authorization", "")
+        told = given.removeprefix(BEARER).encode(errors="replace")
+        return given.startswith(BEARER) and hmac.compare_digest(told, self._token)
+
+
+def refuse(status: int, reason: str) -> web.Response:
+    """Answer with an error."""
+    return web.json_response({"error": reason}, status=status)
+
+
+async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:  # noqa: ARG001 - as aiohttp calls it
+    """Tell the browser, with every answer, what it may do with it."""
+    answer.headers.update(HEADERS)
+    answer.headers.setdefault("Cache-Control", "no-store")
+    # No viewer needs to know which version of which program answers.
+    answer.headers.pop("Server", None)

@@ -1,0 +1,58 @@
+"""
+A value that takes long to make: it is made once for all viewers, and again after a while if one still asks.
+
+So the cost of the page's server is the same for one viewer and for fifty.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 1.0
+"""For this long a caller waits for a newer value; then it gets the one that is known."""
+
+SHARE: Final = 0.1
+"""Making values takes no more of the time than this."""
+
+
+class Renewed(Generic[T]):
+    """Made on a thread."""
+
+    def __init__(self, make: Callable[[T | None], T], *, every_s: float) -> None:
+        """``make`` is given the value before, and may return it."""
+        self._make = make
+        self._every_s = every_s
+        self._known: T | None = None
+        self._problem: Exception | None = None
+        self._due = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self) -> T:
+        """Return the value, which is made again when it is old; raises what making it raises."""
+        if self._task is None and time.monotonic() >= self._due:
+            self._task = asyncio.create_task(self._renew())
+        if self._task is not None:
+            with suppress(TimeoutError):
+                # A caller that goes away leaves it to the others.
+                waiting = asyncio.shield(self._task)
+                await asyncio.wait_for(waiting, None if self._known is None else PATIENCE_S)
+        if self._problem is not None:
+            raise self._problem
+        assert self._known is not None
+        return self._known
+
+    async def _renew(self) -> None:
+        began = time.monotonic()
+        try:
+            self._known = await asyncio.to_thread(self._make, self._known)
+            self._problem = None
+        except Exception as problem:  # noqa: BLE001 - each caller learns of it
+            self._problem = problem
+        finally:
+            ended = time.monotonic()
+            self._due = ended + max(self._every_s, (ended - began) / SHARE)
+            self._task = None

@@ -1,0 +1,222 @@
+"""
+The live page and its API, over HTTP. See docs/record.md.
+
+All of it comes from a :class:`Source`. The record is read and packed once for all viewers, on a thread
+(:mod:`dlweb.renewing`); a viewer that has the newest already gets no more than that answer.
+"""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from aiohttp import web
+
+from dlcore.recording.record import Record, encode
+from dlcore.recording.sums import cut
+from dlweb.document import write_live_page
+from dlweb.guarding import Guard, Handler, add_headers, refuse
+from dlweb.page_data import make_page_data
+from dlweb.renewing import Renewed
+
+Json = dict[str, Any]
+
+RECORD_S: Final = 4.0
+"""After this time the record is read again, while there are viewers."""
+
+STILL_PARTS: Final = 500
+"""A picture in which nothing has happened but time has passed is renewed when it is older by such a part."""
+
+LARGEST_REQUEST: Final = 1 << 16
+
+LEVEL: Final = 5
+"""How hard answers are compressed: more takes twice as long for a tenth less."""
+
+BACKLOG: Final = 128
+
+GOODBYE_S: Final = 0.5
+"""At the end, answers that are under way get this time."""
+
+
+class SourceError(Exception):
+    """The source cannot tell it; ``str()`` is one line that names the remedy."""
+
+    def __init__(self, message: str, *, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Source(Protocol):
+    """Where the server asks; each method may take its time, and raises :class:`SourceError`."""
+
+    def read_record(self, since: float) -> Record:
+        """Read what happened since a time, in seconds since the epoch."""
+
+
+class Packed(NamedTuple):
+    """An answer as it is sent."""
+
+    body: bytes
+    """Compressed."""
+    tag: str
+
+    @classmethod
+    def of(cls, text: str) -> "Packed":
+        body = gzip.compress(text.encode(), LEVEL, mtime=0)
+        return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+class Happened(NamedTuple):
+    """The record at one time, as it is shown."""
+
+    record: Record
+    page: Packed
+    csv: str
+
+
+class Server:
+    """Routes and what they need; :meth:`application` is what aiohttp runs."""
+
+    def __init__(self, source: Source, guard: Guard, *, every_s: float = RECORD_S) -> None:
+        self._source = source
+        self._guard = guard
+        self._shell = Packed.of(write_live_page())
+        self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
+
+    def application(self) -> web.Application:
+        application = web.Application(
+            middlewares=[self._guard.check, speak_plainly], client_max_size=LARGEST_REQUEST
+        )
+        application.on_response_prepare.append(add_headers)
+        application.add_routes(
+            [
+                web.get("/", self.show_page),
+                web.get("/api/v1/page", self.tell_page),
+                web.get("/api/v1/record", self.tell_record),
+                web.get("/api/v1/usage.csv", self.tell_usage),
+            ]
+        )
+        return application
+
+    async def show_page(self, request: web.Request) -> web.Response:
+        """Answer with the page, which has nothing in it yet."""
+        return answer_packed(request, self._shell, "text/html")
+
+    async def tell_page(self, request: web.Request) -> web.Response:
+        """Answer with what the views of the record draw."""
+        happened = await self._happened.get()
+        return answer_packed(request, happened.page, "application/json")
+
+    async def tell_record(self, request: web.Request) -> web.Response:
+        """Answer with the record since a time, as JSON lines."""
+        since = read_since(request)
+        record = (await self._happened.get()).record
+        packed = await asyncio.to_thread(lambda: Packed.of("".join(encode(_cut(record, since)))))
+        return answer_packed(request, packed, "application/jsonl")
+
+    async def tell_usage(self, request: web.Request) -> web.Response:
+        """Answer with where GPU time went, as CSV."""
+        return answer_packed(request, Packed.of((await self._happened.get()).csv), "text/csv")
+
+    def _read(self, before: Happened | None) -> Happened:
+        record = self._source.read_record(0.0)
+        if before is not None and _is_still(before.record, record):
+            return before
+        data = make_page_data(record)
+        text = json.dumps(data.document(), allow_nan=False, separators=(",", ":"))
+        return Happened(record, Packed.of(text), data.sums.csv)
+
+
+def _is_still(old: Record, new: Record) -> bool:
+    """Whether nothing has happened, and so little time has passed that a picture is the same."""
+    passed = new.header.until - old.header.until
+    little = (old.header.until - old.begin) / STILL_PARTS
+    return (
+        passed < little
+        and replace(new.header, until=old.header.until) == old.header
+        and new.lines == old.lines
+    )
+
+
+def _cut(record: Record, since: float) -> Record:
+    if since <= record.header.since:
+        return record
+    return Record.of(replace(record.header, since=since), cut(record.lines, since))
+
+
+def read_since(request: web.Request) -> float:
+    """Read a time in the query."""
+    text = request.query.get("since", "0")
+    try:
+        since = float(text)
+    except ValueError:
+        since = -1.0
+    if not 0.0 <= since < float("inf"):
+        raise SourceError(
+            f"since: {text!r} is no time; write seconds since 1970, such as 1700000000", status=400
+        )
+    return since
+
+
+def answer_packed(request: web.Request, packed: Packed, kind: str) -> web.Response:
+    """Send an answer, or tell that the one who asks has it already."""
+    headers = {"ETag": packed.tag, "Vary": "Accept-Encoding"}
+    if packed.tag in _split(request.headers.get("If-None-Match", "")):
+        return web.Response(status=304, headers=headers)
+    if "gzip" in _split(request.headers.get("Accept-Encoding", "")):
+        headers["Content-Encoding"] = "gzip"
+        body = packed.body
+    else:
+        body = gzip.decompress(packed.body)
+    return web.Response(body=body, headers={**headers, "Content-Type": f"{kind}; charset=utf-8"})
+
+
+def _split(field: str) -> Sequence[str]:
+    return [each.partition(";")[0].strip() for each in field.split(",")]
+
+
+@web.middleware
+async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer what went wrong as JSON with one sentence."""
+    try:
+        return await handler(request)
+    except SourceError as error:
+        return refuse(error.status, str(error))
+    except web.HTTPException as error:
+        answer = refuse(error.status, f"{request.method} {request.path}: {error.reason}")
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a port, 0 for one that is free; raises ``OSError``."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    door = socket.socket(family, kind, protocol)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(where)
+        door.listen(BACKLOG)
+    except OSError:
+        door.close()
+        raise
+    return door
+
+
+async def serve(
+    application: web.Application, door: socket.socket, *, until: Callable[[], Awaitable[object]]
+) -> None:
+    """Answer until something is over."""
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=GOODBYE_S, auto_decompress=False
+    )
+    await runner.setup()
+    try:
+        await web.SockSite(runner, door).start()
+        await until()
+    finally:
+        await runner.cleanup()

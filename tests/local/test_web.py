@@ -1,0 +1,130 @@
+"""``dljob up --web``: the page in a process of its own, which shows what happens and ends with the controller."""
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.running import LONGEST_S, Command, run_apart
+from tests.local.ups import find_processes, going, replay
+
+PRINTED = re.compile(r"The page is at (http://127\.0\.0\.1:[0-9]+/)#token=([\w-]{43})\n")
+
+real = pytest.mark.processes
+
+
+class Page:
+    """Asks the page's server of a ``dljob up``."""
+
+    def __init__(self, up):
+        [(self.address, self.token)] = PRINTED.findall(up.log.read_text(encoding="utf-8"))
+        [self.pid] = [pid for pid in find_processes(up.root) if b"web_process" in words(pid)]
+        self._handle = os.pidfd_open(self.pid)
+
+    def ask(self, path, **headers):
+        given = {"Authorization": f"Bearer {self.token}", **headers}
+        request = urllib.request.Request(f"{self.address}{path}", headers=given)  # noqa: S310 - ours
+        with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:  # noqa: S310 - as above
+            return answer.read()
+
+    def refusal(self, path, **headers):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            self.ask(path, **headers)
+        with refused.value as answer:
+            return answer.code
+
+    def shows(self):
+        return json.loads(self.ask("api/v1/page"))
+
+    def insist_on_end(self):
+        """Wait until its process has ended; its port is then free again."""
+        assert select.select([self._handle], [], [], LONGEST_S)[0]
+        os.close(self._handle)
+        with pytest.raises(urllib.error.URLError):
+            self.ask("")
+
+
+def words(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@real
+def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
+    state = root / "state"
+    with going(state, "--cluster", "1x2", "--web") as up:
+        page = Page(up)
+        assert page.refusal("api/v1/page", Authorization="") == 401
+        assert page.refusal("", Host="evil.example") == 403
+        up.submit(replay("short", root, iterations=1, faster=1000.0))
+        up.until_phase("short", "Completed")
+        up.until(lambda: [job["outcome"] for job in page.shows()["jobs"]] == ["Completed"])
+        assert page.shows()["policy"] == "foresight"
+        assert len(page.shows()["nodes"][0]["lanes"]) == 2
+        # The token is printed once, and kept nowhere.
+        written = b"".join(path.read_bytes() for path in state.glob("*.log"))
+        assert page.token.encode() not in written + words(page.pid)
+        assert up.end(signal.SIGINT) == 0
+        page.insist_on_end()
+
+
+@real
+def test_no_process_is_left_of_a_controller_that_is_killed(root):
+    with going(root / "state", "--virtual-gpus", 1, "--web") as up:
+        page = Page(up)
+        assert page.ask("")
+        up.end(signal.SIGKILL)
+        page.insist_on_end()
+
+
+@real
+def test_in_the_background_the_address_is_printed_before_the_command_returns(root):
+    state = root / "state"
+    # Its standard error has an end, so that the page's process has not kept it.
+    begun = run_apart("up", "--virtual-gpus", 1, "--state", state, "--detach", "--web")
+    try:
+        assert begun.status == 0
+        assert len(PRINTED.findall(begun.stderr)) == 1
+    finally:
+        assert run_apart("down", "--state", state).status == 0
+
+
+@real
+def test_a_port_that_is_taken_is_told_before_anything_runs(root):
+    state = root / "state"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        begun = run_apart("up", "--virtual-gpus", 1, "--state", state, "--web", f":{port}")
+    assert begun.status == 1
+    problem = (
+        f"--web 127.0.0.1:{port}: cannot be opened (Address already in use); choose another port"
+    )
+    assert problem in begun.stderr
+    assert find_processes(state) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--web", "8080"], "8080 is no address with a port; write [ADDRESS]:PORT"),
+        (["--web", "127.0.0.1:99999"], "is no address with a port"),
+        (["--web", "0.0.0.0:8080"], "other machines reach that address"),
+        (["--web", "[::]:8080"], "could read the page and its token"),
+        (["--web", "gpu-7.lan:8080"], "or allow it with --web-unencrypted"),
+        (["--web-unencrypted"], "add --web ADDRESS:PORT"),
+        (["--web", "--system"], "--web shows all jobs to each viewer"),
+    ],
+)
+def test_where_others_could_look_is_refused_with_the_reason(root, capsys, options, error):
+    result = Command(capsys)("up", "--virtual-gpus", 1, "--state", root / "state", *options)
+    assert (result.status, result.stdout) == (2, "")
+    assert error in result.stderr
+    assert not (root / "state").exists()

@@ -1,0 +1,92 @@
+"""The live page's server in the test's own event loop, and a source for it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from dlcore.recording.record import Record
+from dlweb.guarding import BEARER, Guard
+from dlweb.serving import Server, SourceError, listen, serve
+from tests.web.records import hostile_record
+
+TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test
+
+LIMIT_S = 60
+
+
+class Told:
+    """A source that tells what it was given, and counts how often it was asked."""
+
+    def __init__(self, record: Record | None = None) -> None:
+        self.record = record or hostile_record()
+        self.problem: SourceError | None = None
+        self.asked = 0
+
+    def go_on(self, seconds: float) -> None:
+        """Let time pass in which nothing happens."""
+        header = self.record.header
+        self.record = replace(self.record, header=replace(header, until=header.until + seconds))
+
+    def read_record(self, since: float) -> Record:
+        assert since == 0.0
+        self.asked += 1
+        if self.problem is not None:
+            raise self.problem
+        return self.record
+
+
+class Asking:
+    """Asks the server; the token and the right Host go without saying."""
+
+    def __init__(self, port: int, session: aiohttp.ClientSession) -> None:
+        self.address = f"http://127.0.0.1:{port}/"
+        self._session = session
+
+    async def __call__(self, path: str, **headers: str) -> "Answer":
+        given = {"Authorization": f"{BEARER}{TOKEN}", **headers}
+        # An empty header is one that is not sent.
+        given = {name.replace("_", "-"): text for name, text in given.items() if text}
+        async with self._session.get(f"{self.address}{path}", headers=given) as answer:
+            return Answer(answer.status, answer.headers, await answer.text())
+
+    async def post(self, path: str, document: Any) -> "Answer":
+        headers = {"Authorization": f"{BEARER}{TOKEN}"}
+        url = f"{self.address}{path}"
+        async with self._session.post(url, headers=headers, json=document) as answer:
+            return Answer(answer.status, answer.headers, await answer.text())
+
+
+class Answer:
+    """What came back."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
+        self.status = status
+        self.headers = headers
+        self.text = text
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    source: Any, *, loopback: bool = True, name: str = "", every_s: float = 0.0
+) -> AsyncIterator[Asking]:
+    """Serve a source on a free port of the loopback."""
+    with listen("127.0.0.1", 0) as door:
+        ended = asyncio.Event()
+        server = Server(source, Guard(TOKEN, loopback=loopback, name=name), every_s=every_s)
+        running = asyncio.create_task(serve(server.application(), door, until=ended.wait))
+        timeout = aiohttp.ClientTimeout(LIMIT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                yield Asking(door.getsockname()[1], session)
+        finally:
+            ended.set()
+            await running

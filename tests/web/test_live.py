@@ -1,0 +1,88 @@
+"""The live page in a real browser: its token, what is new, and a server that goes away."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from dlweb.serving import SourceError
+from tests.web.devtools import opened
+from tests.web.served import TOKEN, Told, served
+
+CHROMIUM = shutil.which("chromium") or ""
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on the path")
+
+TEXT = "document.getElementById('page').textContent"
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def test_the_token_leaves_the_address_and_the_page_shows_what_is_new(tmp_path):
+    source = Told()
+
+    async def look():
+        async with (
+            served(source) as ask,
+            opened(
+                CHROMIUM, f"{ask.address}#token={TOKEN}&view=usage", tmp_path / "profile"
+            ) as page,
+        ):
+            await page.until(f"{TEXT}.includes('Of 300 GPU-s')")
+            assert TOKEN not in await page.evaluate("location.href + document.cookie")
+            assert "view=usage" in await page.evaluate("location.hash")
+            source.go_on(100.0)
+            # It would look again by itself after some seconds.
+            await page.evaluate(LOOK)
+            await page.until(f"{TEXT}.includes('Of 600 GPU-s')")
+
+            # What is wrong is told beside what is known.
+            source.problem = SourceError("<b>no dljob up</b> answers; start one")
+            await page.until(f"({LOOK}, {TEXT}.includes('<b>no dljob up</b> answers'))")
+            assert "Of 600 GPU-s" in await page.evaluate(TEXT)
+            source.problem = None
+            await page.until(f"({LOOK}, !{TEXT}.includes('no dljob up'))")
+            # The browser itself complains of an answer that is an error, and of nothing else.
+            assert all("503" in each for each in page.complaints)
+
+    asyncio.run(look())
+
+
+def test_without_the_token_the_page_asks_for_it(tmp_path):
+    async def look():
+        async with (
+            served(Told()) as ask,
+            opened(CHROMIUM, f"{ask.address}#token=wrong", tmp_path / "profile") as page,
+        ):
+            await page.until("document.querySelector('input[type=password]') !== null")
+            text = await page.evaluate(TEXT)
+            assert "the token is missing or wrong" in text
+            assert "evil" not in text
+            await page.evaluate(f"document.querySelector('input').value = '{TOKEN}'")
+            await page.evaluate("document.querySelector('form button').click()")
+            await page.until("document.querySelector('canvas') !== null")
+
+    asyncio.run(look())
+
+
+def test_a_sight_that_reaches_to_now_follows_the_time(tmp_path):
+    source = Told()
+
+    async def look():
+        place = f"#token={TOKEN}&view=lanes&gpu=1&at=30&from=50&to=100"
+        async with (
+            served(source) as ask,
+            opened(CHROMIUM, f"{ask.address}{place}", tmp_path / "profile") as page,
+        ):
+            await page.until("document.querySelector('.told h2') !== null")
+            span = "document.querySelector('header p').textContent.split(' · ')[4]"
+            before = await page.evaluate(span)
+            source.go_on(40.0)
+            await page.evaluate(LOOK)
+            await page.until(f"{span} !== {before!r}")
+            # A step to the right leads no further: the sight is at the end, which is 40 s later.
+            await page.evaluate("document.querySelector('canvas').focus()")
+            await page.press("ArrowRight")
+            await page.until("location.hash.includes('from=90.0&to=140.0')")
+            assert "starts on 2 GPUs" in await page.evaluate(TEXT)
+
+    asyncio.run(look())

@@ -1,0 +1,209 @@
+"""The live page's server, without a browser: who is answered, what is told, and how often the source is asked."""
+
+import asyncio
+
+import pytest
+
+from dlcore.recording.record import decode, encode
+from dlweb.document import policy
+from dlweb.page_data import make_page_data
+from dlweb.serving import SourceError
+from tests.web.records import SCRIPT, hostile_record
+from tests.web.served import TOKEN, Told, served
+
+GUARDED = ("api/v1/page", "api/v1/record", "api/v1/usage.csv", "api/v1/none", "api/")
+
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def run(look, source=None, **options):
+    async def go():
+        async with served(source or Told(), **options) as ask:
+            await look(ask)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", TOKEN, f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}", f"bearer{TOKEN}", "Bearer \xfc"],
+)
+def test_without_the_token_nothing_is_told(given):
+    source = Told()
+
+    async def look(ask):
+        for path in GUARDED:
+            answer = await ask(path, Authorization=given)
+            assert answer.status == 401
+            assert answer.json["error"].startswith("the token is missing or wrong")
+            assert "evil" not in answer.text + str(answer.headers)
+        assert source.asked == 0
+
+    run(look, source)
+
+
+def test_the_page_itself_has_nothing_in_it():
+    async def look(ask):
+        answer = await ask("", Authorization="")
+        assert answer.status == 200
+        assert "evil" not in answer.text
+        assert TOKEN not in answer.text
+        assert 'id="data"' not in answer.text
+
+    run(look)
+
+
+def test_every_answer_tells_the_browser_to_trust_nothing():
+    async def look(ask):
+        for path, token in (
+            ("", ""),
+            ("api/v1/page", ""),
+            ("api/v1/page", f"Bearer {TOKEN}"),
+            ("x", ""),
+        ):
+            headers = (await ask(path, Authorization=token)).headers
+            assert SAFE.items() <= dict(headers).items()
+            allowed = headers["Content-Security-Policy"]
+            assert allowed == f"{policy(live=True)}; frame-ancestors 'none'"
+            assert "connect-src 'self'" in allowed
+            assert "unsafe" not in allowed
+            assert "Server" not in headers
+            assert not [name for name in headers if name.startswith("Access-Control")]
+
+    run(look)
+
+
+FOREIGN = [
+    "evil.example",
+    "evil.example:80",
+    "127.0.0.1.evil.example",
+    "localhost.",
+    "[::1",
+    "192.0.2.1",
+    "a b",
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_name_that_others_can_choose_is_refused_even_with_the_token(host):
+    async def look(ask):
+        for path in ("", "api/v1/page"):
+            answer = await ask(path, Host=host)
+            assert answer.status == 403
+            assert "asked by its address" in answer.json["error"]
+
+    run(look)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:9", "localhost:9000", "LOCALHOST", "[::1]:1"]
+)
+def test_it_is_asked_by_any_address_of_the_loopback_so_that_a_tunnel_leads_to_it(host):
+    async def look(ask):
+        assert (await ask("api/v1/page", Host=host)).status == 200
+
+    run(look)
+
+
+def test_where_other_machines_reach_it_its_address_and_its_name_are_right():
+    async def look(ask):
+        for host in ("192.0.2.1:80", "gpu-7.lan", "GPU-7.lan:80"):
+            assert (await ask("api/v1/page", Host=host)).status == 200
+        assert (await ask("api/v1/page", Host="gpu-8.lan")).status == 403
+
+    run(look, loopback=False, name="gpu-7.lan")
+
+
+def test_the_page_is_told_what_the_file_would_have():
+    async def look(ask):
+        answer = await ask("api/v1/page")
+        assert answer.json["jobs"][0]["name"] == SCRIPT
+        data = make_page_data(hostile_record())
+        assert answer.json["sums"]["csv"] == data.sums.csv
+        assert answer.json["length"] == data.length
+        assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+        assert (await ask("api/v1/usage.csv")).text == data.sums.csv
+        plain = await ask("api/v1/page", Accept_Encoding="identity")
+        assert "Content-Encoding" not in plain.headers
+        assert plain.json == answer.json
+
+    run(look)
+
+
+def test_the_record_is_told_as_its_file_has_it():
+    async def look(ask):
+        whole = await ask("api/v1/record")
+        assert whole.text == "".join(encode(hostile_record()))
+        part = decode(
+            (await ask("api/v1/record?since=1050")).text.splitlines(keepends=True), "answer"
+        )
+        assert part.header.since == 1050
+        # What was before tells how things were then.
+        assert 0 < len(part.lines) < len(hostile_record().lines)
+        for wrong in ("x", "-1", "nan", "inf", ""):
+            answer = await ask(f"api/v1/record?since={wrong}")
+            assert answer.status == 400
+            assert answer.json["error"].startswith(f"since: {wrong!r} is no time")
+
+    run(look)
+
+
+def test_a_viewer_that_has_the_newest_is_told_so_until_something_is_new():
+    source = Told()
+
+    async def look(ask):
+        tag = (await ask("api/v1/page")).headers["ETag"]
+        # Time passes, and a picture of it would be the same.
+        source.go_on(0.1)
+        same = await ask("api/v1/page", If_None_Match=tag)
+        assert (same.status, same.text) == (304, "")
+        source.go_on(50.0)
+        while (newer := await ask("api/v1/page", If_None_Match=tag)).status == 304:
+            pass
+        assert newer.status == 200
+        assert newer.json["length"] > make_page_data(hostile_record()).length
+        assert newer.headers["ETag"] != tag
+
+    run(look, source)
+
+
+def test_fifty_viewers_cost_one_look():
+    source = Told()
+
+    async def look(ask):
+        answers = await asyncio.gather(*(ask("api/v1/page") for _ in range(50)))
+        assert {answer.status for answer in answers} == {200}
+        assert source.asked == 1
+
+    run(look, source, every_s=3600.0)
+
+
+def test_a_source_that_is_away_is_told_and_asked_again():
+    source = Told()
+    source.problem = SourceError("no dljob up answers; start one")
+
+    async def look(ask):
+        answer = await ask("api/v1/page")
+        assert (answer.status, answer.json) == (503, {"error": "no dljob up answers; start one"})
+        source.problem = None
+        while (await ask("api/v1/page")).status != 200:
+            pass
+
+    run(look, source)
+
+
+def test_what_there_is_not_is_refused_in_a_sentence():
+    async def look(ask):
+        answer = await ask("api/v1/none")
+        assert (answer.status, answer.json) == (404, {"error": "GET /api/v1/none: Not Found"})
+        refused = await ask.post("api/v1/page", {})
+        assert refused.status == 405
+        assert refused.headers["Allow"] == "GET,HEAD"
+
+    run(look)
