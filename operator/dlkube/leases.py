@@ -3,7 +3,8 @@ Who of several operators leads: a Lease, as everywhere in Kubernetes, and an epo
 
 A Lease alone does not stop a leader that was asleep; that every allocation and every command carries
 the epoch does (law 2). The epoch is counted in the Lease itself, in ``leaseTransitions``, and begins
-above whatever was ever written into a job, so that it rises even over a Lease that somebody deleted.
+above those that are written in jobs, so that it rises even over a Lease that was deleted. But any account that
+may write the status of a job can write an epoch there, so that the epoch rises over such a word by a limited step.
 
 No clock is compared with that of another machine: a Lease has run out when it was not renewed for its
 duration while we looked.
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from dlcontrol.situation.ports import Fenced
+from dlcontrol.situation.ports import MOST_JUMP, Fenced
 from dlkube import names
 from dlkube.client import (
     ApiServer,
@@ -41,6 +42,8 @@ Json = dict[str, Any]
 
 SIGN_OF_LIFE_S: Final = 1.0
 RISE_LOOK_S: Final = 0.1
+MOST_WITHOUT_LEASE: Final = 2**30
+"""The highest epoch of a job that counts where there is no Lease to tell; half of what a Lease can count."""
 RISEN: Final = f"{names.GROUP}/epoch-risen-because"
 """The annotation of the Lease that says why the epoch was not just the next one."""
 
@@ -120,13 +123,15 @@ class Election:
         while self.epoch < epoch:
             await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
 
-    async def win(self, epoch: int) -> int:
+    async def win(self, latest_told: Callable[[int], int] = lambda _most: 0) -> int:
         """
-        Wait until we lead; return the epoch, which is at least this one.
+        Wait until we lead; return the epoch.
 
-        And it is later than any that was seen while we waited: who led before may go on for a moment when
-        somebody has deleted the Lease, and is told from us by the epoch alone.
+        It is later than any that the Lease had while we waited: who led before may go on for a moment when
+        somebody has deleted the Lease, and is told from us by the epoch alone. And it is later than
+        ``latest_told``, which returns the latest epoch that jobs tell of, up to a limit.
         """
+        counted = 0
         seen: tuple[object, ...] | None = None
         seen_at = self._clock()
         log.info("waits to lead, as %s", self._identity)
@@ -137,10 +142,11 @@ class Election:
                 if mark != seen:
                     seen, seen_at = mark, self._clock()
                 spec = (lease or {}).get("spec") or {}
-                epoch = max(epoch, spec.get("leaseTransitions", 0) + 1)
+                counted = max(counted, spec.get("leaseTransitions") or 0)
                 lasts = float(spec.get("leaseDurationSeconds") or 0)
                 if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
-                    await self._take(self._api, lease, epoch)
+                    most = MOST_WITHOUT_LEASE if lease is None else counted + MOST_JUMP
+                    await self._take(self._api, lease, 1 + max(counted, latest_told(most)))
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:

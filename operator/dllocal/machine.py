@@ -60,7 +60,7 @@ class Machine:
         with self._keeping():
             self._registry.record(statuses)
 
-    async def is_overtaken(self, _job: JobId) -> bool:
+    async def is_overtaken(self) -> bool:
         """Tell by the list of jobs whether another controller has begun."""
         return not self._registry.still_leads()
 

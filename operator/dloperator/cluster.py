@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dlcontrol.situation.ports import (
+    Behind,
     Entry,
     Fenced,
     Machine,
@@ -48,6 +49,7 @@ from dloperator.jobs.entries import (
     status_document,
     template_condition,
 )
+from dloperator.jobs.epochs import Epochs
 from dloperator.nodes.nodes import (
     Pool,
     awaits_proof,
@@ -129,6 +131,7 @@ class Cluster:
         self._teller = teller
         self._epoch = term.epoch
         self._term = term
+        self._epochs = Epochs(term.epoch, term.is_over, teller.warn)
         self._settings = settings
         self._templates = templates
         self._reservations = reservations
@@ -146,6 +149,8 @@ class Cluster:
         self._notices = Notices(settings.pool.leave_taints, settings.pool.cordon_seconds)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
+        self._doubted: set[Name] = set()
+        """Jobs that told of a later leader when they were read last."""
         self._held_at_look: frozenset[str] | None = None
         """By uid; unknown until somebody asks."""
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -161,6 +166,7 @@ class Cluster:
     async def observe(self) -> Observation:
         """Tell everything there is."""
         self._insist_on_leading()
+        await self._settle_epochs()
         self._held_at_look = None
         changed = self._read_jobs() | self._unsettled
         self._unsettled = set()
@@ -186,9 +192,28 @@ class Cluster:
         if not self._term.holds():
             raise Fenced("the Lease could not be renewed in time, so another operator may lead")
 
-    def _insist_on_ours(self, name: Name, document: Json) -> None:
-        if epoch_of(document) > self._epoch:
-            raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
+    async def _settle_epochs(self) -> None:
+        """
+        Write over epochs that the Lease does not confirm.
+
+        Raises :class:`Fenced` if the Lease confirms one, and :class:`Behind` if another program than the
+        operator has decided about a job: then everything is read again, as a new leader does.
+        """
+        jobs = self._mirrors.jobs
+        found = (jobs.get(name) for name in self._mirrors.changed_jobs | self._doubted)
+        doubted = [each for each in found if each is not None and self._epochs.is_later(each)]
+        self._doubted = set(map(Name.of, doubted))
+        for document in doubted:
+            if not self._jobs.is_as_decided(document):
+                await self._epochs.insist(document)
+                why = (
+                    f"another program has decided about job {Name.of(document)}, and no other leads"
+                )
+                raise Behind(self._epoch + 1, why)
+        try:
+            await self._write_all({job_id(name): None for name in self._doubted})
+        except NotKeptAlone as error:
+            log.warning("a status is not written over yet: %s", error)
 
     def _read_jobs(self) -> set[Name]:
         """Take in what became of jobs, and return of which ones anything did."""
@@ -206,6 +231,7 @@ class Cluster:
                 self._remaining.pop(job_id(name), None)
                 self._queues.pop(job_id(name), None)
                 self._templates.forget(name)
+                self._epochs.forget(name)
                 continue
             if self._is_another(entries.get(job_id(name)), document):
                 # Whoever remembers the former one of this name shall see first that it is gone.
@@ -215,7 +241,9 @@ class Cluster:
                 self._mirrors.changed_jobs.add(name)
                 self._mirrors.wake(True)  # noqa: FBT003 - one news follows the other
                 continue
-            self._insist_on_ours(name, document)
+            if self._epochs.is_later(document):
+                self._doubted.add(name)
+            document = self._believed(document)
             verdict = self._templates.verdict(document)
             # One that was decided about before is never out of sight: it may hold GPUs.
             was_seen = job_id(name) in entries or bool(document.get("status"))
@@ -293,7 +321,7 @@ class Cluster:
 
     def _lacks_epoch(self, job: JobId) -> bool:
         document = self._mirrors.jobs.get(name_of(job))
-        return document is not None and epoch_of(document) < self._epoch
+        return document is not None and epoch_of(document) != self._epoch
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """
@@ -338,7 +366,9 @@ class Cluster:
         await self._show(job, document, recorded)
 
     async def _show(self, job: JobId, document: Json, status: Status) -> None:
-        self._insist_on_ours(name_of(job), document)
+        if self._epochs.is_later(document):
+            await self._epochs.insist(document)
+            return  # The next look writes over it.
         try:
             await self._write_once(document, status)
         except (Conflict, NotFound):
@@ -380,8 +410,11 @@ class Cluster:
         document = self._mirrors.jobs.get(name)
         if document is None:
             return True  # It was deleted, and had nothing.
-        self._insist_on_ours(name, document)
-        status = wanted if wanted is not None else self._jobs.read(document).status
+        # Read after this version was written, and the write has that version as its precondition.
+        await self._epochs.insist(document)
+        if self._epochs.is_later(document) and not self._jobs.is_as_decided(document):
+            raise NotKeptAlone({job: f"another program has decided about job {name}"})
+        status = wanted if wanted is not None else self._jobs.read(self._believed(document)).status
         try:
             if status.pods and _may_be_held(document):
                 await self._hold(document)
@@ -410,7 +443,8 @@ class Cluster:
         where a status has one writer; the field manager is ours either way.
         """
         metadata = document["metadata"]
-        changes = differences(document.get("status") or {}, self._status_document(document, status))
+        wanted = self._status_document(self._believed(document), status)
+        changes = differences(document.get("status") or {}, wanted)
         written = await self._api.merge(
             DLJOBS,
             metadata["name"],
@@ -426,6 +460,10 @@ class Cluster:
             raise NotKept(f"the API server does not keep status.{lost[0]}; {REMEDY}")
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
+
+    def _believed(self, document: Json) -> Json:
+        """Return a job as this leader recorded it last, where its status tells of a later leader."""
+        return self._jobs.as_recorded(document) if self._epochs.is_later(document) else document
 
     def _status_document(self, document: Json, status: Status) -> Json:
         job = job_id(Name.of(document))
@@ -458,21 +496,12 @@ class Cluster:
             return
         except (Rejected, Unreachable) as error:
             raise write_errors.not_kept(job_id(name), error) from error
-        self._insist_on_ours(name, newer)
+        await self._epochs.insist(newer)
         self._mirrors.jobs.show(newer)
 
-    async def is_overtaken(self, job: JobId) -> bool:
-        """Ask the Lease and the job itself, past all that is remembered, who leads."""
-        name = name_of(job)
-        try:
-            if await self._term.is_over():
-                return True
-            document = await self._api.get(DLJOBS, name.name, name.namespace)
-        except NotFound:
-            return False  # It says nothing any more.
-        except (Rejected, Unreachable) as error:
-            raise NotKept(f"the Lease cannot be read: {error}") from error
-        return epoch_of(document) > self._epoch
+    async def is_overtaken(self) -> bool:
+        """Ask the Lease, past all that is remembered, whether another operator leads."""
+        return await self._epochs.is_over()
 
     # --- pods
 

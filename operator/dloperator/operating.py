@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcontrol.reporting.metrics import Metrics
-from dlcontrol.situation.ports import Behind, Fenced
+from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced
 from dlkube import certificates, health_server
 from dlkube.access import Access
 from dlkube.certificates import Certificates
@@ -158,21 +158,27 @@ class Operator:
     async def _lead(self) -> None:
         reading = asyncio.create_task(self._read_ahead())
         try:
-            await self._election.win(1 + self._latest_epoch())
+            await self._election.win(self._latest_epoch)
         finally:
             reading.cancel()
         # However long it takes to take over, the Lease is renewed from the first moment.
         await together(self._election.keep(), self._govern_on())
 
     async def _govern_on(self) -> None:
-        """Govern; and once more in a later epoch, if SideCars have heard of later leaders than the Lease."""
-        try:
-            await self._govern(self._work)
-        except Behind as behind:
-            log.warning("goes on in epoch %d: %s", behind.epoch, behind)
-            await self._election.rise(behind.epoch, str(behind))
-            options = replace(self._work.options, may_rise=False)
-            await self._govern(replace(self._work, options=options))
+        """
+        Govern; and again in a later epoch, if what is recorded is not what this operator knows.
+
+        That is so once at the begin, where SideCars have heard of later leaders than the Lease, and whenever
+        another program decides about a job.
+        """
+        work = self._work
+        while True:
+            try:
+                await self._govern(work)
+            except Behind as behind:
+                log.warning("goes on in epoch %d: %s", behind.epoch, behind)
+                await self._election.rise(behind.epoch, str(behind))
+                work = replace(work, options=replace(work.options, may_rise=False))
 
     async def _read_ahead(self) -> None:
         """Know what jobs say before it is needed, as long as somebody else leads."""
@@ -181,17 +187,36 @@ class Operator:
             self._specs.keep_only(self._mirrors.jobs.objects.keys())
             await asyncio.sleep(READ_AHEAD_S)
 
-    def _latest_epoch(self) -> int:
-        """In which anybody has led, by what stands in jobs."""
-        return max(map(epoch_of, self._mirrors.jobs.objects.values()), default=0)
+    def _latest_epoch(self, most: int) -> int:
+        """Return the latest epoch that jobs tell of, up to ``most``: a later one cannot be true."""
+        told = map(epoch_of, self._mirrors.jobs.objects.values())
+        return max((epoch for epoch in told if epoch <= most), default=0)
+
+    async def _rise_above_jobs(self) -> None:
+        """
+        Go on in a later epoch, if a job tells of this one already; raises :class:`Fenced` if another leads.
+
+        That is so where the Lease was deleted under a leader that wrote until just now.
+        """
+        latest = self._latest_epoch(self._election.epoch + MOST_JUMP)
+        if latest < self._election.epoch:
+            return
+        try:
+            is_over = await self._election.is_overtaken()
+        except (Rejected, Unreachable) as error:
+            raise Fenced(f"cannot take over: {error}") from error
+        if is_over:
+            raise Fenced(
+                f"epoch {latest} belongs to another leader; the next leader takes a higher one"
+            )
+        why = f"a job tells of epoch {latest}, and no other operator leads"
+        log.warning("goes on in epoch %d: %s", latest + 1, why)
+        await self._election.rise(latest + 1, why)
 
     async def _govern(self, work: Work) -> None:
         # Whoever led before may have written until just now.
         await self._see_anew()
-        if (latest := self._latest_epoch()) >= self._election.epoch:
-            raise Fenced(
-                f"epoch {latest} belongs to another leader; the next leader takes a higher one"
-            )
+        await self._rise_above_jobs()
         place = self._place
         try:
             # It may have been replaced since we began to wait.

@@ -389,8 +389,8 @@ class PlayedPlatform:
         wanted = status.placement
         return wanted is not None and not set(wanted.refs()) <= set(had.refs() if had else ())
 
-    async def is_overtaken(self, job: JobId) -> bool:
-        await self._leash.stay(f"ask who leads {job}")
+    async def is_overtaken(self) -> bool:
+        await self._leash.stay("ask who leads")
         return self._world.epoch != self._epoch
 
     async def launch(self, order: PodOrder) -> None:

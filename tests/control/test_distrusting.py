@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.judging.distrusting import MOST_JUMP, Distrust
+from dlcontrol.judging.distrusting import Distrust
 from dlcontrol.situation.commanded import MOST_RESTARTS, Commanded
-from dlcontrol.situation.ports import Behind, Fenced, Platform
+from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Platform
 from dlcontrol.situation.scene import Doubt, Scene, Seat
 from dlsidecar.behaviour.events import Started
 from dlwire.messages import Phase, Problem, State
@@ -26,7 +26,7 @@ class Record:
         self.is_over = is_overtaken
         self.asked = 0
 
-    async def is_overtaken(self, _job: object) -> bool:
+    async def is_overtaken(self) -> bool:
         self.asked += 1
         return self.is_over
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from dllocal.folders import Folders
+from dllocal.folders import LOCK_BYTES, Folders
 from dllocal.jobs.registry import Registry
 from dllocal.jobs.unlisted import find_unlisted
 from tests.ctl.running import run_apart
@@ -95,3 +95,16 @@ def test_names_that_are_no_pods_are_left_alone(tmp_path):
     registry = Registry.open(folders.registry)
     assert find_unlisted(folders, registry.entries) == []
     registry.close()
+
+
+def test_a_lock_that_tells_of_an_epoch_that_cannot_be_is_not_believed(root):
+    state = root / "state"
+    with going(state, "--virtual-gpus", 1) as first:
+        assert first.end() == 0
+    (state / "lock").write_text(f"1 {2**53 - 1}".ljust(LOCK_BYTES - 1) + "\n", encoding="utf-8")
+    with going(state, "--virtual-gpus", 1) as up:
+        up.submit(replay("a", root, iterations=10, faster=20.0, gpus={"options": [1]}))
+        up.until_phase("a", "Completed")
+        assert up.backend.about()["epoch"] == 2
+        assert f"epoch {2**53 - 1}" in up.log.read_text(encoding="utf-8")
+        assert up.end() == 0

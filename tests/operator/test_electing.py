@@ -56,12 +56,12 @@ def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
 
     async def rival() -> None:
         async with candidate("rival", SHORT) as election:
-            await election.win(1)
+            await election.win()
             has_won.set()
 
     async def story() -> None:
         async with candidate("busy", SHORT) as election:
-            await election.win(1)
+            await election.win()
             keeping = asyncio.create_task(election.keep())
             await asyncio.sleep(0)
             thread = in_thread(rival)
@@ -86,13 +86,13 @@ def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
 
     async def rival() -> None:
         async with candidate("rival", SHORT) as election:
-            await election.win(1)
+            await election.win()
             has_won.set()
 
     async def story() -> None:
         hangs_soon = replace(SHORT, stuck_seconds=1.0)
         async with candidate("hangs", hangs_soon) as election:
-            await election.win(1)
+            await election.win()
             keeping = asyncio.create_task(election.keep())
             await asyncio.sleep(0)
             in_thread(rival)
@@ -112,7 +112,7 @@ def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
 
     async def story() -> None:
         async with candidate("restored", SHORT) as election, candidate("rival", SHORT) as rival:
-            assert await election.win(1) == 1
+            assert await election.win() == 1
             assert not await election.is_overtaken()
             keeping = asyncio.create_task(election.keep())
             async with asyncio.timeout(GENEROUS_S):
@@ -126,7 +126,7 @@ def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
             await asyncio.wait({keeping})
             await election.leave()
             # Who comes next leads above it, and by the Lease it is known that another one does.
-            assert await rival.win(1) == 19
+            assert await rival.win() == 19
             assert await election.is_overtaken()
 
     asyncio.run(story())

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from dlcontrol.gpus.visibility import NOT_RELEASED
 from dlcontrol.situation.commanded import Commanded
 from dlcontrol.situation.ports import (
+    MOST_JUMP,
     Behind,
     Fenced,
     Platform,
@@ -34,11 +35,6 @@ from dlwire.messages import Phase, Run, State, Stop, Term
 
 log = logging.getLogger(__name__)
 
-MOST_JUMP: Final = 10_000
-"""
-So many epochs or generations may a restored record be behind what SideCars have heard. Each start of a
-controller takes one. Without a limit one SideCar could use up all that there are.
-"""
 COMPLAINING: Final = frozenset({NOT_RELEASED, "ProcessesDoNotEnd"})
 """Why a SideCar that does what it is told may need long for it."""
 PATIENCE: Final = 6.0
@@ -136,7 +132,7 @@ class Distrust:
 
     async def _is_excused(self, seat: Seat, doubt: Doubt) -> bool:
         """Whether it may be true; raises :class:`Fenced` if it is by what is recorded."""
-        if await self._platform.is_overtaken(seat.key.job):
+        if await self._platform.is_overtaken():
             raise Fenced(f"the SideCar of {seat.key} obeys another controller, which leads by now")
         is_near = self._epoch < doubt.epoch <= self._epoch + MOST_JUMP
         is_possible = self._may_rise and not seat.fresh and not doubt.installation

@@ -144,15 +144,23 @@ class PodOrder(NamedTuple):
     booking: Booking
 
 
+MOST_JUMP: Final = 10_000
+"""
+So many epochs or generations may what is recorded be behind what SideCars and jobs tell of. Each start of a
+controller takes one. Without a limit a single writer could use up all that there are.
+"""
+
+
 class Fenced(Exception):
     """Somebody else leads by now: nothing more may be decided or commanded here."""
 
 
 class Behind(Exception):
     """
-    SideCars obey a later epoch than ours, although nobody else leads: what is recorded was set back.
+    What this controller knows is not what was decided last, although nobody else leads.
 
-    That is so after a restore from a backup. Whoever leads goes on in a later epoch than theirs.
+    SideCars obey a later epoch than ours after a restore from a backup, and another program than a controller
+    may write a decision. The controller goes on in a later epoch, in which it reads everything again.
     """
 
     def __init__(self, epoch: int, why: str) -> None:
@@ -189,11 +197,11 @@ class Platform(Protocol):
         Then of the others some may be kept, as after a crash.
         """
 
-    async def is_overtaken(self, job: JobId) -> bool:
+    async def is_overtaken(self) -> bool:
         """
         Tell whether another controller leads by now, as it is recorded and not as it is remembered.
 
-        Asked when a SideCar of this job says so, which by itself proves nothing. Raises :class:`NotKept`
+        Asked when a SideCar says so, which by itself proves nothing. Raises :class:`NotKept`
         if the record cannot be read now.
         """
 

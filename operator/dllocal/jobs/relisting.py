@@ -5,6 +5,7 @@ Called by :mod:`dllocal.running` before anything is decided; :mod:`dllocal.jobs.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from dlcontrol.sidecars.dialing import (
     NotAccepted,
     Unreachable,
 )
+from dlcontrol.situation.ports import MOST_JUMP
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, Node
 from dllocal.environments import Origin, Submitter
@@ -23,6 +25,8 @@ from dllocal.jobs.registry import Registry
 from dllocal.jobs.unlisted import find_unlisted, narrowed, status_with
 from dllocal.pods.processes import Pods
 from dlwire.messages import State
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
 """So long a SideCar whose job the list had lost may take to say which GPUs it has."""
@@ -44,7 +48,7 @@ class Relisting:
 
         It is ``at_least`` this one where a SideCar was found to have heard of a later one than is written here.
         """
-        path, least = self._folders.registry, max(self._folders.read_epoch(lock), at_least - 1)
+        path, least = self._folders.registry, max(self._read_epoch(lock), at_least - 1)
         registry = Registry.open(path, clock=self._clock, least_epoch=least)
         if not registry.was_there and find_unlisted(self._folders, {}):
             # The clock counts further than any number of starts.
@@ -52,6 +56,18 @@ class Relisting:
             registry = Registry.open(path, clock=self._clock, least_epoch=int(time.time()))
         self._folders.note_epoch(lock, registry.epoch)
         return registry
+
+    def _read_epoch(self, lock: int) -> int:
+        """Return the epoch that the lock tells of; one that no controller can have reached does not count."""
+        epoch = self._folders.read_epoch(lock)
+        # A lost list of jobs has made an epoch of the time, and each start takes one more.
+        if epoch <= time.time() + MOST_JUMP:
+            return epoch
+        log.warning(
+            "the lock tells of epoch %d, which no controller can have reached; it is not believed",
+            epoch,
+        )
+        return 0
 
     def adopt(self, registry: Registry, nodes: tuple[Node, ...], events: Events) -> None:
         """

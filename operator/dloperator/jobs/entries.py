@@ -185,6 +185,17 @@ class Jobs:
         known = self._known.get(name)
         return known.entry.status if known is not None else None
 
+    def as_recorded(self, document: Json) -> Json:
+        """Return a job with the status that was recorded last, as far as one is known."""
+        known = self._known.get(Name.of(document))
+        if known is None or known.uid != document["metadata"]["uid"]:
+            return document
+        return {**document, "status": known.written}
+
+    def is_as_decided(self, document: Json) -> bool:
+        """Whether a job was decided about as it was recorded last, as far as that is known."""
+        return _decision(document) == _decision(self.as_recorded(document))
+
     def note_written(self, document: Json, status: Status) -> None:
         """Remember the very value that was written, because less may be read back."""
         known = self._known.get(Name.of(document))
@@ -259,6 +270,12 @@ def _why_not_now(entry: Entry, job: Job) -> str:
     if not entry.document or not entry.status.has_anything:
         return ""
     return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
+
+
+def _decision(document: Json) -> tuple[object, object]:
+    """Return by what decisions about a job differ."""
+    status = document.get("status") or {}
+    return (status.get("allocation") or {}).get("generation"), status.get("podsBooked")
 
 
 def _with_status(entry: Entry, written: Json) -> tuple[Entry, str]:

@@ -1,0 +1,73 @@
+"""An epoch that a program writes into a job, and that the Lease does not confirm, ends no operator."""
+
+from typing import Any
+
+import pytest
+
+from dlcontrol.situation.ports import MOST_JUMP
+from dloperator.jobs.epochs import NOT_CONFIRMED
+from tests.operator.stages import LEADS, Stage, staged
+from tests.servers.processes import Server
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+ONE = {"gpus": {"options": [1]}}
+LONG = 10**6
+HIGHEST = 2**53 - 1
+"""What the definition of DLJobs allows."""
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 2}) as stage:
+        yield stage
+
+
+def claim(stage: Stage, name: str, epoch: int, **status: Any) -> None:
+    """Write an epoch into a job, as every program may that may write statuses."""
+    claimed = {"epoch": epoch, "message": "mine", **status}
+    stage.api.merge(f"{stage.path(name)}/status", {"status": claimed})
+
+
+def wait_for_epoch(stage: Stage, name: str, epoch: int) -> None:
+    """Wait until a leader has written this epoch, over the message of another program."""
+    stage.wait(lambda: stage.status(name)["epoch"] == epoch)
+
+
+def is_unharmed(operator: Server) -> bool:
+    """Whether it has led without a break."""
+    return operator.is_running and operator.log.read_text().count(LEADS) == 1
+
+
+def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
+    operator = stage.start_operator()
+    for name in ("first", "second"):
+        stage.submit(name, iterations=LONG, **ONE)
+    for name in ("first", "second"):
+        stage.wait_for_phase(name, "Running")
+    pids = stage.kubelets.pids()
+
+    # While it leads: one step higher, as the next leader would be, and as high as can be.
+    for epoch in (2, HIGHEST):
+        claim(stage, "first", epoch)
+        wait_for_epoch(stage, "first", 1)
+    stage.wait(lambda: [reason for reason, _ in stage.events("first") if reason == NOT_CONFIRMED])
+    assert stage.status("first").get("message") != "mine"
+    assert is_unharmed(operator), operator.last_words()
+
+    # While none leads: the next begins above what can be true, and not above the rest.
+    operator.stop()
+    claim(stage, "first", HIGHEST)
+    claim(stage, "second", MOST_JUMP)
+    successor = stage.start_operator()
+    for name in ("first", "second"):
+        wait_for_epoch(stage, name, MOST_JUMP + 1)
+        stage.wait_for_phase(name, "Running")
+    assert stage.kubelets.pids() == pids, "what trains goes on"
+
+    # A decision of another program may have been commanded, so that all is read again; by the same operator.
+    decided = stage.status("first")["allocation"]["generation"] + 5
+    claim(stage, "first", HIGHEST, allocation={"generation": decided})
+    wait_for_epoch(stage, "first", MOST_JUMP + 2)
+    stage.wait_for_phase("first", "Running")
+    assert is_unharmed(successor), successor.last_words()
