@@ -3,7 +3,7 @@ Ordinary trainings under a real SideCar, from one GPU to two, to four and back t
 
 Used by :mod:`tests.sidecar.test_trainings`, and by hand for the table of docs/training.md::
 
-    python -m tests.sidecar.ordinary torchrun huggingface lightning
+    python -m tests.sidecar.ordinary torchrun huggingface lightning fsdp
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from tests.sidecar.drivers import HERE, ROOT
 from tests.sidecar.sidecars import SideCar
 
 EXAMPLES = ROOT / "examples"
-PYTHON = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
+INSTALLED = ROOT / ".frameworks"
 WIDTHS = (1, 2, 4, 1)
 BETWEEN = 60
 """So many steps are made on each number of GPUs before it changes."""
 LIMIT_SECONDS = 300
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 LAUNCHER = (str(HERE / "torchrun.py"),)
+
+
+def find_python(name: str) -> Path:
+    """Return the interpreter that an example needs; sharding wants a later PyTorch than the others."""
+    return INSTALLED / ("fsdp" if name == "fsdp" else "pytorch") / "bin" / "python"
 
 
 class Change(NamedTuple):
@@ -67,7 +72,7 @@ def begin(
     if not warm:
         options = [each for each in options if not each.startswith(("--preload", "--most-spares"))]
     script = str(EXAMPLES / name / "train.py")
-    command = [str(PYTHON), *launcher, script, "--steps=1000000", f"--out={own}"]
+    command = [str(find_python(name)), *launcher, script, "--steps=1000000", f"--out={own}"]
     return SideCar(
         folder,
         token,

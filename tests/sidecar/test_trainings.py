@@ -1,4 +1,4 @@
-"""Three programs that were written for no scheduler, with their few lines more, on changing numbers of GPUs."""
+"""Four programs that were written for no scheduler, with their few lines more, on changing numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import yaml
 
 from dlcore.documents import jobfile
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, PYTHON, WIDTHS, begin, walk
+from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, walk
 
-NAMES = ("torchrun", "huggingface", "lightning")
+NAMES = ("torchrun", "huggingface", "lightning", "fsdp")
 MOST_LINES = 10
 PAGE = ROOT / "docs" / "training.md"
 LOSS = re.compile(r"step (\d+) loss=([\d.]+)|'loss': ([\d.]+)")
@@ -59,11 +59,11 @@ def test_all_calls_that_the_page_names_are_there():
 
 @pytest.fixture
 def train(tmp_path, token):
-    if not PYTHON.exists():
-        pytest.skip("pytorch is not installed; `make test-frameworks` does it")
     started = []
 
     def start(name, **how):
+        if not find_python(name).exists():
+            pytest.skip(f"what {name} needs is not installed; `make test-frameworks` says how")
         started.append(begin(tmp_path, token, name, **how))
         return started[-1]
 
@@ -100,7 +100,7 @@ def test_training_goes_on_over_one_two_four_and_one(train, name, launcher):
         assert change.steps > change.reached > 0, change
     losses = losses_of(sidecar.told())
     assert sum(losses[-3:]) < sum(losses[:3])
-    if name == "torchrun":
+    if name in ("torchrun", "fsdp"):
         begun = re.findall(r"rank 0 of (\d) begins at step (\d+)", sidecar.told())
         assert [int(world) for world, _ in begun] == list(WIDTHS)
         steps = [int(step) for _, step in begun]
