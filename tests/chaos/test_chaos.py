@@ -12,7 +12,10 @@ from tests.chaos.worlds import Trouble, in_trouble
 LEAST_CHANGES = 4
 """How often jobs come to other GPUs at least while controllers die."""
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+LIMIT_S = 600.0
+"""On a busy machine; else it takes a minute."""
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,7 @@ def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_name
         most_seconds=20.0,
         least_changes=LEAST_CHANGES,
         hostile=1,
+        limit_seconds=LIMIT_S,
     )
     with in_trouble(root, trouble) as world:
         world.run()
