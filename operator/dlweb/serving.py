@@ -21,9 +21,13 @@ from dlcore.recording.sums import cut
 from dlweb.document import write_live_page
 from dlweb.guarding import Guard, Handler, add_headers, refuse
 from dlweb.page_data import make_page_data
+from dlweb.queue_data import make_queue
 from dlweb.renewing import Renewed
 
 Json = dict[str, Any]
+
+PRESENT_S: Final = 2.0
+"""After this time jobs and GPUs are asked for again, while there are viewers."""
 
 RECORD_S: Final = 4.0
 """After this time the record is read again, while there are viewers."""
@@ -56,6 +60,15 @@ class Source(Protocol):
     def read_record(self, since: float) -> Record:
         """Read what happened since a time, in seconds since the epoch."""
 
+    def list_jobs(self) -> list[Json]:
+        """List all jobs, as ``dljob get -o json`` does."""
+
+    def explain(self, name: str) -> Json:
+        """Show a job and why it does what it does, as ``dljob why -o json`` does."""
+
+    def list_nodes(self) -> list[Json]:
+        """List every GPU by its node, as ``dljob gpu list -o json`` does."""
+
 
 class Packed(NamedTuple):
     """An answer as it is sent."""
@@ -81,26 +94,42 @@ class Happened(NamedTuple):
 class Server:
     """Routes and what they need; :meth:`application` is what aiohttp runs."""
 
-    def __init__(self, source: Source, guard: Guard, *, every_s: float = RECORD_S) -> None:
+    def __init__(
+        self,
+        source: Source,
+        guard: Guard,
+        *,
+        every_s: float = RECORD_S,
+        present_s: float = PRESENT_S,
+    ) -> None:
         self._source = source
         self._guard = guard
         self._shell = Packed.of(write_live_page())
         self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
+        self._jobs = Renewed(lambda _: source.list_jobs(), every_s=present_s)
+        self._nodes = Renewed(lambda _: source.list_nodes(), every_s=present_s)
 
     def application(self) -> web.Application:
         application = web.Application(
             middlewares=[self._guard.check, speak_plainly], client_max_size=LARGEST_REQUEST
         )
         application.on_response_prepare.append(add_headers)
-        application.add_routes(
-            [
-                web.get("/", self.show_page),
-                web.get("/api/v1/page", self.tell_page),
-                web.get("/api/v1/record", self.tell_record),
-                web.get("/api/v1/usage.csv", self.tell_usage),
-            ]
-        )
+        application.router.add_get("/", self.show_page)
+        for path, handler in self.routes().items():
+            application.router.add_get(path, handler)
         return application
+
+    def routes(self) -> dict[str, Handler]:
+        """List the paths of the API; docs/web-api.yaml has them from here."""
+        return {
+            "/api/v1/page": self.tell_page,
+            "/api/v1/record": self.tell_record,
+            "/api/v1/usage.csv": self.tell_usage,
+            "/api/v1/jobs": self.list_jobs,
+            "/api/v1/jobs/{name:.+}": self.show_job,
+            "/api/v1/queue": self.list_queue,
+            "/api/v1/nodes": self.list_nodes,
+        }
 
     async def show_page(self, request: web.Request) -> web.Response:
         """Answer with the page, which has nothing in it yet."""
@@ -122,13 +151,29 @@ class Server:
         """Answer with where GPU time went, as CSV."""
         return answer_packed(request, Packed.of((await self._happened.get()).csv), "text/csv")
 
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        """Answer with all jobs."""
+        return await answer_items(request, await self._jobs.get())
+
+    async def show_job(self, request: web.Request) -> web.Response:
+        """Answer with one job, and why it does what it does."""
+        job = await asyncio.to_thread(self._source.explain, request.match_info["name"])
+        return answer_packed(request, Packed.of(write(job)), "application/json")
+
+    async def list_queue(self, request: web.Request) -> web.Response:
+        """Answer with the jobs that wait, in the order of their turns."""
+        return await answer_items(request, make_queue(await self._jobs.get()))
+
+    async def list_nodes(self, request: web.Request) -> web.Response:
+        """Answer with every GPU by its node."""
+        return await answer_items(request, await self._nodes.get())
+
     def _read(self, before: Happened | None) -> Happened:
         record = self._source.read_record(0.0)
         if before is not None and _is_still(before.record, record):
             return before
         data = make_page_data(record)
-        text = json.dumps(data.document(), allow_nan=False, separators=(",", ":"))
-        return Happened(record, Packed.of(text), data.sums.csv)
+        return Happened(record, Packed.of(write(data.document())), data.sums.csv)
 
 
 def _is_still(old: Record, new: Record) -> bool:
@@ -146,6 +191,17 @@ def _cut(record: Record, since: float) -> Record:
     if since <= record.header.since:
         return record
     return Record.of(replace(record.header, since=since), cut(record.lines, since))
+
+
+def write(document: Any) -> str:
+    """Write JSON as short as it can be."""
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))
+
+
+async def answer_items(request: web.Request, items: Sequence[Json]) -> web.Response:
+    """Send a list; packing a long one takes a while, so a thread does it."""
+    packed = await asyncio.to_thread(lambda: Packed.of(write({"items": items})))
+    return answer_packed(request, packed, "application/json")
 
 
 def read_since(request: web.Request) -> float:

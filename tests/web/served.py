@@ -26,6 +26,22 @@ class Told:
         self.record = record or hostile_record()
         self.problem: SourceError | None = None
         self.asked = 0
+        self.jobs: list[Any] = []
+        self.nodes: list[Any] = []
+
+    def list_jobs(self) -> list[Any]:
+        self.asked += 1
+        return self.jobs
+
+    def explain(self, name: str) -> Any:
+        for job in self.jobs:
+            if job["metadata"]["name"] == name:
+                return {"name": name, "message": "waits", "assumptions": [], "job": job}
+        raise SourceError(f"{name}: there is no such job", status=404)
+
+    def list_nodes(self) -> list[Any]:
+        self.asked += 1
+        return self.nodes
 
     def go_on(self, seconds: float) -> None:
         """Let time pass in which nothing happens."""
@@ -81,7 +97,9 @@ async def served(
     """Serve a source on a free port of the loopback."""
     with listen("127.0.0.1", 0) as door:
         ended = asyncio.Event()
-        server = Server(source, Guard(TOKEN, loopback=loopback, name=name), every_s=every_s)
+        server = Server(
+            source, Guard(TOKEN, loopback=loopback, name=name), every_s=every_s, present_s=every_s
+        )
         running = asyncio.create_task(serve(server.application(), door, until=ended.wait))
         timeout = aiohttp.ClientTimeout(LIMIT_S)
         try:

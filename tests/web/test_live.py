@@ -7,7 +7,9 @@ import pytest
 
 from dlweb.serving import SourceError
 from tests.web.devtools import opened
+from tests.web.records import SCRIPT
 from tests.web.served import TOKEN, Told, served
+from tests.web.test_queue_data import job
 
 CHROMIUM = shutil.which("chromium") or ""
 
@@ -84,5 +86,57 @@ def test_a_sight_that_reaches_to_now_follows_the_time(tmp_path):
             await page.press("ArrowRight")
             await page.until("location.hash.includes('from=90.0&to=140.0')")
             assert "starts on 2 GPUs" in await page.evaluate(TEXT)
+
+    asyncio.run(look())
+
+
+NODES = [
+    {
+        "name": "node-2",
+        "gpuType": "T4",
+        "gpus": [
+            {"index": 0, "state": "in use", "job": SCRIPT},
+            {"index": 1, "state": "free"},
+            {"index": 2, "state": "unavailable", "reason": "<b>ECC</b>"},
+        ],
+    }
+]
+
+
+def test_now_is_a_map_of_gpus_and_the_queue(tmp_path):
+    source = Told()
+    source.nodes = NODES
+    source.jobs = [
+        job("<i>waits</i>", ahead=0, unknownBecause="none knows"),
+        job("gives", phase="Adjusting", gives_to="<i>waits</i>"),
+    ]
+
+    async def look():
+        async with (
+            served(source) as ask,
+            opened(CHROMIUM, f"{ask.address}#token={TOKEN}&view=now", tmp_path / "profile") as page,
+        ):
+            await page.until("document.querySelectorAll('.gpu').length === 3")
+            text = await page.evaluate(TEXT)
+            assert "3 GPUs: 1 idle, 1 in use, 1 out of service" in text
+            assert "1 job waits" in text
+            assert "<i>waits</i>" in text
+            assert "The start is not known because none knows." in text
+            assert "gives" in text
+            labels = await page.evaluate(
+                "[...document.querySelectorAll('.gpu')].map((gpu) => gpu.getAttribute('aria-label'))"
+            )
+            assert labels == [
+                f"GPU 0: in use, {SCRIPT}",
+                "GPU 1: idle",
+                "GPU 2: out of service, <b>ECC</b>",
+            ]
+            colour = "getComputedStyle(document.querySelector('button.gpu')).backgroundColor"
+            assert await page.evaluate(colour) != await page.evaluate(
+                "getComputedStyle(document.querySelector('span.gpu')).backgroundColor"
+            )
+            await page.evaluate("document.querySelector('button.gpu').click()")
+            await page.until("location.hash.includes('view=jobs')")
+            assert page.complaints == []
 
     asyncio.run(look())

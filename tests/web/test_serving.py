@@ -11,7 +11,10 @@ from dlweb.serving import SourceError
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import TOKEN, Told, served
 
-GUARDED = ("api/v1/page", "api/v1/record", "api/v1/usage.csv", "api/v1/none", "api/")
+GUARDED = (
+    *("api/v1/page", "api/v1/record", "api/v1/usage.csv", "api/v1/jobs", "api/v1/jobs/evil"),
+    *("api/v1/queue", "api/v1/nodes", "api/v1/none", "api/"),
+)
 
 SAFE = {
     "X-Content-Type-Options": "nosniff",
@@ -207,3 +210,21 @@ def test_what_there_is_not_is_refused_in_a_sentence():
         assert refused.headers["Allow"] == "GET,HEAD"
 
     run(look)
+
+
+def test_jobs_the_queue_and_gpus_are_told_as_the_command_does():
+    source = Told()
+    source.jobs = [
+        {"metadata": {"name": "a"}, "status": {"queue": {"ahead": 0}, "phase": "Queued"}}
+    ]
+    source.nodes = [{"name": "node-0", "gpuType": "", "gpus": [{"index": 0, "state": "free"}]}]
+
+    async def look(ask):
+        assert (await ask("api/v1/jobs")).json == {"items": source.jobs}
+        assert (await ask("api/v1/nodes")).json == {"items": source.nodes}
+        assert [item["job"] for item in (await ask("api/v1/queue")).json["items"]] == ["a"]
+        assert (await ask("api/v1/jobs/a")).json["message"] == "waits"
+        missing = await ask("api/v1/jobs/team/b")
+        assert (missing.status, missing.json) == (404, {"error": "team/b: there is no such job"})
+
+    run(look, source)

@@ -3,10 +3,19 @@ import { Component, createRef, render } from "./vendor/preact.js";
 import { Jobs } from "./jobs.js";
 import { Lanes } from "./lanes.js";
 import { Following, keepToken, setToken } from "./live.js";
+import { Now } from "./now.js";
 import { Usage } from "./usage.js";
 import { data, html, lanes, take, writeInstant } from "./view.js";
 
-const VIEWS = { lanes: ["GPUs over time", Lanes], jobs: ["Jobs", Jobs], usage: ["Where GPU time went", Usage] };
+const embedded = document.getElementById("data");
+
+const VIEWS = {
+  lanes: ["GPUs over time", Lanes],
+  // A file does not know what is now.
+  ...(embedded ? {} : { now: ["Now", Now] }),
+  jobs: ["Jobs", Jobs],
+  usage: ["Where GPU time went", Usage],
+};
 
 function readPlace() {
   const place = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -64,7 +73,7 @@ class Page extends Component {
         ${data.missing.map((sentence) => html`<p class="missing">Not complete: ${sentence}.</p>`)}
         <nav aria-label="Views">${Object.entries(VIEWS).map(([key, [name]]) => html`<button aria-current=${key === place.view ? "page" : null} onClick=${() => this.go({ view: key }, true)}>${name}</button>`)}</nav>
       </header>
-      <main><${View} key=${`${place.view} ${visit}`} place=${place} news=${news} go=${(change) => this.go(change)} open=${open} /></main>`;
+      <main><${View} key=${`${place.view} ${visit}`} place=${place} news=${news} at=${at} go=${(change) => this.go(change)} open=${open} /></main>`;
   }
 }
 
@@ -81,7 +90,6 @@ class Asking extends Component {
   }
 }
 
-const embedded = document.getElementById("data");
 if (embedded) take(JSON.parse(embedded.textContent));
 else keepToken();
 render(html`<${Page} live=${!embedded} />`, document.getElementById("page"));

@@ -22,8 +22,9 @@ from dlcontrol.situation import status_documents
 from dlcontrol.situation.ports import Entry
 from dlcore.documents import jobfile
 from dlcore.recording.record import Header, Record, Source
-from dlctl.backends.backend import Away, BackendError, NotThere
+from dlctl.backends.backend import Away, BackendError, Json, NotThere
 from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import open_profiles
 from dllocal.folders import Folders
 from dlweb.guarding import Guard
@@ -58,6 +59,19 @@ class LiveSource:
         )
         return compose(kept, entries, header)
 
+    def list_jobs(self) -> list[Json]:
+        with _telling():
+            return _harmless(self._backend.list_jobs().items)
+
+    def explain(self, name: str) -> Json:
+        with _telling():
+            answer: Json = harmless_document(self._backend.explain(name))
+            return answer
+
+    def list_nodes(self) -> list[Json]:
+        with _telling():
+            return _harmless(self._backend.list_nodes())
+
     def _find_store(self) -> str:
         settings = {each["name"]: each["value"] for each in self._backend.list_settings()}
         return settings.get("store") or str(self._folders.store)
@@ -71,6 +85,11 @@ class LiveSource:
                 # The page shows what the store has of it.
                 continue
             yield Entry(job, order, status_documents.read_status(document.get("status") or {}))
+
+
+def _harmless(items: list[Json]) -> list[Json]:
+    """Show as escapes what a reader does not see, as everywhere on the page."""
+    return [harmless_document(each) for each in items]
 
 
 @contextmanager

@@ -1,0 +1,215 @@
+"""
+The API behind the live page, described for programs: ``scripts/write-web-api`` writes docs/web-api.yaml from here.
+
+Pure.
+"""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+TEXT: Json = {"type": "string"}
+COUNT: Json = {"type": "integer"}
+TIME: Json = {"type": "string", "format": "date-time"}
+
+QUEUED: Json = {
+    "type": "object",
+    "required": ["job", "priority", "submittedAt", "message", "ahead", "makesRoom"],
+    "properties": {
+        "job": {**TEXT, "description": "Its name, with its namespace if it has one."},
+        "priority": COUNT,
+        "submittedAt": {"type": ["string", "null"], "format": "date-time"},
+        "message": {**TEXT, "description": "Why it waits, in a sentence."},
+        "ahead": {**COUNT, "description": "The number of waiting jobs that start before it."},
+        "expectedStart": {
+            **TIME,
+            "description": "If running jobs end as predicted and no other job comes; missing where it is not known.",
+        },
+        "unknownBecause": {**TEXT, "description": "The reason why its start is not known."},
+        "makesRoom": {
+            "type": "array",
+            "items": TEXT,
+            "description": "The jobs that give up GPUs for it now.",
+        },
+    },
+}
+
+GPU: Json = {
+    "type": "object",
+    "required": ["index", "state"],
+    "properties": {
+        "index": {**COUNT, "description": "Its number on the node."},
+        "uuid": TEXT,
+        "state": {
+            "enum": ["free", "reserved", "in use", "unavailable"],
+            "description": "`reserved`: decided for a job that does not use it yet.",
+        },
+        "job": {**TEXT, "description": "The job that has it, or for which it is reserved."},
+        "worker": {**COUNT, "description": "The rank of the process that uses it."},
+        "since": {**TIME, "description": "The time of the decision that gave it to the job."},
+        "reason": {**TEXT, "description": "The reason why it is out of service."},
+    },
+}
+
+NODE: Json = {
+    "type": "object",
+    "required": ["name", "gpuType", "gpus"],
+    "properties": {
+        "name": TEXT,
+        "gpuType": TEXT,
+        "gpus": {"type": "array", "items": {"$ref": "#/components/schemas/Gpu"}},
+    },
+}
+
+JOB: Json = {
+    "type": "object",
+    "required": ["metadata"],
+    "description": "A DLJob with its status, as `dljob get -o json` prints it.",
+    "properties": {
+        "apiVersion": TEXT,
+        "kind": TEXT,
+        "metadata": {"type": "object"},
+        "spec": {"type": "object"},
+        "status": {"type": "object"},
+    },
+}
+
+EXPLAINED: Json = {
+    "type": "object",
+    "required": ["name", "message", "assumptions", "job"],
+    "properties": {
+        "name": TEXT,
+        "message": {**TEXT, "description": "Its present state and the reason, in a sentence."},
+        "assumptions": {
+            "type": "array",
+            "items": TEXT,
+            "description": "Assumptions of the policy about it, for lack of knowledge.",
+        },
+        "job": {"$ref": "#/components/schemas/Job"},
+    },
+}
+
+ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {**TEXT, "description": "One sentence with the remedy."}},
+}
+
+SCHEMAS = {
+    "Queued": QUEUED,
+    "Gpu": GPU,
+    "Node": NODE,
+    "Job": JOB,
+    "Explained": EXPLAINED,
+    "Error": ERROR,
+}
+
+SINCE: Json = {
+    "name": "since",
+    "in": "query",
+    "description": "Seconds since 1970; lines before it tell only how things were then.",
+    "schema": {"type": "number", "minimum": 0, "default": 0},
+}
+
+NAME: Json = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The name of a job, with its namespace and a slash before it if it has one.",
+    "schema": TEXT,
+}
+
+
+def list_of(schema: str) -> Json:
+    """Describe a list of values of a schema."""
+    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
+    return {"type": "object", "required": ["items"], "properties": {"items": items}}
+
+
+def describe_paths() -> Json:
+    """Describe each path."""
+    job = {"$ref": "#/components/schemas/Explained"}
+    return {
+        "/api/v1/record": _get(
+            "The record of what happened, as JSON lines; record.md has its fields.",
+            "application/jsonl",
+            TEXT,
+            SINCE,
+        ),
+        "/api/v1/usage.csv": _get("Where GPU time went, by namespace.", "text/csv", TEXT),
+        "/api/v1/jobs": _get("All jobs.", "application/json", list_of("Job")),
+        "/api/v1/jobs/{name}": _get(
+            "One job, and why it does what it does.", "application/json", job, NAME
+        ),
+        "/api/v1/queue": _get(
+            "The jobs that wait, in the order of their turns.",
+            "application/json",
+            list_of("Queued"),
+        ),
+        "/api/v1/nodes": _get("Every GPU, by its node.", "application/json", list_of("Node")),
+        "/api/v1/page": _get(
+            "The data of the page. It changes with the page; programs had better take the record.",
+            "application/json",
+            {"type": "object"},
+        ),
+    }
+
+
+def _get(summary: str, content: str, schema: Json, *parameters: Json) -> Json:
+    refusals = {"400": "BadRequest"} if SINCE in parameters else {}
+    refusals |= {"401": "Unauthorized", "403": "Forbidden"}
+    refusals |= {"404": "NotFound"} if NAME in parameters else {}
+    refusals |= {"503": "Away"}
+    return {
+        "get": {
+            "summary": summary,
+            **({"parameters": list(parameters)} if parameters else {}),
+            "responses": {
+                "200": {
+                    "description": "With an `ETag`; the answer to `If-None-Match` with it is 304 while nothing is new.",
+                    "content": {content: {"schema": schema}},
+                },
+                "304": {"description": "Nothing is new."},
+                **{
+                    status: {"$ref": f"#/components/responses/{name}"}
+                    for status, name in refusals.items()
+                },
+            },
+        }
+    }
+
+
+REFUSALS = {
+    "BadRequest": "A parameter is wrong.",
+    "Unauthorized": "The token is missing or wrong.",
+    "Forbidden": "The header `Host` is no address of this machine.",
+    "NotFound": "There is no such job.",
+    "Away": "The controller does not answer.",
+}
+
+
+def describe() -> Json:
+    """Describe all of it, in the form of OpenAPI 3.1."""
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "DLJob page",
+            "version": "v1",
+            "summary": "The API behind the page that `dljob up --web` serves.",
+            "description": "Each request has the header `Authorization: Bearer TOKEN`, with the token of the address"
+            " that `dljob up --web` has printed. Nothing can be changed here. A reader ignores fields that it does"
+            " not know.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"token": []}],
+        "paths": describe_paths(),
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "responses": {
+                name: {"description": description, "content": error}
+                for name, description in REFUSALS.items()
+            },
+            "schemas": SCHEMAS,
+        },
+    }

@@ -1,0 +1,75 @@
+"""The description of the API: it is the written one, has every path, and each answer is as it says."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from dlweb.describing import SCHEMAS, describe_paths
+from dlweb.guarding import Guard
+from dlweb.serving import Server
+from tests.web.served import Told, served
+from tests.web.test_live import NODES
+from tests.web.test_queue_data import job
+
+ROOT = Path(__file__).parents[2]
+
+KINDS = {"string": str, "integer": int, "array": list, "object": dict, "null": type(None)}
+
+
+def complain(schema, value, path=""):
+    """List where a value is not as its schema says."""
+    if "$ref" in schema:
+        schema = SCHEMAS[schema["$ref"].rpartition("/")[2]]
+    if "enum" in schema:
+        return [] if value in schema["enum"] else [path]
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if not isinstance(value, tuple(KINDS[kind] for kind in kinds)):
+        return [path]
+    if isinstance(value, list):
+        return [each for item in value for each in complain(schema["items"], item, f"{path}[]")]
+    if not isinstance(value, dict):
+        return []
+    known = schema.get("properties")
+    problems = [f"{path}.{name}" for name in schema.get("required", ()) if name not in value]
+    for name, each in value.items() if known is not None else ():
+        problems += (
+            complain(known[name], each, f"{path}.{name}") if name in known else [f"{path}.{name}"]
+        )
+    return problems
+
+
+def test_the_written_description_is_this_one():
+    command = [sys.executable, str(ROOT / "scripts" / "write-web-api"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0, "run scripts/write-web-api"
+
+
+def test_every_path_is_described():
+    routes = Server(Told(), Guard("x", loopback=True)).routes()
+    assert {re.sub(r":[^}]*", "", path) for path in routes} == set(describe_paths())
+
+
+def test_answers_are_as_described():
+    source = Told()
+    source.nodes = NODES
+    source.jobs = [
+        job("large", ahead=0, expectedStart="2026-01-31T08:00:00Z"),
+        job("other", ahead=1, unknownBecause="its speed is not known"),
+        job("gives", phase="Adjusting", gives_to="large"),
+    ]
+
+    async def look():
+        async with served(source) as ask:
+            for path, described in describe_paths().items():
+                answer = await ask(path.removeprefix("/").replace("{name}", "large"))
+                [(kind, content)] = described["get"]["responses"]["200"]["content"].items()
+                assert (answer.status, answer.headers["Content-Type"]) == (
+                    200,
+                    f"{kind}; charset=utf-8",
+                )
+                if kind == "application/json":
+                    assert complain(content["schema"], json.loads(answer.text)) == [], path
+
+    asyncio.run(look())
