@@ -170,8 +170,11 @@ class MongoStore:
                 new = old.changed(change, ticket)
                 if new is old:
                     return old
-                made = self._add(db, kind, new) and self._find_made(db, kind, ticket)
-                if made:
+                is_added = self._add(db, kind, new)
+                if is_added:
+                    # As many writers as tickets are remembered may come before this one looks.
+                    ticket = ticket.tried(old.revision)
+                if is_added and (made := self._find_made(db, kind, ticket)):
                     return made
                 time.sleep(random.uniform(0.0, 0.02))
         raise self._away(

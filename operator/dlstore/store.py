@@ -78,6 +78,12 @@ class Ticket(NamedTuple):
     """Who makes it: another name in every process."""
     number: int
     """Rises from change to change of a writer."""
+    tried_at: int | None = None
+    """The revision that its writer knew when it tried first to make the change; ``None`` before that. Not stored."""
+
+    def tried(self, revision: int) -> "Ticket":
+        """Note that the change may have been made after this revision, unless an earlier one is noted."""
+        return self if self.tried_at is not None else self._replace(tried_at=revision)
 
     @classmethod
     def read_all(cls, text: object) -> "tuple[Ticket, ...]":
@@ -89,7 +95,7 @@ class Ticket(NamedTuple):
 
     @staticmethod
     def write_all(tickets: "Sequence[Ticket]") -> str:
-        return json.dumps(tickets)
+        return json.dumps([(ticket.writer, ticket.number) for ticket in tickets])
 
 
 MOST_TICKETS = 16
@@ -110,9 +116,26 @@ class Stored(NamedTuple):
         """Tell whether that change was made already."""
         return any(t.writer == ticket.writer and t.number >= ticket.number for t in self.tickets)
 
+    def may_have_forgotten(self, ticket: Ticket) -> bool:
+        """
+        Tell whether that change may have been made, and its ticket have given way to later ones.
+
+        A ticket stays for as many revisions as there are tickets, and longer unless each revision is of another writer.
+        """
+        is_complete = len(self.tickets) < MOST_TICKETS
+        is_known = any(each.writer == ticket.writer for each in self.tickets)
+        if ticket.tried_at is None or is_complete or is_known:
+            return False
+        return self.revision - ticket.tried_at > MOST_TICKETS
+
     def changed(self, change: "Change", ticket: Ticket | None) -> "Stored":
-        """Compute what a change makes of it; the same object, if it makes no difference."""
-        if ticket is not None and self.has(ticket):
+        """
+        Compute what a change makes of it; the same object, if it makes no difference.
+
+        A change that may have been made already is left out, because one observation less harms a
+        profile less than one that counts twice.
+        """
+        if ticket is not None and (self.has(ticket) or self.may_have_forgotten(ticket)):
             return self
         profile = change(self.profile)
         if profile is self.profile:
@@ -120,7 +143,8 @@ class Stored(NamedTuple):
         tickets = self.tickets
         if ticket is not None:
             others = (each for each in tickets if each.writer != ticket.writer)
-            tickets = (*others, ticket)[-MOST_TICKETS:]
+            made = Ticket(ticket.writer, ticket.number)
+            tickets = (*others, made)[-MOST_TICKETS:]
         return Stored(profile, self.revision + 1, tickets)
 
 

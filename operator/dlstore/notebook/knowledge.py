@@ -42,6 +42,10 @@ class Knowledge:
         """Which revisions of the store are known."""
         return {kind: stored.revision for kind, stored in self._stored.items()}
 
+    def revision(self, kind: JobType) -> int:
+        """Which revision of a type the store is known to have; 0 if none."""
+        return self._stored.get(kind, Stored(None)).revision
+
     def learn(self, kind: JobType, observation: Observation) -> bool:
         """Fold an observation in; tell whether there was something to learn."""
         known = self._profiles.get(kind) or Profile(kind)

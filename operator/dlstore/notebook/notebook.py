@@ -357,7 +357,7 @@ class Notebook:
             write.kind,
             write.observations,
             defaults=self._defaults,
-            ticket=write.ticket,
+            ticket=self._pending.next_ticket(write, self._knowledge.revision(write.kind)),
         )
         with self._changed:
             self._knowledge.confirm(write.kind, expected, stored)

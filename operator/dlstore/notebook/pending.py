@@ -91,6 +91,8 @@ class PendingWrites:
         self._turn = 0
         self.under_way: Write | None = None
         """What was taken and is not written yet."""
+        self._repeated: Ticket | None = None
+        """The ticket of the change that is under way, once it was tried."""
         self.dropped = Dropped()
 
     # --- coming in
@@ -177,15 +179,21 @@ class PendingWrites:
         rows = tuple(self._timeline.popleft() for _ in range(count))
         return AddTimeline(rows) if rows else None
 
+    def next_ticket(self, write: Fold, revision: int) -> Ticket:
+        """Return the ticket for one more try; that of a repeat says which ``revision`` the first try knew."""
+        ticket = self._repeated or write.ticket
+        self._repeated = ticket.tried(revision)
+        return ticket
+
     def finish(self) -> None:
         """What was under way is written."""
-        self.under_way = None
+        self.under_way = self._repeated = None
 
     def give_up(self) -> None:
         """What was under way will never be written."""
         lost = _count(self.under_way)
         self.dropped = Dropped(*map(sum, zip(self.dropped, lost, strict=True)))
-        self.under_way = None
+        self.under_way = self._repeated = None
 
     # --- looking at it
 

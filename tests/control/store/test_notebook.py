@@ -19,9 +19,11 @@ from dlstore.notebook.pending import Dropped
 from dlstore.opening import open_store
 from dlstore.sqlite_store import SqliteStore
 from dlstore.store import (
+    MOST_TICKETS,
     Store,
     StoreError,
     StoreUnusable,
+    Ticket,
     fold_into,
 )
 from dlstore.tables import GpuRow, JobRow
@@ -308,6 +310,26 @@ def test_an_answer_that_was_lost_does_not_count_twice(desks):
     assert profile is not None
     assert profile.speeds[SHAPE].recent == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert len(store.history()) == 5
+
+
+def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_try(desks):
+    store = MemoryStore()
+
+    def lose_answer(_: str) -> StoreError | None:
+        """Lose the answer to the first change, and let many others write before the next try."""
+        store.failing_after = lambda _: None
+        for number in range(MOST_TICKETS):
+            fold_into(store, KIND, [speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
+        return AWAY
+
+    store.failing_after = lose_answer
+    desk = desks(store)
+    desk.notebook.observe(KIND, [speed_seen(5.0)])
+    desk.flush()
+    stored = store.profiles()[KIND]
+    assert stored.revision == 1 + MOST_TICKETS
+    assert stored.profile is not None
+    assert 5.0 not in stored.profile.speeds[SHAPE].recent
 
 
 def test_what_finds_no_room_is_given_up_and_counted(desks):

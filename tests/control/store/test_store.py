@@ -214,6 +214,28 @@ def test_tickets_do_not_pile_up(place: Place):
     assert store.profiles()[KIND].tickets == tuple(tickets[-MOST_TICKETS:])
 
 
+def test_a_change_that_is_repeated_after_many_writers_counts_once(place: Place):
+    store = place.open()
+    before = fold_into(store, KIND, [speed_seen(1.0)], ticket=Ticket("first", 1))
+    fold_into(store, KIND, [speed_seen(5.0)], ticket=Ticket("me", 1))
+    for number in range(MOST_TICKETS):
+        fold_into(store, KIND, [speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
+    last = store.profiles()[KIND]
+    again = Ticket("me", 1).tried(before.revision)
+    assert fold_into(store, KIND, [speed_seen(5.0)], ticket=again).revision == last.revision
+
+
+def test_a_repeat_of_a_change_that_was_not_made_is_made(place: Place):
+    store = place.open()
+    before = fold_into(store, KIND, [speed_seen(1.0)], ticket=Ticket("first", 1))
+    for number in range(MOST_TICKETS):
+        fold_into(store, KIND, [speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
+    last = store.profiles()[KIND]
+    again = Ticket("me", 1).tried(before.revision)
+    made = fold_into(store, KIND, [speed_seen(5.0)], ticket=again)
+    assert made.revision == last.revision + 1
+
+
 # --- the history
 
 
