@@ -1,10 +1,12 @@
 """What holds for the store in a file alone: the file, its versions, and what can be wrong with it."""
 
+import fcntl
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -338,15 +340,19 @@ def told_another_user(path: Path) -> str:
 @contextmanager
 def passable(path: Path) -> Iterator[None]:
     """Let others pass through the folders above, which are their owner's alone."""
+    # Tests of other processes share the upper ones, and would close them again meanwhile.
+    shared = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    fcntl.flock(shared, fcntl.LOCK_EX)
     closed = [each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH]
     modes = {each: each.stat().st_mode for each in closed}
-    for each, mode in modes.items():
-        each.chmod(mode | stat.S_IXOTH)
     try:
+        for each, mode in modes.items():
+            each.chmod(mode | stat.S_IXOTH)
         yield
     finally:
         for each, mode in modes.items():
             each.chmod(mode)
+        os.close(shared)
 
 
 @pytest.mark.parametrize(("file", "folder"), [(0o444, 0o777), (0o666, 0o555), (0o000, 0o777)])
@@ -383,6 +389,7 @@ def test_a_full_disk_is_told_and_gets_over_with(path: Path):
 
 FILL = """
 import sys
+import tempfile
 from pathlib import Path
 from dlstore.store import StoreAway
 from dlstore.sqlite_store import SqliteStore
