@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -68,6 +69,13 @@ def test_gpus_are_a_map_of_who_has_them():
     assert lines[1] == "n1  b b · ×   n2  a ·"
     assert "6 GPUs: 2 in use, 2 free, 1 unavailable, 1 reserved" in lines[0]
     assert "3 jobs: 1 running, 1 queued, 1 completed" in lines[0]
+
+
+def test_in_a_narrow_window_the_time_has_no_line_of_its_own():
+    nodes = [node("n1", "runs", "runs", ".", "x")]
+    first, second = draw(BUSY, nodes, 80)[:2]
+    assert re.match(r"dljob top .* \d\d:\d\d:\d\d  4 GPUs", first)
+    assert second == "3 jobs: 1 running, 1 queued, 1 completed"
 
 
 def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():

@@ -125,13 +125,22 @@ def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, term
     assert "No room" not in wide
 
 
-@pytest.mark.parametrize("columns", [70, 400])
-def test_ranges_of_a_comparison_that_have_no_room_are_named(dljob, folder, terminal, columns):
+@pytest.mark.parametrize("columns", [60, 80, 100, 400])
+def test_what_a_comparison_has_no_room_for_is_named(dljob, folder, terminal, columns):
     command = ("compare", "five.csv", "--gpus", 8, "--policy", "srtf", "--policy", "fifo")
     terminal(columns)
-    told = " ".join(" ".join(lines_of(dljob(*command))).split())
-    named = [f"from–to of {comparisons.TITLES[figure]}" for figure in comparisons.ROOMY]
-    assert all(each in told for each in named) is (columns == 70)
+    lines = lines_of(dljob(*command))
+    assert max(map(len, lines)) <= columns
+    told, _, below = "\n".join(lines).partition("Assumed:")
+    assert below
+    # No cell is cut, and one empty line is above what was assumed.
+    assert "…" not in told
+    assert "\n\n\n" not in told
+    table, _, note = " ".join(told.split()).partition("No room for ")
+    assert bool(note) is (columns < 400)
+    for name in (*comparisons.LEAST, *comparisons.TITLES.values()):
+        if name != "worst":
+            assert (name in table) is not (name in re.split(", | in ", note)), name
     wide = " ".join(lines_of(dljob(*command, "-o", printing.WIDE)))
     assert "No room" not in wide
-    assert wide.count("from–to") == len(comparisons.ROOMY)
+    assert wide.count("from–to") == len(comparisons.TITLES)

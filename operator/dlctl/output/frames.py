@@ -150,6 +150,10 @@ class Frame:
             Text(_counted(phases, "job")),
             Text(time.strftime("%H:%M:%S", time.localtime(self._sight.at)), style="dim"),
         ]
+        if sum(part.cell_len + 2 for part in parts) - 2 > self._window.width:
+            # The time would be alone on the last line.
+            clock = parts.pop()
+            parts.insert(-2, clock)
         lines = [parts[0]]
         for part in parts[1:]:
             if lines[-1].cell_len + 2 + part.cell_len <= self._window.width:

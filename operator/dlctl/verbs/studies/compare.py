@@ -365,7 +365,8 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
     rows = make_rows(work.results)
     show(rows, display)
     if rows and display.page is None and display.output in ("table", printing.WIDE):
-        click.echo(f"\n{tell_premises(list(work.results))}", nl=False)
+        # The table ends with an empty line.
+        click.echo(tell_premises(list(work.results)), nl=False)
     if display.page is not None and display.write is not None and complete and rows:
         writing.write_text(display.write, display.page(rows))
         say(f"{display.write} is written")

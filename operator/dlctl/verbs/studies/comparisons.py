@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -17,12 +18,29 @@ TITLES: Mapping[str, str] = {
 }
 
 
-ROOMY, NARROW, NARROWEST = FIGURES, FIGURES[:1], FIGURES[:0]
-"""Of which figures the range is shown beside the mean, from wide to narrow terminals."""
+LEAST = ("cases", "unfair", "worst", "p99 JCT", "makespan")
+"""The columns that a narrow terminal leaves out, the first one first."""
+
+
+class Choice(NamedTuple):
+    """The parts of the table that are shown."""
+
+    ranges: Sequence[str]
+    """The figures that have a range beside their mean."""
+    without: Sequence[str] = ()
+    """The titles of columns that are left out."""
+
+
+CHOICES = (
+    Choice(FIGURES),
+    Choice(FIGURES[:1]),
+    *(Choice((), LEAST[:count]) for count in range(len(LEAST) + 1)),
+)
+"""From wide to narrow terminals."""
 
 
 def list_titles(
-    lines: Sequence[Line], by: Sequence[str], *, ranges: Sequence[str] = ROOMY
+    lines: Sequence[Line], by: Sequence[str], *, ranges: Sequence[str] = FIGURES
 ) -> list[str]:
     """Name the columns."""
     bound = ["JCT / bound", "worst"] if any(line.bound for line in lines) else []
@@ -32,7 +50,7 @@ def list_titles(
     return [*by, "policy", "cases", *bound, *figures, "unfair", "unfinished"]
 
 
-def list_cells(lines: Sequence[Line], *, ranges: Sequence[str] = ROOMY) -> list[list[str]]:
+def list_cells(lines: Sequence[Line], *, ranges: Sequence[str] = FIGURES) -> list[list[str]]:
     """Write the cells of each line."""
     with_bound = any(line.bound for line in lines)
     return [_write_cells(line, with_bound=with_bound, ranges=ranges) for line in lines]
@@ -61,26 +79,29 @@ def tabulate(
     title = f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less"
     room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
     wide = Console(width=printing.ENDLESS)
-    chosen: Sequence[str] = NARROWEST
-    for ranges in (ROOMY, NARROW):
-        if wide.measure(_make_table(lines, by, title, ranges)).maximum <= room:
-            chosen = ranges
+    chosen = CHOICES[-1]
+    for choice in CHOICES:
+        if wide.measure(_make_table(lines, by, title, choice)).maximum <= room:
+            chosen = choice
             break
     table = _make_table(lines, by, title, chosen)
     text = printing.render(table, piped_width=printing.ENDLESS, all_of_it=all_of_it)
-    hidden = [f"from–to of {TITLES[figure]}" for figure in ROOMY if figure not in chosen]
+    left_out = [name for name in list_titles(lines, by) if name in chosen.without]
+    ranges = [TITLES[figure] for figure in FIGURES if figure not in chosen.ranges]
+    hidden = [*left_out, *(f"from–to of {name}" for name in ranges if name not in left_out)]
     return text + printing.tell_hidden(hidden, room)
 
 
-def _make_table(
-    lines: Sequence[Line], by: Sequence[str], title: str, ranges: Sequence[str]
-) -> Table:
+def _make_table(lines: Sequence[Line], by: Sequence[str], title: str, choice: Choice) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.title_justify, table.title_style = "left", "bold"
-    for number, name in enumerate(list_titles(lines, by, ranges=ranges)):
-        table.add_column(name, justify="left" if number <= len(by) else "right", no_wrap=True)
-    for cells in list_cells(lines, ranges=ranges):
-        table.add_row(*cells)
+    titles = list_titles(lines, by, ranges=choice.ranges)
+    shown = [number for number, name in enumerate(titles) if name not in choice.without]
+    for number in shown:
+        justify: Literal["left", "right"] = "left" if number <= len(by) else "right"
+        table.add_column(titles[number], justify=justify, no_wrap=True)
+    for cells in list_cells(lines, ranges=choice.ranges):
+        table.add_row(*(cells[number] for number in shown))
     return table
 
 
