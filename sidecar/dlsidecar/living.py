@@ -20,6 +20,7 @@ from dlsidecar.assembling import Crew, LogCannotOpen
 from dlsidecar.behaviour.events import Interrupted
 from dlsidecar.behaviour.state import STUCK
 from dlsidecar.linux import kernel
+from dlsidecar.observing.own_log import Ration
 from dlsidecar.processes import keeper, leftovers
 from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Settings
@@ -50,6 +51,8 @@ def run_command() -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="dljob-sidecar %(levelname)s %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Ration())
     # Tornado tells each malformed request; we do so ourselves, and in one line.
     logging.getLogger("tornado").setLevel(logging.ERROR)
     try:

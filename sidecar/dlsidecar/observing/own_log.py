@@ -1,0 +1,47 @@
+"""
+The SideCar's own log, which stays small however often something goes wrong.
+
+A log of ours is turned over by a kubelet, or by ``dljob up`` as long as that runs; jobs go on without either. And
+a part of what is logged follows from what others do, such as requests that are refused. So lines are rationed, and
+the next line after those that were left out says how many they were.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+MOST_LINES = 1000
+"""The lines that may follow each other without a pause."""
+LINES_PER_SECOND = 100 / 3600
+"""How fast that number recovers: 2,400 lines a day."""
+LONGEST_LINE = 4096
+"""The longest message, in characters; of a longer one the end is left out."""
+
+
+class Ration(logging.Filter):
+    """Lets a line through as long as there are not too many."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._left = float(MOST_LINES)
+        self._at = now()
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written; shorten it, and count those before it that were not."""
+        now = self._now()
+        self._left = min(MOST_LINES, self._left + (now - self._at) * LINES_PER_SECOND)
+        self._at = now
+        if self._left < 1.0:
+            self._left_out += 1
+            return False
+        self._left -= 1.0
+        message = record.getMessage()[:LONGEST_LINE]
+        if self._left_out:
+            message += f" (before it {self._left_out} lines were left out, as there were too many)"
+            self._left_out = 0
+        record.msg, record.args = message, ()
+        return True
