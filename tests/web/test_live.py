@@ -76,7 +76,7 @@ def test_a_sight_that_reaches_to_now_follows_the_time(tmp_path):
             opened(CHROMIUM, f"{ask.address}{place}", tmp_path / "profile") as page,
         ):
             await page.until("document.querySelector('.told h2') !== null")
-            span = "document.querySelector('header p').textContent.split(' · ')[4]"
+            span = "document.querySelector('header p').textContent.split(' · ').at(-2)"
             before = await page.evaluate(span)
             source.go_on(40.0)
             await page.evaluate(LOOK)
