@@ -14,8 +14,9 @@ from typing import Any
 Json = dict[str, Any]
 
 HIGHEST = 2**53 - 1
-ALL = tuple(map(str, range(8)))
-"""More GPUs than any node of a test has."""
+MOST_GPUS = 32
+"""At least as many as any node of a test has."""
+ALL = tuple(map(str, range(MOST_GPUS)))
 REVERSED = "\u202e\u2066\x1b]0;owned\x07\x1b[2J\x9b31m\u2028\ud800"
 
 
@@ -80,7 +81,7 @@ def _holds_without_command(state: Json, _: Memory) -> Json:
 
 def _gpus(**fields: Any) -> Lie:
     def lie(state: Json, _: Memory) -> Json:
-        return {**state, "gpus": [{"index": number, **fields} for number in range(8)]}
+        return {**state, "gpus": [{"index": number, **fields} for number in range(MOST_GPUS)]}
 
     return lie
 

@@ -34,9 +34,11 @@ KIND = ("net", "data", 64)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def wait_until(what: Callable[[], object], told: Callable[[], str] = str) -> Any:
+def wait_until(
+    what: Callable[[], object], told: Callable[[], str] = str, patience: float = PATIENCE_S
+) -> Any:
     """Wait until this returns something true, and return that."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patience
     while not (result := what()):
         assert time.monotonic() < end, f"waited in vain; {told()}"
         time.sleep(0.05)
@@ -82,6 +84,8 @@ class Stage:
     operators: list[Server] = field(default_factory=list)
     kubeconfig: Path | None = None
     """Whose operators are; the administrator's if none is named."""
+    patience: float = PATIENCE_S
+    """In seconds, for each wait."""
 
     def start_operator(
         self,
@@ -205,7 +209,7 @@ class Stage:
 
     def wait(self, what: Callable[[], object]) -> Any:
         """Wait for something; in vain, everything that could explain it is told."""
-        return wait_until(what, self.tell)
+        return wait_until(what, self.tell, self.patience)
 
     def wait_for_phase(self, name: str, phase: str) -> Json:
         """Wait until a job is so far, and return its status."""
