@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.chaos.processes import TRAINER
 from tests.hostile import lies, trainings
@@ -30,46 +30,56 @@ def is_hostile(job: str) -> bool:
     return job.startswith(PREFIX)
 
 
+class Place(Protocol):
+    """Where hostile jobs run. Each method may find no controller, and is called again then."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """What can be played there."""
+
+    def submit(self, name: str, kind: str) -> bool:
+        """Submit a job; tell whether it was taken."""
+
+    def cancel(self, name: str) -> bool:
+        """Cancel a job; tell whether it is gone."""
+
+    def reinstate(self, after: Sequence[str]) -> None:
+        """Give GPUs back about which jobs of theirs lied while they held them; ``after`` names those that went."""
+
+
 class Hostiles:
     """Has so many hostile jobs at a time, each of another kind, and cancels them."""
 
-    def __init__(self, root: Path, ask: Ask, *, at_once: int, seed: int) -> None:
-        """``ask`` returns no answer where no controller is."""
+    def __init__(self, place: Place, *, at_once: int, seed: int) -> None:
         self.kinds: list[str] = []
         """Those that were submitted, in this order."""
-        self._root = root
-        self._ask = ask
+        self._place = place
         self._at_once = at_once
         self._chance = random.Random(seed)
         self._left: list[str] = []
         self._due: dict[str, float] = {}
         """When each is cancelled."""
         self._next_look = 0.0
-        if at_once:
-            (root / "hostile").mkdir()
 
     def go_on(self) -> None:
         """Submit what is missing, cancel what has been there for long enough."""
         if self._is_early():
             return
         now = time.monotonic()
-        for job in [job for job, due in self._due.items() if due < now]:
-            self._cancel(job)
+        self._cancel([job for job, due in self._due.items() if due < now])
         while len(self._due) < self._at_once:
             kind = self._next_kind()
             name = f"{PREFIX}{len(self.kinds)}"
-            if not self._submit(name, kind):
+            if not self._place.submit(name, kind):
+                self._left.append(kind)
                 return
             self.kinds.append(kind)
             self._due[name] = now + self._chance.uniform(*LIVES_S)
-        self._reinstate()
 
     def leave(self) -> bool:
         """Cancel all of them; tell whether none is left."""
         if not self._is_early():
-            for job in list(self._due):
-                self._cancel(job)
-            self._reinstate()
+            self._cancel(list(self._due))
         return not self._due
 
     def _is_early(self) -> bool:
@@ -80,28 +90,43 @@ class Hostiles:
 
     def _next_kind(self) -> str:
         if not self._left:
-            self._left = [*lies.KINDS, *MISCHIEF]
+            self._left = list(self._place.kinds)
             self._chance.shuffle(self._left)
         return self._left.pop()
 
-    def _submit(self, name: str, kind: str) -> bool:
+    def _cancel(self, jobs: Sequence[str]) -> None:
+        gone = [job for job in jobs if self._place.cancel(job)]
+        for job in gone:
+            del self._due[job]
+        self._place.reinstate(gone)
+
+
+class OneMachine:
+    """A controller of one machine, by its socket."""
+
+    kinds = (*lies.KINDS, *MISCHIEF)
+
+    def __init__(self, root: Path, ask: Ask) -> None:
+        """``ask`` returns no answer where no controller is."""
+        self._root = root
+        self._ask = ask
+
+    def submit(self, name: str, kind: str) -> bool:
         document = hostile_document(name, kind, self._root)
         answer = self._ask("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
         if answer is None:
-            self._left.append(kind)
             return False
         assert answer.status == 201 or b"is a job already" in answer.body, answer
         return True
 
-    def _cancel(self, job: str) -> None:
-        answer = self._ask("DELETE", f"/v1/jobs/{job}")
-        if answer is not None:
-            assert answer.status in (200, 202, 204, 404), answer
-            if answer.status == 404:
-                del self._due[job]
+    def cancel(self, name: str) -> bool:
+        answer = self._ask("DELETE", f"/v1/jobs/{name}")
+        if answer is None:
+            return False
+        assert answer.status in (200, 202, 204, 404), answer
+        return bool(answer.status == 404)
 
-    def _reinstate(self) -> None:
-        """Give GPUs back about which a job of theirs lied while it held them."""
+    def reinstate(self, _: Sequence[str]) -> None:
         answer = self._ask("GET", "/v1/nodes")
         if answer is None or answer.status != 200:
             return
@@ -116,24 +141,45 @@ def broken_gpus(node: Mapping[str, Any]) -> list[int]:
 
 
 def hostile_document(name: str, kind: str, root: Path) -> Json:
-    """A job of one GPU that is hostile in this way."""
-    path = root / "hostile" / name
-    path.mkdir(exist_ok=True)
-    honest = [
-        *(sys.executable, "-S", "-E", str(TRAINER), f"--job={name}"),
-        *(f"--folder={path}", f"--witness={path}", "--iterations=1000000"),
-    ]
-    command: Sequence[str] = [sys.executable, "-m", "tests.hostile.liar", kind, *honest]
+    """A job of one GPU of one machine that is hostile in this way."""
+    path = folder_of(name, root)
+    command: Sequence[str] = [sys.executable, "-m", "tests.hostile.liar", kind, *honest(name, path)]
     if kind in trainings.KINDS:
         command = [sys.executable, trainings.__file__, kind, str(path)]
+    return document_of(name, command, path)
+
+
+def folder_of(name: str, root: Path) -> Path:
+    """Make the folder of a hostile job, where its witness is too."""
+    path = root / "hostile" / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def honest(name: str, path: Path) -> list[str]:
+    """Say how to train honestly."""
+    program = (sys.executable, "-S", "-E", str(TRAINER))
+    return [
+        *program,
+        f"--job={name}",
+        f"--folder={path}",
+        f"--witness={path}",
+        "--iterations=1000000",
+    ]
+
+
+def document_of(name: str, command: Sequence[str], path: Path, **env: str) -> Json:
+    """A job of one GPU that ends soon when it is told to."""
+    variables = {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}",
+        "HOSTILE_CHECKPOINTS": str(path / "checkpoint"),
+        **env,
+    }
     container = {
         "name": "trainer",
         "command": [*command],
         "workingDir": str(path),
-        "env": [
-            {"name": "PYTHONPATH", "value": f"{ROOT}:{ROOT / 'sidecar'}"},
-            {"name": "HOSTILE_CHECKPOINTS", "value": str(path / "checkpoint")},
-        ],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
     }
     return {
         "apiVersion": "dljob.io/v1alpha1",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
-from tests.chaos.hostiles import Hostiles, is_hostile
+from tests.chaos.hostiles import Hostiles, OneMachine, is_hostile
 from tests.chaos.locks import Lock
 from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
@@ -112,7 +112,9 @@ class World:
         self._chance = random.Random(trouble.seed)
         self._nursery = Nursery(trouble.controllers)
         self._ask = Asker(self.state / "run" / "dljob.sock")
-        self.hostiles = Hostiles(root, self._try, at_once=trouble.hostile, seed=trouble.seed)
+        self.hostiles = Hostiles(
+            OneMachine(root, self._try), at_once=trouble.hostile, seed=trouble.seed
+        )
         self._deaths = root / "death"
         self._unsent: list[dict[str, Any]] = []
         self._jobs: dict[str, str] = {}

@@ -21,10 +21,12 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.points import Plan
 from tests.chaos.processes import kill, trainings
 from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
 from tests.chaos.worlds import job_document
+from tests.operator.hostiles import OnStage
 from tests.operator.stages import LEADS, PATIENCE_S, Stage, staged
 from tests.operator.wires import Wire
 from tests.servers.api import Refused
@@ -33,6 +35,7 @@ from tests.servers.controlplane import PROGRAMS, ControlPlane
 from tests.servers.namespaces import make_namespace
 from tests.servers.processes import Server
 
+NODES = {"gpu-a": 4, "gpu-b": 4}
 JOBS = 20
 RESTART_EVERY = 10
 """Before one of so many lives the API server is started anew."""
@@ -48,17 +51,22 @@ QUICK = {
     "rules.retrySeconds": 0.2,
     "rules.longestRetrySeconds": 1,
     "rules.lostSeconds": 10,
+    "rules.obeySeconds": 10,
     "pace.periodSeconds": 2,
     "dialing.waitSeconds": 2,
     "dialing.longestPauseSeconds": 0.5,
     "dialing.refusedPauseSeconds": 0.5,
 }
+CALM = {name: value for name, value in QUICK.items() if not name.startswith("lease.")}
+"""For an operator that is to live: on a busy machine it may take longer to renew a Lease."""
+PATIENT_S = 400.0
+"""So long nothing may get on, on a busy machine that has begun to start an operator again."""
 
 
 class Trouble:
     """What happens to a stage."""
 
-    def __init__(self, stage: Stage, wire: Wire, *, jobs: int, seed: int) -> None:
+    def __init__(self, stage: Stage, wire: Wire, *, jobs: int, seed: int, hostile: int) -> None:
         self.stage = stage
         self.wire = wire
         self.chance = random.Random(seed)
@@ -68,6 +76,7 @@ class Trouble:
         self.deaths: Counter[str] = Counter()
         self.disturbances: list[Disturbance] = []
         self.iterations: dict[str, int] = {}
+        self.hostiles = Hostiles(OnStage(stage, NODES), at_once=hostile, seed=seed)
         (stage.folder / "witness").mkdir()
 
     def submit_some(self) -> None:
@@ -76,6 +85,7 @@ class Trouble:
             each
             for each in self.stage.api.get(self.stage.path())["items"]
             if each.get("status", {}).get("phase") not in ("Completed", "Failed")
+            and not is_hostile(each["metadata"]["name"])
         ]
         while len(self.iterations) < self.jobs and len(active) < AT_A_TIME:
             name = f"job-{len(self.iterations)}"
@@ -105,6 +115,7 @@ class Trouble:
         is_leading = False
         while operator.is_running and time.monotonic() < end:
             self.submit_some()
+            self.hostiles.go_on()
             self.disturb(0.02)
             self.obstruct(0.05)
             if not is_leading and LEADS in operator.last_words():
@@ -158,7 +169,8 @@ class Trouble:
             json.dumps(asdict(plan)),
             str(told),
         ]
-        return self.stage.start_operator(program=[*words, "--"], launches=True, settings=QUICK)
+        settings = CALM if plan.is_calm else QUICK
+        return self.stage.start_operator(program=[*words, "--"], launches=True, settings=settings)
 
     def disturb(self, likelihood: float) -> None:
         """Kill a training, or a SideCar."""
@@ -170,17 +182,23 @@ class Trouble:
             found = [(pid, pod.rpartition("-")[0]) for pod, pid in pods]
         if found:
             pid, job = self.chance.choice(found)
-            self.disturbances.append(Disturbance(job, time.monotonic()))
+            if not is_hostile(job):
+                self.disturbances.append(Disturbance(job, time.monotonic()))
             kill(pid)
 
     def come_to_rest(self) -> None:
         """With an operator that lives, everything comes to its end."""
+
+        def have_left() -> bool:
+            self.operate()
+            return self.hostiles.leave()
 
         def come_after(number: int) -> bool:
             self.submit_some()
             self.operate()
             return len(self.iterations) > number
 
+        self.stage.wait(have_left)
         while (number := len(self.iterations)) < self.jobs:
             self.stage.wait(partial(come_after, number))
         for name in self.iterations:
@@ -201,20 +219,21 @@ class Trouble:
         points = ", ".join(f"{kind} {times}" for kind, times in self.deaths.most_common())
         sys.stdout.write(
             f"\n{self.deaths.total()} operators died at {len(self.deaths)} kinds of points: {points}\n"
-            f"{starts} starts of {len(self.iterations)} jobs, disturbed {len(self.disturbances)} times;"
+            f"{len(self.hostiles.kinds)} hostile jobs of {len(set(self.hostiles.kinds))} kinds,"
+            f" {starts} starts of {len(self.iterations)} jobs, disturbed {len(self.disturbances)} times;"
             f" {self.wire.cuts} connections cut, {self.wire.lost} answers lost, {self.conflicts} writes"
             f" in between, {self.restarts} restarts of the API server\n"
         )
 
 
 def survive(
-    plane: ControlPlane, namespace: str, folder: Path, *, deaths: int, seed: int
+    plane: ControlPlane, namespace: str, folder: Path, *, deaths: int, seed: int, hostile: int = 0
 ) -> Trouble:
     """Let so many operators die while jobs come and finish, and hold that no law was broken."""
-    nodes = {"gpu-a": 4, "gpu-b": 4}
-    with staged(plane, namespace, folder, nodes) as stage, Wire(plane.admin, folder) as wire:
+    with staged(plane, namespace, folder, NODES) as stage, Wire(plane.admin, folder) as wire:
         stage.kubeconfig = wire.kubeconfig
-        trouble = Trouble(stage, wire, jobs=max(JOBS, deaths), seed=seed)
+        stage.patience = PATIENT_S
+        trouble = Trouble(stage, wire, jobs=max(JOBS, deaths), seed=seed, hostile=hostile)
         for number in range(deaths):
             if number % RESTART_EVERY == RESTART_EVERY - 1:
                 trouble.restart_server()
@@ -231,11 +250,19 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="tests.operator.chaos")
     options.add_argument("--deaths", type=int, default=100)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--hostile", type=int, default=2, help="hostile jobs at a time")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     programs = find_all(*PROGRAMS)
     with ControlPlane(folder / "plane", programs=programs) as plane, plane.api() as api:
-        survive(plane, make_namespace(api), folder, deaths=given.deaths, seed=given.seed)
+        survive(
+            plane,
+            make_namespace(api),
+            folder,
+            deaths=given.deaths,
+            seed=given.seed,
+            hostile=given.hostile,
+        )
     shutil.rmtree(folder)
 
 
