@@ -449,6 +449,8 @@ class JobState:
     risked_from: float | None = None
     """The iteration from which on a change may lose its work, because none of its checkpoints has
     proven to work yet: it may be changed, but that has its price. ``None``: it loses nothing."""
+    keeps_first: bool = False
+    """Whether it will keep the GPUs that it starts with, because it is known that nothing saves its work."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from dlcontrol.gpus.marking import marked
-from dlcontrol.judging.checkpoints import risked_from, unsaved_from
+from dlcontrol.judging.checkpoints import keeps_first, risked_from, unsaved_from
 from dlcontrol.judging.progress import is_changing, total_iterations
 from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.situation.quarantine import Asides
@@ -154,6 +154,7 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
         pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
         unsaved_from=unsaved_from(entry.job, status, scene.now),
         risked_from=risked_from(entry.job, status),
+        keeps_first=keeps_first(entry.job, status, scene.now),
     )
 
 

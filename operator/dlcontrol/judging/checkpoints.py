@@ -98,6 +98,13 @@ def risked_from(job: Job, status: Status) -> float | None:
     return float(min(status.saved, status.iteration))
 
 
+def keeps_first(job: Job, status: Status, now: float) -> bool:
+    """Whether it keeps the GPUs it starts with: no checkpoint is declared, or it is known to fail."""
+    if not is_declared(job.checkpoint):
+        return True
+    return status.trust is Trust.FAILED and not counts(job, status, now)
+
+
 def notice_for(job: Job) -> str:
     """Say to who submits a job that nothing will be saved of it, where that matters."""
     if is_declared(job.checkpoint) or len(job.gpus.options) < 2:

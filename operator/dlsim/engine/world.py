@@ -322,6 +322,7 @@ class World:
             started_at=standing.started_at,
             bound_to=standing.bound_to,
             batch_size=standing.batch_size,
+            keeps_first=self._setting.keeps_work and not traced.declares,
         )
         # Judged by what was asked for, so that every policy is given the same jobs. A live system
         # has taken a job that it can run on fewer GPUs.
@@ -460,8 +461,15 @@ class World:
         growth = self._setting.growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
         self._begin_trial(run)
-        unsaved = run.safe_iterations if self._is_kept(run) else None
-        self._note(run, job=job, speed=speed, adjusting=False, bound_to=bound, unsaved_from=unsaved)
+        self._note(
+            run,
+            job=job,
+            speed=speed,
+            adjusting=False,
+            bound_to=bound,
+            unsaved_from=run.safe_iterations if self._is_kept(run) else None,
+            keeps_first=self._keeps_first(run),
+        )
         self._weigh(run)
         alone = self._one_gpu_speed(run)
         run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
@@ -480,6 +488,11 @@ class World:
         if run.traced.saves:
             return setting.tries and not run.is_tried
         return setting.tries or not run.traced.declares or run.has_lost_work
+
+    def _keeps_first(self, run: Run) -> bool:
+        """Whether decisions know that nothing saves its work, so that it keeps the GPUs it starts with."""
+        is_known = not run.traced.declares or run.is_tried or run.has_lost_work
+        return self._setting.keeps_work and not run.traced.saves and is_known
 
     def _begin_trial(self, run: Run) -> None:
         """Try the checkpoint of its first start that lasts so long, if it declares one."""
@@ -501,6 +514,8 @@ class World:
             run.safe_iterations = max(run.safe_iterations, holds)
             self._note(run, unsaved_from=None)
             self._due = True
+        else:
+            self._note(run, keeps_first=self._keeps_first(run))
 
     def _weigh(self, run: Run) -> None:
         """Say what its iterations are worth from now on, with the batch that it has."""
@@ -558,7 +573,7 @@ class World:
         run.record.redone += lost
         run.record.lost_work_s += lost / run.pace if run.pace > 0.0 else 0.0
         run.wasted -= lost * (1.0 - run.worth)
-        self._note(run, iterations_done=run.safe_iterations)
+        self._note(run, iterations_done=run.safe_iterations, keeps_first=self._keeps_first(run))
 
     def process_gone(self, run: Run) -> None:
         """Note that nothing of its process is left."""
