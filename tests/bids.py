@@ -20,17 +20,18 @@ def make_bid(
     holds: int = 0,
     gpu_type: str = "",
     types: Mapping[str, Mapping[int, float]] | None = None,
-    started_at: float | None = None,
+    **rest: Any,
 ) -> Bid:
     """
     Make the bid of a job with these speeds by number of GPUs, on one type or on several.
 
-    It holds so many GPUs of ``gpu_type`` on one node; each change of it takes ``cost`` seconds.
+    It holds so many GPUs of ``gpu_type`` on one node; each change of it takes ``cost`` seconds. The ``rest``
+    is what else is known of the job.
     """
     by_type = types or {gpu_type: speeds or {1: 1.0, 2: 1.5, 4: 2.0}}
     options = tuple(sorted({gpus for each in by_type.values() for gpus in each}))
     placement = make_placement(gpu_type, n1=range(holds)) if holds else None
-    state = make_state(name, options=options, order=order, holds=placement, started_at=started_at)
+    state = make_state(name, options=options, order=order, holds=placement, **rest)
     curves = [make_curve(kind, each.items()) for kind, each in by_type.items()]
     bid = Bid(state, tuple(curve for curve in curves if curve is not None))
     bid.curve = next((c for c in bid.curves if c.gpu_type == gpu_type), bid.curves[0])

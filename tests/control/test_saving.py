@@ -59,6 +59,24 @@ def seen(*casts):
 def test_a_change_would_lose_the_work_that_no_checkpoint_saves(checkpoint, trust, loses):
     state = seen(trains(checkpoint=checkpoint, trust=trust))
     assert (state.unsaved_from is not None) is loses
+    assert state.keeps_first is loses
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "trust", "keeps"),
+    [
+        pytest.param(NONE, Trust.UNTRIED, True, id="none is declared"),
+        pytest.param(ASKED, Trust.UNTRIED, False, id="it is to be tried"),
+        pytest.param(ASKED, Trust.FAILED, True, id="it was not confirmed"),
+        pytest.param(TRUSTED, Trust.FAILED, False, id="its user says so"),
+    ],
+)
+def test_of_a_job_that_waits_it_is_known_whether_it_will_keep_what_it_starts_with(
+    checkpoint, trust, keeps
+):
+    waits = cast("a", checkpoint=checkpoint, trust=trust)
+    [state] = take_snapshot(make_scene(waits), profiles={}, costs=Costs()).pending
+    assert state.keeps_first is keeps
 
 
 def test_what_was_confirmed_before_is_not_lost_again():

@@ -62,6 +62,36 @@ def test_options_in_range_are_taken():
 # --- decisions
 
 
+def test_a_job_that_keeps_what_it_starts_with_leaves_gpus_for_those_that_came_lately():
+    """Once GPUs changed hands at a price, it does not take all of them because they are idle just now."""
+    options = tuple(range(1, 9))
+    profiles = [make_profile({gpus: math.sqrt(gpus) for gpus in options})]
+
+    def start(levels: Mapping[str, float], *, keeps_first: bool) -> int:
+        state = make_state(options=options, iterations_total=1e5, keeps_first=keeps_first)
+        memory = State(Memory(0.0, levels))
+        cluster = make_cluster(n1=8)
+        snapshot = make_snapshot(cluster, state, profiles=profiles, policy_state=memory)
+        return count_gpus(allocate(snapshot))["job"]
+
+    assert start({}, keeps_first=True) == 8
+    assert start({"": 1.0}, keeps_first=False) == 8
+    assert 1 <= start({"": 1.0}, keeps_first=True) < 4
+
+
+def test_a_job_that_keeps_what_it_starts_with_has_all_where_jobs_come_one_by_one():
+    """What GPUs are worth to a job alone does not keep the next one from them, if it scales well."""
+    options = (1, 2, 4, 8)
+    memory: object = None
+    for n in range(5):
+        state = make_state(f"job{n}", options=options, keeps_first=True, submitted_at=1000.0 * n)
+        cluster = make_cluster(n1=8)
+        snapshot = make_snapshot(cluster, state, now=1000.0 * n, policy_state=memory)
+        decision = allocate(snapshot)
+        assert count_gpus(decision) == {f"job{n}": 8}
+        memory = decision.state
+
+
 def make_busy() -> Snapshot:
     states = [
         make_state("runs", holds={"n1": range(4)}, iterations_total=1e5),

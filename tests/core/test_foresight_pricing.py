@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dlcore.policies.foresight.curves import Curve, make_curve
-from dlcore.policies.foresight.pricing import EXCHANGED, find_prices
+from dlcore.policies.foresight.curves import Curve, make_curve, narrow
+from dlcore.policies.foresight.pricing import EXCHANGED, find_prices, fix_sizes
 from tests.bids import list_prices, make_bid, make_bids
 
 ROOTS = {gpus: math.sqrt(gpus) for gpus in range(1, 601)}
@@ -49,6 +49,78 @@ def test_a_hull_is_concave_and_nowhere_below_the_speeds():
 
 def test_a_job_that_needs_several_gpus_at_once_gains_evenly_up_to_there():
     assert curve_of({4: 2.0}).hull == pytest.approx((0.0, 0.5, 1.0, 1.5, 2.0))
+
+
+# --- jobs that keep what they start with
+
+
+def size_at(worth: float, *, supply: int = 8, least: int = 1) -> int:
+    curve = curve_of({gpus: ROOTS[gpus] for gpus in range(least, 9)})
+    ((gpus, speed),) = narrow(curve, weight=1.0, worth=worth, supply=supply).options
+    assert speed == ROOTS[gpus]
+    return gpus
+
+
+def test_a_job_that_keeps_its_gpus_for_life_takes_fewer_the_more_they_are_worth_to_others():
+    assert size_at(0.0) == 8
+    sizes = [size_at(worth / 50.0) for worth in range(51)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1
+
+
+def test_it_takes_fewer_where_fewer_are_left_to_others():
+    assert size_at(0.1, supply=8) < size_at(0.1, supply=800)
+
+
+def test_it_does_not_wait_for_gpus_that_others_keep_unless_it_has_to():
+    assert size_at(0.0, supply=3) == 3
+    assert size_at(0.0, supply=3, least=4) == 4
+
+
+@pytest.mark.parametrize("supply", [4, 7, 64])
+def test_what_it_takes_is_the_integral_of_a_worth_that_rises_as_fewer_are_left(supply):
+    """Two sizes cost the same at the speeds that this test works out by adding up small parts."""
+    parts = 20_000
+    first, second = 1, supply // 2
+    taken = [
+        math.fsum(
+            gpus / parts * 0.1 * (supply + 1) / (supply + 1 - (n + 0.5) * gpus / parts)
+            for n in range(parts)
+        )
+        for gpus in (first, second)
+    ]
+    even = (1.0 + taken[1]) / (1.0 + taken[0])
+    for factor, best in ((0.999, first), (1.001, second)):
+        curve = curve_of({first: 1.0, second: even * factor})
+        (option,) = narrow(curve, weight=1.0, worth=0.1, supply=supply).options
+        assert option[0] == best
+
+
+def test_only_jobs_that_wait_and_keep_what_they_start_with_bid_for_one_number():
+    waits = make_bid("waits", ROOTS, keeps_first=True)
+    others = [
+        make_bid("runs", ROOTS, holds=2, keeps_first=True),
+        make_bid("saves", ROOTS),
+    ]
+    before = [other.curves for other in others]
+    assert fix_sizes([waits, *others], {"": 600}, worths={"": 0.1})
+    assert len(waits.curve.options) == 1
+    assert [other.curves for other in others] == before
+    assert waits.alone == 1.0
+    assert not fix_sizes(others, {"": 600}, worths={"": 0.1})
+
+
+def test_gpus_that_others_keep_are_no_longer_to_be_had():
+    waits = make_bid("waits", FEW, keeps_first=True)
+    keeps = make_bid("keeps", {3: 2.4}, holds=3, keeps_first=True, unsaved_from=0.0)
+    assert fix_sizes([waits, keeps], {"": 4}, worths={"": 0.0})
+    assert [gpus for gpus, _ in waits.curve.options] == [1]
+
+
+def test_on_each_type_it_is_the_number_that_is_right_there():
+    bid = make_bid(types={"V100": ROOTS, "T4": ROOTS}, keeps_first=True)
+    assert fix_sizes([bid], {"V100": 600, "T4": 600}, worths={"V100": 10.0, "T4": 0.0})
+    assert [curve.options[0][0] for curve in bid.curves] == [1, 600]
 
 
 # --- prices

@@ -5,6 +5,7 @@ No iteration is lost that neither a law nor a priority demanded; without the law
 same histories lose many, so that the histories are hard enough.
 """
 
+import math
 import random
 from dataclasses import replace
 from itertools import product
@@ -70,6 +71,24 @@ def test_without_trials_the_first_change_of_a_broken_checkpoint_loses_work(polic
     losses = [job for record in records for job in record.jobs if job.redone]
     assert losses
     assert all(job.lost_work_s > 0.0 for job in losses)
+
+
+def test_foresight_starts_a_job_that_nothing_saves_with_gpus_for_its_whole_life():
+    """A long one comes into an idle cluster between two bursts: the second one does not wait for it."""
+    bursts = (
+        make_traced(f"short-{at:.0f}-{n}", at=at, iterations=200.0, options=(1, 2))
+        for at in (0.0, 900.0)
+        for n in range(12)
+    )
+    long = with_checkpoint(
+        make_traced("long", at=800.0, iterations=50_000.0, options=(1, 2, 4, 8)), Kind.NONE
+    )
+    setting = Setting(nodes=NODES, costs=COSTS)
+    record = World(make_workload(*bursts, long), setting, policies.make("foresight")).play()
+    ends = {str(job.job): job.completed_at or math.inf for job in record.jobs}
+    assert lost(record) == 0.0
+    assert max(end for job, end in ends.items() if job != "long") < 3000.0
+    assert ends["long"] < 50_000.0
 
 
 def test_a_job_keeps_its_gpus_until_its_trial_is_over():

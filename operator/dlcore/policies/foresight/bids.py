@@ -39,6 +39,7 @@ class Bid:
     """One job in one decision."""
 
     __slots__ = (
+        "alone",
         "change_costs",
         "cheapest",
         "curve",
@@ -58,6 +59,8 @@ class Bid:
         self.state = state
         self.curves = curves
         """One for each type of GPU that the job can be given."""
+        self.alone = curves[0].hull[1]
+        """The speed on one GPU by which lengths are measured: of the first type, not of its own."""
         self.curve = curves[0]
         """That of the type on which the job shall be."""
         self.left = LEAST_LEFT
@@ -114,11 +117,6 @@ class Bid:
         """Let a job that runs be on another type, at the price that it has where it may choose."""
         self.curve = self.curve_on(gpu_type) or self.curve
         self.price = self.cheapest
-
-    @property
-    def alone(self) -> float:
-        """The speed on one GPU by which lengths are measured: of the first type, not of its own."""
-        return self.curves[0].hull[1]
 
     def worth(self, speed: float, *, cost: float, horizon: float) -> float:
         """

@@ -1,5 +1,6 @@
 """How fast a job trains on how many GPUs of one type, and the concave hull of that."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -59,3 +60,25 @@ def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
     for step in steps:
         hull.append(hull[-1] + step)
     return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps))
+
+
+def narrow(curve: Curve, *, weight: float, worth: float, supply: int) -> Curve:
+    """
+    Leave the one number of GPUs with which a job that keeps it for life costs all jobs least.
+
+    A second of the job counts ``weight``. Each GPU is ``worth`` that much a second to others as long as they
+    have all of ``supply``, and the more the fewer are left to them: in inverse proportion. The job
+    costs them the integral of that. The integral begins at one GPU more than there are, so that a job which
+    competes with little can have all.
+    """
+
+    def cost(option: Point) -> float:
+        gpus, speed = option
+        if gpus > supply:
+            return math.inf
+        whole = supply + 1
+        taken = worth * whole * math.log(whole / (whole - gpus))
+        return (weight + taken) / speed
+
+    only = make_curve(curve.gpu_type, [min(curve.options, key=cost)])
+    return only if only is not None else curve

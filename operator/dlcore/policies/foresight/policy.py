@@ -16,7 +16,7 @@ from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
 from dlcore.policies.foresight.memory import Memory, Progress, State, recall
-from dlcore.policies.foresight.pricing import find_prices
+from dlcore.policies.foresight.pricing import find_prices, fix_sizes
 from dlcore.policies.foresight.sightings import look
 from dlcore.policies.foresight.switching import switch_types
 from dlcore.policies.foresight.worths import Worths
@@ -40,7 +40,8 @@ class Foresight:
     Price every job by what its GPUs would be worth to others, and take the shares worth most.
 
     1. Each job bids with what it needs yet and how it scales (:mod:`.bids`).
-    2. Prices follow backwards from the job that is expected to end last (:mod:`.pricing`).
+    2. Prices follow backwards from the job that is expected to end last (:mod:`.pricing`). A job that
+       will keep the GPUs it starts with bids for one number of them, the right one for its whole life.
     3. The shares that are worth most at these prices are chosen, after what each change costs
        (:mod:`.choosing`); with several types of GPU jobs also change theirs (:mod:`.switching`).
     4. They are given nodes; where they do not fit, other jobs move if that pays (:mod:`.arranging`).
@@ -90,6 +91,8 @@ class Foresight:
         capacities = _find_capacities(view, outsiders)
         floors = {kind: self.arrivals * level for kind, level in memory.levels.items()}
         prices = find_prices(bids, capacities, floors=floors)
+        if fix_sizes(bids, capacities, worths=prices if len(bids) > 1 else floors):
+            prices = find_prices(bids, capacities, floors=floors)
 
         chosen = self._choose(bids, capacities)
         kept = [bid.state.id for bid in chosen if bid.held]

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dlcore.policies.foresight.bids import Bid
-from dlcore.policies.foresight.curves import Curve
+from dlcore.policies.foresight.curves import Curve, narrow
 
 EXCHANGED = 128
 """Of so many jobs at the front of the line, neighbours may change places."""
@@ -72,6 +72,36 @@ def find_prices(
     for bid, (price, cheapest), left in zip(bids, prices, expected, strict=True):
         bid.price, bid.cheapest, bid.left = price, cheapest, left
     return levels
+
+
+def fix_sizes(
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, worths: Mapping[str, float]
+) -> bool:
+    """
+    Let jobs that wait and will keep what they start with bid for one number of GPUs; say whether there are any.
+
+    ``worths`` says what a GPU of each type is worth to others. Those that such jobs hold already are no
+    longer to be had.
+    """
+    waiting = [bid for bid in bids if bid.state.keeps_first and not bid.held]
+    if not waiting:
+        return False
+    supply = dict(capacities)
+    for bid in bids:
+        if bid.held and bid.state.unsaved_from is not None:
+            supply[bid.curve.gpu_type] -= bid.usable
+    for bid in waiting:
+        bid.curves = tuple(
+            narrow(
+                curve,
+                weight=bid.weight,
+                worth=worths.get(curve.gpu_type, 0.0),
+                supply=supply[curve.gpu_type],
+            )
+            for curve in bid.curves
+        )
+        bid.curve = bid.curves[0]
+    return True
 
 
 def _price_once(
