@@ -72,16 +72,16 @@ class LazyGroup(click.Group):
 VERBS = {
     "Jobs": {
         "run": Verb("verbs.jobs.run", "Run a training command as a job, without a file."),
-        "submit": Verb("verbs.jobs.submit", "Submit jobs, or ask what would become of them."),
-        "apply": Verb("verbs.jobs.apply", "Submit jobs, and change those that are there already."),
+        "submit": Verb("verbs.jobs.submit", "Submit jobs, or preview the decision about them."),
+        "apply": Verb("verbs.jobs.apply", "Submit jobs, and change those that exist already."),
         "get": Verb("verbs.watching.get", "List jobs, once or as they change."),
-        "describe": Verb("verbs.watching.describe", "Tell everything about a job."),
+        "describe": Verb("verbs.watching.describe", "Show everything about a job."),
         "why": Verb("verbs.watching.why", "Explain what a job does now, or why it waits."),
         "history": Verb(
-            "verbs.watching.history", "List what was decided about a job, with cause and cost."
+            "verbs.watching.history", "List the decisions about a job, with cause and cost."
         ),
         "record": Verb(
-            "verbs.watching.record", "Write all that happened to a file, or for Perfetto."
+            "verbs.watching.record", "Write the record of events to a file, or for Perfetto."
         ),
         "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
         "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
@@ -98,11 +98,15 @@ VERBS = {
     },
     "GPUs and the controller": {
         "top": Verb("verbs.watching.top", "Watch GPUs and jobs, live."),
-        "gpu": Verb("verbs.server.gpu", "List GPUs, take them out and give them back."),
+        "gpu": Verb("verbs.server.gpu", "List GPUs, cordon and uncordon them."),
         "up": Verb("verbs.server.up", "Run jobs on this machine."),
         "down": Verb("verbs.server.down", "End the dljob up of this machine; jobs go on training."),
-        "config": Verb("verbs.server.config", "Show how the controller is set, and by what."),
-        "profiles": Verb("verbs.server.profiles", "What is known of types of jobs."),
+        "config": Verb(
+            "verbs.server.config", "Show the settings of the controller and their sources."
+        ),
+        "profiles": Verb(
+            "verbs.server.profiles", "Show, import and measure the profiles of types of jobs."
+        ),
     },
     "Kubernetes": {
         "render": Verb("verbs.jobs.render", "Print the pods that the operator makes of job files."),
@@ -110,7 +114,7 @@ VERBS = {
     "Simulation": {
         "demo": Verb("verbs.studies.demo", "Show on this machine what DLJob does, live."),
         "simulate": Verb("verbs.studies.simulate", "Play a trace under one or more policies."),
-        "bound": Verb("verbs.studies.bound", "Compute what no policy can go below on a trace."),
+        "bound": Verb("verbs.studies.bound", "Compute a lower bound for all policies on a trace."),
         "compare": Verb(
             "verbs.studies.compare", "Compare policies in many scenarios, on all cores."
         ),
@@ -118,6 +122,6 @@ VERBS = {
         "policies": Verb("verbs.studies.policies", "List the policies."),
     },
     "More": {
-        "completion": Verb("completion", "Print what completes dljob in your shell."),
+        "completion": Verb("completion", "Print the completion script for your shell."),
     },
 }

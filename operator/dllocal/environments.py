@@ -152,19 +152,19 @@ def check(given: object) -> dict[str, str] | None:
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise WrongEnvironment("environment: is no mapping of names to values")
+        raise WrongEnvironment("environment: is not a mapping of names to values")
     for name, value in given.items():
         if not isinstance(value, str):
-            raise WrongEnvironment(f"environment.{name}: is no text")
+            raise WrongEnvironment(f"environment.{name}: is not a string")
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise WrongEnvironment(
-                f"environment: {name!r} is no variable that a program can be given"
+                f"environment: {name!r} is not a variable that Linux passes to a program"
             )
     size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in given.items())
     if size > MOST_BYTES:
         raise WrongEnvironment(
-            f"environment: has {size:,} bytes, and a program can be given {MOST_BYTES:,}; unset"
-            " what is long, or submit under env -i"
+            f"environment: has {size:,} bytes, and Linux passes at most {MOST_BYTES:,} to a"
+            " program; unset long variables, or submit under env -i"
         )
     # What a command of ours has left out is left out for every caller.
     return record(given)
@@ -219,7 +219,7 @@ def problems(job: "Job") -> Iterator[Problem]:
     is_program = os.path.isfile(python) and os.access(python, os.X_OK)  # noqa: PTH113
     if job.python and not is_program:
         remedy = "name the interpreter itself, such as /opt/envs/train/bin/python"
-        yield Problem(path, job.python, f"{job.python} is no program here", remedy)
+        yield Problem(path, job.python, f"{job.python} is not a program here", remedy)
 
 
 def shown(variables: Variables) -> dict[str, str]:

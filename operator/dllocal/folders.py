@@ -127,7 +127,8 @@ class Folders:
                 folder.mkdir(mode=mode, parents=True, exist_ok=True)
             except OSError as error:
                 raise StateError(
-                    f"{folder}: cannot be made ({error.strerror}); name another folder with --state"
+                    f"{folder}: cannot be created ({error.strerror}); name another folder with"
+                    " --state"
                 ) from error
             _insist_on_privacy(folder)
             self._open_up(folder)
@@ -199,8 +200,8 @@ class Folders:
             return path.read_text().strip()
         except OSError as error:
             raise StateError(
-                f"{path}: cannot be used ({error.strerror}); make room or mend the folder, or name"
-                " another one with --state"
+                f"{path}: cannot be used ({error.strerror}); make room or repair the folder, or"
+                " name another one with --state"
             ) from error
 
     def remove(self) -> None:
@@ -306,7 +307,7 @@ def _short(text: str) -> str:
 def _insist_on_privacy(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise StateError(f"{folder}: belongs to somebody else; name another folder with --state")
+        raise StateError(f"{folder}: belongs to another user; name another folder with --state")
     if status.st_mode & 0o022:
         raise StateError(
             f"{folder}: others may write there; take that away (chmod go-w), or name another"

@@ -220,8 +220,8 @@ class Running:
             self._give_up()
             raise StateError(
                 f"{self.folders.root}: jobs train on nodes that this start does not have"
-                f" ({', '.join(strays[:5])}); start it with the --virtual-gpus or --cluster of before, and"
-                " cancel or suspend them first if it is to be another"
+                f" ({', '.join(strays[:5])}); start it with the same --virtual-gpus or --cluster"
+                " as before, or cancel or suspend these jobs first"
             )
 
     async def run(self, *, hears_signals: bool = True) -> None:

@@ -57,7 +57,7 @@ def test_labels_and_all_choose_the_jobs_that_a_verb_applies_to(several):
 def test_what_nobody_has_typed_is_not_acted_on_without_a_yes(several):
     result = several("cancel", "--all")
     assert (result.status, result.stdout) == (2, "")
-    assert "cancel 3 jobs (a, b, c), and standard input is no terminal to ask at" in result.stderr
+    assert "cancel 3 jobs (a, b, c), and standard input is not a terminal" in result.stderr
     assert several("get", "-o", "name").stdout.count("\n") == 3
 
 
@@ -107,7 +107,7 @@ def test_gpus_and_priority_of_a_job_are_set(several):
     assert result.stdout == "a changed: spec.gpus 1-2,4 -> 1-3, spec.priority 0 -> 5\n"
     assert spec_of(several, "a")["gpus"] == {"min": 1, "max": 3}
     assert several("set", "a", "--max-gpus", 2).stdout == "a changed: spec.gpus 1-3 -> 1-2\n"
-    assert several("set", "a", "--priority", 5).stdout == "a is like that already\n"
+    assert several("set", "a", "--priority", 5).stdout == "a is unchanged\n"
     result = several("set", "-l", "team=vision", "-y", "--min-gpus", 2)
     assert result.stdout == ("a changed: spec.gpus 1-2 -> 2\nb changed: spec.gpus 1-2,4 -> 2,4\n")
     assert several("set", "a").status == 2
@@ -130,7 +130,7 @@ def test_what_is_asked_of_gpus_is_written_as_a_file_has_it():
 def test_what_is_no_number_of_gpus_is_wrong_usage(played, counts):
     result = played("set", "a", "--gpus", counts)
     assert result.status == 2
-    assert "is no number of GPUs; write 4, or 1,2,4 for one of these" in result.stderr
+    assert "is not a number of GPUs; write 4, or 1,2,4 for one of these" in result.stderr
 
 
 def test_bounds_that_choose_nothing_are_refused_with_the_numbers_there_are(several):
@@ -147,7 +147,7 @@ def test_what_is_not_there_is_submitted_and_what_may_change_changes(played):
     document = job_document("a")
     path = played.file(document, job_document("b"))
     assert played("apply", path).stdout == "a submitted\nb submitted\n"
-    assert played("apply", path).stdout == "a is like that already\nb is like that already\n"
+    assert played("apply", path).stdout == "a is unchanged\nb is unchanged\n"
     played("suspend", "a")
     document["spec"] |= {"gpus": {"options": [1, 2]}, "priority": 7}
     document["metadata"]["labels"] = {"team": "vision"}
@@ -325,7 +325,7 @@ def test_it_is_waited_for_a_condition_and_for_the_end_of_all_of_it(several):
 def test_what_cannot_be_waited_for_is_wrong_usage(several, goal):
     result = several("wait", "a", "--for", goal)
     assert result.status == 2
-    assert "is nothing to wait for; write finished, deleted" in result.stderr
+    assert "is not a goal to wait for; write finished, deleted" in result.stderr
 
 
 def test_the_phases_are_those_of_the_core():

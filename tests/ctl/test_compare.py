@@ -73,7 +73,7 @@ def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monke
     monkeypatch.setattr(running, "perform", lambda task: pytest.fail("played again"))
     again = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
     assert again.data == first.data
-    assert "2 of 2 results are there already" in again.stderr
+    assert "2 of 2 results exist already" in again.stderr
 
 
 def test_a_changed_trace_is_played_again(dljob, folder):
@@ -103,7 +103,7 @@ def test_an_interrupted_comparison_prints_what_has_come_and_goes_on_later(
     monkeypatch.setattr(running, "perform", perform)
     rest = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
     assert rest.status == 0
-    assert "1 of 2 results are there already" in rest.stderr
+    assert "1 of 2 results exist already" in rest.stderr
     assert strip(rest.data) == strip(dljob(*SMALL, "-o", "json").data)
 
 
@@ -141,7 +141,7 @@ def test_the_comparison_is_drawn(dljob, folder):
         (("compare", "five.csv"), "no policy is given"),
         ((*SMALL, "--reference", "fifo"), "--reference fifo is not compared"),
         ((*SMALL, "--reference", "exact", "--reference", "srtf"), "give it alone"),
-        ((*SMALL, "--by", "colour"), "'colour' is none of"),
+        ((*SMALL, "--by", "colour"), "'colour' is not one of"),
         ((*SMALL, "--loads", "0.5,-1"), "not a load from 0.001 to 1000"),
         ((*SMALL, "--restart-costs", "x"), "not a number of seconds"),
         (("compare", "five.csv", "--policy", "fifi"), "did you mean fifo"),

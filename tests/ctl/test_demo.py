@@ -221,7 +221,7 @@ def test_who_interrupts_it_finds_nothing_left(tmp_path, signum):
         rest = demo.stderr.read()
         timer.cancel()
     assert demo.returncode == 130, rest
-    assert "ends what it has started" in rest
+    assert "ends the processes that it has started" in rest
     assert living(tmp_path / "tmp") == []
     assert list((tmp_path / "tmp").iterdir()) == []
 

@@ -106,7 +106,7 @@ def test_jobs_are_selected_by_name_and_by_label(played):
     assert [row["NAME"] for row in table(played("get", "-l", "team=vision").stdout)] == ["a"]
     result = played("get", "b", "x", "-o", "name")
     assert (result.status, result.stdout) == (1, "dljob.dljob.io/b\n")
-    assert result.stderr == "dljob: x: there is no such job; dljob get lists those that are\n"
+    assert result.stderr == "dljob: x: there is no such job; dljob get lists the jobs\n"
     result = played("get", "-l", "team=speech")
     assert (result.status, result.stdout, result.stderr) == (0, "", "No job has these labels.\n")
     result = played("get", "-l", "a b")
@@ -343,7 +343,7 @@ def test_where_the_length_of_a_job_is_not_known_no_start_is_told(busy):
     busy.do("give", "open", {"n1": (0, 1, 2, 3)})
     (turn,) = busy("why", "waits").stdout.splitlines()[1:]
     assert turn == (
-        "  it is the next of the jobs that wait; when it starts is not known, because how long open"
+        "  it is the next of the jobs that wait; its start is not known, because how long open"
         " trains is not known"
     )
 
@@ -400,7 +400,7 @@ def table_of_history(text):
 
 def test_a_job_without_history_is_told_so(busy):
     result = busy("history", "runs")
-    assert (result.status, result.stderr) == (0, "Nothing is remembered of runs yet.\n")
+    assert (result.status, result.stderr) == (0, "runs has no history yet.\n")
     assert busy("history", "x").status == 1
 
 
@@ -421,7 +421,7 @@ def test_what_can_be_done_is_done_and_the_rest_is_told(busy):
     result = busy("suspend", "x", "runs", "waits")
     assert (result.status, result.stdout) == (1, "waits suspended\n")
     assert result.stderr.splitlines() == [
-        "dljob: x: there is no such job; dljob get lists those that are",
+        "dljob: x: there is no such job; dljob get lists the jobs",
         "dljob: runs is Completed already; submit it under another name to train it again",
     ]
 
@@ -496,7 +496,7 @@ def test_where_nobody_answers_it_is_told_where_and_what_to_do(dljob, tmp_path):
         result = dljob(*verb, "--state", tmp_path)
         assert (result.status, result.stdout) == (1, "")
         assert result.stderr.startswith("dljob: no dljob up answers at /")
-        assert result.stderr.endswith("or name the folder of the one you mean with --state\n")
+        assert result.stderr.endswith("or name the folder of another one with --state\n")
         assert result.stderr.count("\n") == 1
 
 
@@ -539,7 +539,7 @@ def test_some_gpus_are_listed_alone_or_by_their_node(busy):
 def test_what_is_no_gpu_is_wrong_usage(played, gpu):
     result = played("gpu", "cordon", gpu)
     assert result.status == 2
-    assert "is no GPU; write NODE/NUMBER, such as n1/3" in result.stderr
+    assert "is not a GPU; write NODE/NUMBER, such as n1/3" in result.stderr
 
 
 def test_settings_are_shown_as_a_table_and_as_a_file(played):

@@ -98,9 +98,9 @@ def test_what_was_measured_is_learnt_beside_what_was_known(tmp_path):
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [
-        ({}, ["--gpus=1,3"], "--gpus: 3 is no option of the job; give some of 1, 2"),
+        ({}, ["--gpus=1,3"], "--gpus: 3 is not an option of the job; give some of 1, 2"),
         ({"profile": None}, [], "spec.profile.model: is missing; name the model"),
-        ({}, ["--gpus=1,x"], "'1,x' are no numbers of GPUs; write such as 1,2,4"),
+        ({}, ["--gpus=1,x"], "'1,x' is not a list of numbers of GPUs; write such as 1,2,4"),
         ({}, ["--cluster=1x1"], "there are 1 GPUs and 2 are to be measured"),
         ({"auxiliaries": [{"name": "ps", "template": {}}]}, [], "needs a cluster"),
     ],
@@ -126,7 +126,7 @@ def test_a_file_with_several_jobs_is_refused(dljob, job, tmp_path):
     job.write_text(f"{job.read_text()}---\n{job.read_text()}")
     store = tmp_path / "profiles.db"
     result = dljob("profiles", "measure", job, "--cluster=1x2", "--store", store)
-    assert "holds 2 documents; put the job to be measured into a file of its own" in result.stderr
+    assert "holds 2 documents; put the job that you measure into a file of its own" in result.stderr
 
 
 @pytest.mark.slow
@@ -155,4 +155,4 @@ def test_mini_epochs_say_themselves_what_is_measured(dljob, job, tmp_path):
     store = tmp_path / "profiles.db"
     result = dljob("profiles", "measure", job, "--mini-epochs", "--gpus=1", "--store", store)
     assert result.status != 0
-    assert "--mini-epochs says itself what is measured" in result.stderr
+    assert "--mini-epochs decides what to measure" in result.stderr

@@ -116,7 +116,7 @@ def test_of_many_errors_some_are_told_and_the_rest_is_counted(played):
     path = played.file(*(job_document(f"j{n}", priority="x") for n in range(450)))
     told = played("submit", path).stderr.splitlines()
     assert len(told) == MOST_LINES + 1
-    assert told[-1] == f"dljob: and {450 - MOST_LINES} more problems; mend these first"
+    assert told[-1] == f"dljob: and {450 - MOST_LINES} more problems; fix these first"
 
 
 def complete(played, *words, incomplete=""):

@@ -86,7 +86,7 @@ def test_a_type_that_nobody_knows_is_told_with_the_nearest(dljob, store):
         result = dljob("profiles", verb, "bert", "resnet/imagenet")
         assert (result.status, result.stdout) == (1, "")
         assert result.stderr == (
-            "dljob: resnet/imagenet: nothing is known of this type;"
+            "dljob: resnet/imagenet: there is no profile of this type;"
             " did you mean resnet/imagenet/256?\n"
         )
     assert types(dljob("profiles", "list", "-o", "json")) == ["bert", "resnet/imagenet/256"]

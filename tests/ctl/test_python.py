@@ -173,16 +173,16 @@ def test_a_job_is_read_and_changed_by_name_or_by_itself(here, played):
         here.wait(job, timeout=0)
     with pytest.raises(dljob.WrongUse, match="wait_until_gone"):
         here.wait(job, "deleted")
-    with pytest.raises(dljob.WrongUse, match="is nothing to wait for"):
+    with pytest.raises(dljob.WrongUse, match="is not a goal to wait for"):
         here.wait(job, "happy")
-    with pytest.raises(dljob.WrongUse, match="no number of GPUs"):
+    with pytest.raises(dljob.WrongUse, match="not a number of GPUs"):
         here.scale(job, "many")
 
 
 def test_what_is_not_there_is_refused(here, root):
     with pytest.raises(dljob.NotFound) as refused:
         here.get("nothing")
-    assert refused.value.problems[0].remedy == "dljob get lists those that are"
+    assert refused.value.problems[0].remedy == "dljob get lists the jobs"
     with pytest.raises(dljob.NeverHolds):
         here.wait("nothing")
     with dljob.connect(root / "nowhere") as there, pytest.raises(dljob.Unreachable):

@@ -141,7 +141,7 @@ def test_perfettos_own_description_of_a_trace_knows_all_of_it(dljob, trace, tmp_
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("record", "--since", "yesterday"), "'yesterday' is no length of time and no time"),
+        (("record", "--since", "yesterday"), "'yesterday' is not a length of time or a time"),
         (("record", "-o", "/"), "is a folder"),
         (
             ("simulate", "t.csv", "--gpus", 8, "--seeds", 2, "--record", "r"),

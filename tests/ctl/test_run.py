@@ -150,7 +150,7 @@ def test_ctrl_c_asks_and_a_second_one_leaves_the_job_running(played, typed, is_c
         terminal.until("Leave a running (d, detach) or end it (c, cancel)?")
         terminal.type(typed)
         assert terminal.status(again=typed if typed == "\x03" else "") == 130
-        told = "a cancelled" if is_cancelled else "a goes on: dljob logs -f a shows what it writes"
+        told = "a cancelled" if is_cancelled else "a continues: dljob logs -f a shows its output"
         assert told in terminal.seen
     job = played("get", "a", "-o", "json").data
     assert job["status"].get("cancelled", False) is is_cancelled

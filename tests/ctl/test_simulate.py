@@ -655,7 +655,7 @@ def test_a_policy_of_a_file_is_played_beside_others(dljob, folder):
     rows = dljob("compare", "five.csv", "--gpus", 8, *chosen(*names), *kept).data
     assert [row["avg_jct_s"] for row in rows] == [score["avg_jct_s"] for score in result.data]
     again = dljob("compare", "five.csv", "--gpus", 8, *chosen(*names), *kept)
-    assert again.stderr == "2 of 2 results are there already\n"
+    assert again.stderr == "2 of 2 results exist already\n"
 
 
 def test_a_law_that_a_policy_of_a_file_breaks_is_named(dljob, folder):
@@ -684,4 +684,4 @@ def test_pictures_for_papers_are_pdf_alone(dljob, folder):
     assert result.stderr == "4 pictures are in here/\n"
     assert {path.suffix for path in (folder / "here").iterdir()} == {".pdf"}
     refused = dljob("simulate", "five.csv", "--plot-format", "tiff")
-    assert "'tiff' is none of png, svg, pdf" in refused.stderr
+    assert "'tiff' is not one of png, svg, pdf" in refused.stderr

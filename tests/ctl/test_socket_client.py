@@ -42,20 +42,20 @@ def answering(folder, answer):
 ANSWERS = {
     "no JSON": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
-        "what answers is no dljob up (status 200, and no JSON)",
+        "the server that answers is not dljob up (status 200, and no JSON)",
     ),
-    "nothing": (b"", "ended while it answered; see whether it runs again, and ask anew"),
+    "nothing": (b"", "ended before its answer was complete; check that it runs, and try again"),
     "half of an answer": (
         b'HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n{"items": []}',
-        "ended while it answered; see whether it runs again, and ask anew",
+        "ended before its answer was complete; check that it runs, and try again",
     ),
     "half of a head": (
         b"HTTP/1.1 200 OK\r\nContent-Len",
-        "what answers is no dljob up (status 200, and no JSON)",
+        "the server that answers is not dljob up (status 200, and no JSON)",
     ),
     "another tongue": (
         b"SSH-2.0-OpenSSH\r\n",
-        "what answers is no dljob up (it does not speak HTTP)",
+        "the server that answers is not dljob up (it does not speak HTTP)",
     ),
 }
 
@@ -73,7 +73,7 @@ def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, root, monkeypatch
     monkeypatch.setattr(socket_client, "PATIENCE_S", 0.2)
     with answering(root, None) as path:
         result = dljob("get", "--state", root)
-    assert result.stderr.startswith(f"dljob: dljob up does not answer at {path} for 0 s; look at")
+    assert result.stderr.startswith(f"dljob: dljob up at {path} has not answered for 0 s; read its")
 
 
 def test_a_socket_that_nobody_listens_at_is_told(dljob, root):

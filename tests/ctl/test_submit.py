@@ -188,7 +188,7 @@ def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
     assert (
         "it begins once wide has released them; about 1.74 it/s (100 % sure); done in about" in own
     )
-    assert (gap, title) == ("", "Because of that:")
+    assert (gap, title) == ("", "Effects on other jobs:")
     assert other.startswith(
         "  wide goes from 4 to 2 GPUs on n1: it makes room for new; done in about"
     )
@@ -206,7 +206,7 @@ def test_a_dry_run_of_a_job_that_would_wait_tells_its_turn(busy):
 
 def test_a_dry_run_where_nobody_suffers_says_so(played):
     result = played("submit", played.file(job_document("new")), "--dry-run")
-    assert result.stdout.splitlines()[-1] == "No other job is touched."
+    assert result.stdout.splitlines()[-1] == "No other job changes."
 
 
 def test_a_dry_run_is_also_a_document(busy):

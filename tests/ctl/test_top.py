@@ -188,7 +188,9 @@ def test_one_picture_is_printed_for_whoever_reads_it(busy):
 def test_without_a_terminal_there_is_no_screen_to_fill(busy):
     result = busy("top")
     assert result.status == 2
-    assert result.stderr.endswith("standard output is no terminal; use --once, or dljob get -w\n")
+    assert result.stderr.endswith(
+        "standard output is not a terminal; use --once, or dljob get -w\n"
+    )
 
 
 class Screen:

@@ -92,7 +92,7 @@ def test_a_picture_says_what_it_leaves_out(jobs, terminal, columns):
 def test_a_window_has_no_wide_form(jobs):
     result = jobs("top", "-o", "wide")
     assert result.status == 2
-    assert "-o wide goes with --once" in result.stderr
+    assert "-o wide needs --once" in result.stderr
 
 
 def test_sentences_go_on_below_themselves(terminal):

@@ -28,7 +28,7 @@ def test_a_deposed_controller_leaves_the_socket_and_the_pods_of_its_successor_al
             assert successor.until_phase("long", "Running")["status"].get("restarts", 0) == 0
             deposed.process.send_signal(signal.SIGCONT)
             assert deposed.process.wait(60.0) == 1
-            assert "another controller has begun" in deposed.log.read_text(encoding="utf-8")
+            assert "another controller has started" in deposed.log.read_text(encoding="utf-8")
             assert successor.backend.about()["pid"] == successor.process.pid
             assert successor("cancel", "--wait", "long").status == 0
             assert successor.end() == 0

@@ -193,7 +193,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_running(state):
         live.interrupt()
         end = live.rest()
     assert end.status == 130
-    assert "nothing was left running" in end.stderr
+    assert "no process is left running" in end.stderr
     assert find_processes(state) == []
 
 
@@ -273,7 +273,7 @@ def test_a_unit_cannot_begin_at_the_folder_that_one_happens_to_be_in(root, capsy
     (root / "settings.yaml").write_text("seed: 1\n", encoding="utf-8")
     result = Command(capsys)("up", "--gpus", 1, "--print-unit", "--config", "settings.yaml")
     assert result.status == 2
-    assert "for a service name the whole path" in result.stderr
+    assert "for a service give the absolute path" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])

@@ -142,7 +142,7 @@ def test_a_named_interpreter_that_is_no_program_is_refused_by_name(ask, tmp_path
     assert answer.status == 422
     (problem,) = answer.json["problems"]
     assert problem["path"] == "spec.environment.python"
-    assert problem["message"] == f"{there} is no program here"
+    assert problem["message"] == f"{there} is not a program here"
 
 
 def prints(root, name, **spec):
@@ -227,7 +227,7 @@ def test_a_job_runs_in_the_environment_that_its_file_names(root, tmp_path):
         wrong = prints(root, "wrong", environment={"python": "/no/such/python"})
         refused = up.submit(wrong)
         assert refused.status == 1
-        assert "spec.environment.python: /no/such/python is no program here" in refused.stderr
+        assert "spec.environment.python: /no/such/python is not a program here" in refused.stderr
         assert up.submit(prints(root, "named", environment={"python": str(python)})).status == 0
         seen = seen_by(up, "named")
         assert seen["VIRTUAL_ENV"] == str(venv)

@@ -170,7 +170,7 @@ NEVER = {
     ),
     "no folder": (
         with_container(workingDir="/nowhere/at/all"),
-        "/nowhere/at/all is no folder here",
+        "/nowhere/at/all is not a folder here",
     ),
     "too much together": (
         with_container(args=["x" * 60_000] * 30),

@@ -60,7 +60,7 @@ def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path, text, why):
     with closing(Registry.open(path)) as registry:
         odd, fine = registry.entries[ODD], registry.entries[FINE]
         assert odd.problem.startswith(f"its spec can no longer be read ({why}")
-        assert odd.problem.endswith("; cancel it, and submit it anew")
+        assert odd.problem.endswith("; cancel it, and submit it again")
         assert odd.status.submitted_at == odd.job.submitted_at == 1000.0
         assert (fine.problem, fine.job.id) == ("", FINE)
         registry.cancel(ODD)
@@ -70,7 +70,7 @@ def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path, text, why):
 
 def test_where_it_cannot_be_read_what_a_job_may_hold_nobody_decides_anything(path):
     write(path, "status", '{"phase": "Dreaming"}', FINE)
-    with pytest.raises(StateError, match="what was decided about job team/fine cannot be read"):
+    with pytest.raises(StateError, match="the recorded status of job team/fine cannot be read"):
         Registry.open(path)
 
 
@@ -87,7 +87,7 @@ def locked(path: Path) -> Iterator[None]:
 def test_what_cannot_be_written_now_is_said_so_and_not_waited_for(path):
     nodes = (Node.of(NodeName("n0"), 2),)
     pods: Any = None
-    told = f"{path}: cannot be written (database is locked); end whatever else uses it"
+    told = f"{path}: cannot be written (database is locked); end the other process that uses it"
     with closing(Registry.open(path)) as registry:
         machine = Machine(Folders(path.parent), registry, pods, lambda: nodes, Events())
         statuses = {ODD: registry.entries[ODD].status}

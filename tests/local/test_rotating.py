@@ -136,7 +136,7 @@ def test_what_cannot_be_turned_over_is_told_once_and_keeps_what_it_has(path, cap
         patched.setattr(os, "sendfile", fail)
         asyncio.run(rotate())
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path} is too long, and cannot be turned over: No space left on device"
+        f"{path} is too long, and cannot be rotated: No space left on device"
     ]
     assert names(path) == ["n0.log"]
     asyncio.run(rotate())

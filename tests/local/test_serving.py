@@ -63,7 +63,7 @@ def test_who_has_waited_long_enough_is_told_so(up, ask, monkeypatch):
         answer = ask("POST", "/v1/jobs", job_document("a"))
     assert answer.status == 503
     assert answer.json["error"] == (
-        "the list of jobs cannot be written (database is locked); end whatever else uses it"
+        "the list of jobs cannot be written (database is locked); end the other process that uses it"
     )
 
 
@@ -143,7 +143,7 @@ def test_jobs_are_listed_in_their_order_and_by_their_labels(ask):
     assert names(ask.get("/v1/jobs?selector=team%3Dvision")) == ["job-0", "job-2"]
     wrong = ask("GET", "/v1/jobs?selector=team%3D%3D%3Dvision")
     assert wrong.status == 400
-    assert "no part of a selector; write such as" in wrong.json["error"]
+    assert "not a part of a selector; write such as" in wrong.json["error"]
 
 
 def test_many_jobs_are_taken_in_at_once_and_wake_the_controller_once(ask, up):
@@ -314,7 +314,7 @@ def test_of_two_who_change_a_job_at_once_the_second_is_told(ask):
     assert ask("PUT", "/v1/jobs/a", first).status == 200
     answer = ask("PUT", "/v1/jobs/a", second)
     assert answer.status == 409
-    assert answer.json["error"].endswith("by somebody else meanwhile; read it and try again")
+    assert answer.json["error"].endswith("by another command meanwhile; read it and try again")
     assert ask.get("/v1/jobs/a")["spec"]["priority"] == 1
 
 
@@ -741,7 +741,7 @@ def test_metrics_are_text(ask):
 WRONG = {
     "no such place": (("GET", "/v2/jobs"), 404, "there is nothing at /v2/jobs"),
     "no such job": (("GET", "/v1/jobs/x"), 404, "x: there is no such job; dljob get lists"),
-    "another method": (("PATCH", "/v1/jobs"), 405, "/v1/jobs can only be asked with GET, HEAD"),
+    "another method": (("PATCH", "/v1/jobs"), 405, "/v1/jobs accepts only GET, HEAD"),
     "no JSON": (("POST", "/v1/jobs", b"{"), 400, "the request is not JSON"),
     "too deep": (("POST", "/v1/jobs", b"[" * 100_000), 400, "the request is not JSON"),
     "no text": (("POST", "/v1/jobs", b"\xff"), 400, "the request is not JSON"),
@@ -798,7 +798,7 @@ def test_who_does_not_lead_any_longer_takes_nothing_in(ask, up):
     other.close()
     answer = ask("POST", "/v1/jobs", job_document("a"))
     assert answer.status == 503
-    assert "another controller has begun" in answer.json["error"]
+    assert "another controller has started" in answer.json["error"]
     assert ask.get("/v1/jobs")["items"] == []
 
 
@@ -822,7 +822,7 @@ def test_a_mistake_of_ours_is_told_and_the_server_goes_on(ask, up, caplog):
     up.do(break_it)
     answer = ask("GET", "/v1/jobs")
     assert (answer.status, "please report it" in answer.json["error"]) == (500, True)
-    assert "GET /v1/jobs went wrong" in caplog.text
+    assert "GET /v1/jobs failed" in caplog.text
     up.do(lambda stage: setattr(stage.registry, "_entries", entries))
     assert names(ask.get("/v1/jobs")) == ["a"]
 
@@ -831,14 +831,14 @@ def test_a_door_that_cannot_be_made_is_told(root):
     door = root / "run" / "dljob.sock"
     door.mkdir(parents=True)
     (root / "run").chmod(0o700)
-    remedy = r"dljob\.sock: cannot be made \(.*\); name another folder with --state"
+    remedy = r"dljob\.sock: cannot be created \(.*\); name another folder with --state"
     with pytest.raises(StateError, match=remedy), staged(root):
         pass
 
 
 @pytest.mark.parametrize("address", ["9400x", "localhost", "localhost:0", ":99999", "localhost:"])
 def test_an_address_for_metrics_that_is_none_is_told(root, address):
-    remedy = r"is no address with a port; write \[ADDRESS\]:PORT"
+    remedy = r"is not an address with a port; write \[ADDRESS\]:PORT"
     with pytest.raises(StateError, match=remedy), staged(root, metrics=address):
         pass
 
@@ -847,7 +847,7 @@ def test_metrics_are_served_where_prometheus_reaches_them_and_nothing_else_is(ro
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        remedy = r"cannot be opened \(.*\); choose another port, or end who has it"
+        remedy = r"cannot be opened \(.*\); choose another port, or end the process that has it"
         with pytest.raises(StateError, match=remedy), staged(root, metrics=f":{port}"):
             pass
     with staged(root, metrics=f"127.0.0.1:{port}"):

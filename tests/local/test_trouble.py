@@ -122,7 +122,7 @@ def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
         assert (result.status, result.stdout) == (1, "")
         assert result.stderr.splitlines()[-1] == (
             f"dljob: serving.metrics: :{port} cannot be opened (Address already in use);"
-            " choose another port, or end who has it"
+            " choose another port, or end the process that has it"
         )
         assert "Traceback" not in result.stderr
         go.touch()
@@ -191,7 +191,7 @@ def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_not
         go = root / "go"
         up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
         up.until_phase("long", "Running")
-        told = "jobs.db: cannot be written (database is locked); end whatever else uses it"
+        told = "jobs.db: cannot be written (database is locked); end the other process that uses it"
         with closing(sqlite3.connect(state / "jobs.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             go.touch()

@@ -49,7 +49,7 @@ def test_what_trains_keeps_its_gpus_though_the_list_of_jobs_is_lost(root):
             for verb in ("get", "top --once", "gpu list"):
                 assert up(*verb.split()).status in (0, 2), verb
             for verb in ("describe", "why"):
-                assert "the list of jobs had lost it" in up(verb, "a").stdout
+                assert "the list of jobs lost it" in up(verb, "a").stdout
             # No other job takes its name before it has ended.
             assert (
                 "is a job already" in up.submit(replay("a", root, iterations=1, faster=1.0)).stderr

@@ -121,7 +121,7 @@ def test_who_begins_with_other_nodes_beside_jobs_that_train_is_refused(root):
         refused = run_apart("up", "--virtual-gpus", 2, "--state", state)
         assert refused.status == 1
         assert "jobs train on nodes that this start does not have (long on node-" in refused.stderr
-        assert "start it with the --virtual-gpus or --cluster of before" in refused.stderr
+        assert "start it with the same --virtual-gpus or --cluster" in refused.stderr
         with going(state, "--cluster", "2x1") as again:
             assert again("cancel", "--wait", "long").status == 0
             assert again.end() == 0

@@ -114,8 +114,8 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(root):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--web", "8080"], "8080 is no address with a port; write [ADDRESS]:PORT"),
-        (["--web", "127.0.0.1:99999"], "is no address with a port"),
+        (["--web", "8080"], "8080 is not an address with a port; write [ADDRESS]:PORT"),
+        (["--web", "127.0.0.1:99999"], "is not an address with a port"),
         (["--web", "0.0.0.0:8080"], "other machines reach that address"),
         (["--web", "[::]:8080"], "could read the page and its token"),
         (["--web", "gpu-7.lan:8080"], "or allow it with --web-unencrypted"),

@@ -80,7 +80,7 @@ def _is_cluster(place: Place) -> bool:
     wanted = os.environ.get(PLATFORM, "")
     if wanted not in ("", MACHINE, CLUSTER):
         raise click.UsageError(
-            f"{PLATFORM}: {wanted!r} is no platform; write {MACHINE} or {CLUSTER}"
+            f"{PLATFORM}: {wanted!r} is not a platform; write {MACHINE} or {CLUSTER}"
         )
     if wanted or os.environ.get("DLJOB_STATE"):
         return wanted == CLUSTER
@@ -141,8 +141,8 @@ def opened(place: Place) -> Iterator[Backend]:
 
 
 STATE_HELP = (
-    "The state folder of the dljob up that is meant."
-    "  [default: $DLJOB_STATE, or dljob in the folder for state of your user]"
+    "The state folder of that dljob up.  [default: $DLJOB_STATE, or dljob in the folder for state"
+    " of your user]"
 )
 
 _OPTIONS = (
@@ -157,15 +157,15 @@ _OPTIONS = (
         "--kubeconfig",
         default="",
         metavar="FILE",
-        help="The kubeconfig of the cluster that is meant.  [default: as kubectl finds it]",
+        help="The kubeconfig of the cluster.  [default: as kubectl finds it]",
     ),
-    click.option("--context", default="", metavar="NAME", help="Which context of that file."),
+    click.option("--context", default="", metavar="NAME", help="The context in the kubeconfig."),
     click.option(
         "-n",
         "--namespace",
         default="",
         metavar="NAME",
-        help="Which namespace of the cluster.  [default: that of the context]",
+        help="The namespace in the cluster.  [default: that of the context]",
     ),
 )
 _EVERYWHERE = click.option(
@@ -222,7 +222,7 @@ def output_option(*formats: str, default: str = "") -> Callable[[Command], Comma
         "--output",
         type=click.Choice(formats),
         default=default or None,
-        help="How it is printed; without it, for people.",
+        help="The output format; without it, text for people.",
     )
 
 

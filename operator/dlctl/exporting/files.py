@@ -55,6 +55,7 @@ def write_out(record: Record, form: Format) -> None:
     """Write a record to the standard output."""
     if form is Format.PERFETTO and sys.stdout.isatty():
         raise click.UsageError(
-            "a trace is no text for a terminal; name a file (-o FILE.pftrace), or redirect the output"
+            "a trace is not text for a terminal; name a file (-o FILE.pftrace), or redirect the"
+            " output"
         )
     sys.stdout.buffer.write(render(record, form))

@@ -65,7 +65,7 @@ def read_counts(text: str) -> tuple[int, ...]:
     """Read numbers of GPUs."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part[:19]) > 0 for part in parts):
-        raise ValueError(f"{text!r} are no numbers of GPUs; write such as 1,2,4")
+        raise ValueError(f"{text!r} is not a list of numbers of GPUs; write such as 1,2,4")
     return tuple(map(int, parts))
 
 
@@ -140,7 +140,7 @@ def read_formats(text: str) -> tuple[Format, ...]:
     wanted = text.split(",")
     for name in wanted:
         if name not in FORMATS:
-            raise ValueError(f"{name!r} is none of {', '.join(FORMATS)}")
+            raise ValueError(f"{name!r} is not one of {', '.join(FORMATS)}")
     return tuple(form for form in FORMATS if form in wanted)
 
 
@@ -150,7 +150,7 @@ def read_groups(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     for name in names:
         if name not in GROUPS:
-            raise ValueError(f"{name!r} is none of {', '.join(GROUPS)}")
+            raise ValueError(f"{name!r} is not one of {', '.join(GROUPS)}")
     return names
 
 

@@ -66,8 +66,8 @@ class Demand(NamedTuple):
         within = [count for count in options if least <= count <= most]
         if not within or most > max(options):
             raise click.UsageError(
-                f"the job names its numbers of GPUs, {listed(options, 'and')}, and the bounds"
-                f" {least} and {most} do not choose from them; name other ones with --gpus"
+                f"the job names its numbers of GPUs, {listed(options, 'and')}, and none of them is"
+                f" from {least} to {most}; give other numbers with --gpus"
             )
         return {"options": within}
 
@@ -104,7 +104,7 @@ def read_counts(text: str) -> Fields:
         if options[0] >= 1:
             return {"options": options}
     raise click.BadParameter(
-        f"{text!r} is no number of GPUs; write 4, or 1,2,4 for one of these, or 1-4 for a range"
+        f"{text!r} is not a number of GPUs; write 4, or 1,2,4 for one of these, or 1-4 for a range"
     )
 
 
@@ -116,7 +116,7 @@ def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 *("--gpus", "--options", "counts"),
                 callback=_read_counts,
                 metavar="COUNTS",
-                help="On how many GPUs: 4, or one of 1,2,4, or any of 1-4.",
+                help="The number of GPUs: 4, or one of 1,2,4, or any of 1-4.",
             ),
             click.option(
                 *("--min-gpus", "least"),

@@ -38,5 +38,5 @@ async def _run(activity: Coroutine[Any, Any, T]) -> T:
 
 def _interrupt(task: "asyncio.Future[Any]") -> None:
     if isinstance(task, asyncio.Task) and not task.cancelling():
-        say("ends what it has started …")
+        say("ends the processes that it has started …")
         task.cancel()

@@ -72,8 +72,8 @@ def _ask(verb: str, names: tuple[str, ...], warning: str) -> None:
     count = f"{len(names)} jobs" if len(names) > 1 else "1 job"
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"this would {verb} {count} ({shown}{more}), and standard input is no terminal to ask"
-            " at; confirm it with --yes"
+            f"this would {verb} {count} ({shown}{more}), and standard input is not a terminal;"
+            " confirm it with --yes"
         )
     if warning:
         say(warning)
@@ -99,7 +99,7 @@ def with_selection(*, asks: bool = True) -> Callable[[Callable[..., Any]], Calla
             click.option(
                 *("-y", "--yes", "is_sure"),
                 is_flag=True,
-                help="Do not ask before labels or --all are acted on.",
+                help="Do not ask for confirmation with labels or --all.",
             )
         )
 

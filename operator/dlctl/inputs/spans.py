@@ -18,7 +18,7 @@ def read_span(text: str) -> float:
         return float(text)
     if len(text) <= 40 and _SPAN.fullmatch(text):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    raise click.BadParameter(f"{text!r} is no length of time; write such as 90s, 5m or 1h30m")
+    raise click.BadParameter(f"{text!r} is not a length of time; write such as 90s, 5m or 1h30m")
 
 
 def read_span_option(

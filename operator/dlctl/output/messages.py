@@ -23,7 +23,7 @@ def tell_lines(lines: Sequence[str], program: str | None = None) -> None:
     for line in lines[:MOST_LINES]:
         say(f"{name}: {line}")
     if len(lines) > MOST_LINES:
-        say(f"{name}: and {len(lines) - MOST_LINES} more problems; mend these first")
+        say(f"{name}: and {len(lines) - MOST_LINES} more problems; fix these first")
 
 
 def complain(line: str) -> None:

@@ -28,7 +28,7 @@ def describe_turn(job: JobView, now: float | None = None) -> str:
         return ""
     if job.expected_start is None:
         because = job.start_unknown_because
-        return f"{_ahead(job.ahead)}; when it starts is not known, because {because}"
+        return f"{_ahead(job.ahead)}; its start is not known, because {because}"
     when = _until(job.expected_start, now)
     return f"{_ahead(job.ahead)}; it is expected to start in about {when}, {RESTS_ON}"
 

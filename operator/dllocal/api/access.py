@@ -57,7 +57,8 @@ def identify(connection: Any) -> Submitter:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
     except OSError as error:
         raise Refused(
-            403, f"the groups of user {uid} cannot be told ({error.strerror}); 256 is the most"
+            403,
+            f"the groups of user {uid} cannot be read ({error.strerror}); at most 256 are possible",
         ) from error
     return Submitter.known(uid, gid, [each for (each,) in struct.iter_unpack("I", groups)])
 
@@ -107,7 +108,7 @@ class Access:
             if given != home:
                 raise Refused(
                     403,
-                    f'metadata.namespace: "{given}" is not yours; here it is the user, {home};'
+                    f'metadata.namespace: "{given}" is not yours; yours is your user name, {home};'
                     " leave it out",
                 )
 
@@ -129,7 +130,7 @@ class Access:
             if not self._owns(caller, job):
                 raise Refused(403, self._refusal(job))
         elif caller.uid != 0:
-            raise Refused(403, f"{request.method} {path} is root's; ask as root (sudo)")
+            raise Refused(403, f"{request.method} {path} needs root; run it with sudo")
 
     def _owns(self, caller: Submitter, job: JobId) -> bool:
         if not self._shared or caller.uid == 0:
@@ -141,7 +142,7 @@ class Access:
 
     def _refusal(self, job: JobId) -> str:
         if job not in self._registry.entries:
-            return f"{job}: is not among your jobs; dljob get lists those that are"
+            return f"{job}: is not among your jobs; dljob get lists them"
         owner = name_user(self._registry.origin(job).submitter.uid)
         return (
             f"{job} belongs to {owner}; only {owner} and root may see more than dljob get shows, or"

@@ -298,10 +298,13 @@ class JobsApi:
         known = document["metadata"].get("generation", entry.spec_generation)
         if known != entry.spec_generation:
             raise Refused(
-                409, f"{entry.job.id} was changed by somebody else meanwhile; read it and try again"
+                409,
+                f"{entry.job.id} was changed by another command meanwhile; read it and try again",
             )
         if entry.cancelled:
-            raise Refused(409, f"{entry.job.id} is cancelled; submit it anew when it is gone")
+            raise Refused(
+                409, f"{entry.job.id} is being cancelled; submit it again when it is gone"
+            )
         if "dryRun" in request.query:
             return web.json_response(self._document(entry))
         changed = self._registry.change(entry, as_written(document))
@@ -371,7 +374,7 @@ class JobsApi:
         name = JobId(request.match_info["name"])
         entry = self._registry.entries.get(name)
         if entry is None:
-            raise Refused(404, f"{name}: there is no such job; dljob get lists those that are")
+            raise Refused(404, f"{name}: there is no such job; dljob get lists the jobs")
         return entry
 
     def _version(self) -> str:
@@ -458,8 +461,8 @@ class JobsApi:
         except TimeoutError:
             return []
         return [
-            f"{job.id} finds {newest} in {folder}, left by a former run, and goes on from there if its"
-            f" program does; to begin anew, remove that folder first"
+            f"{job.id} finds {newest} in {folder}, left by a former run, and continues from it if"
+            " its program does; to start from scratch, remove that folder first"
             for job, folder, newest in zip(jobs, folders, found, strict=True)
             if newest
         ]

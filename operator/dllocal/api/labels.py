@@ -49,7 +49,7 @@ def parse(text: str) -> Selector:
     while position < len(text):
         part = _PART.match(text, position)
         if part is None or not part[1].strip():
-            raise WrongSelector(f'"{text}" is no selector; {REMEDY}')
+            raise WrongSelector(f'"{text}" is not a selector; {REMEDY}')
         requirements.append(_requirement(part[1].strip()))
         position = part.end()
     return Selector(tuple(requirements))
@@ -70,10 +70,10 @@ def _requirement(text: str) -> Requirement:
         if found[1]:
             return Requirement(_key(found[2], text), lambda value: value is None)
         return Requirement(_key(found[2], text), lambda value: value is not None)
-    raise WrongSelector(f'"{text}" is no part of a selector; {REMEDY}')
+    raise WrongSelector(f'"{text}" is not a part of a selector; {REMEDY}')
 
 
 def _key(key: str, text: str) -> str:
     if not LABEL_KEY.matches(key):
-        raise WrongSelector(f'"{key}" in "{text}" is no name of a label; {REMEDY}')
+        raise WrongSelector(f'"{key}" in "{text}" is not the name of a label; {REMEDY}')
     return key

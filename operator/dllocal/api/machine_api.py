@@ -111,7 +111,7 @@ class MachineApi:
         node, gpu = await self._find(request)
         reason = (await read_body(request)).get("reason") or "cordoned by hand"
         if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
-            raise Refused(400, f"reason: is no text of at most {LONGEST_REASON} characters")
+            raise Refused(400, f"reason: is not a string of at most {LONGEST_REASON} characters")
         self._stage.registry.cordon(node, gpu, reason)
         self._stage.wake()
         return web.json_response({"node": node, "gpu": gpu, "reason": reason})

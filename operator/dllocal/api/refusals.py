@@ -110,7 +110,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return refuse(404, f"there is nothing at {request.path}; see docs/command.md")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        return refuse(405, f"{request.path} can only be asked with {allowed}")
+        return refuse(405, f"{request.path} accepts only {allowed}")
     except web.HTTPRequestEntityTooLarge:
         return refuse(413, "the request is too large; submit fewer jobs at once")
     except (web.HTTPException, sqlite3.Error):
@@ -127,5 +127,7 @@ def _explain(error: Exception, request: web.Request) -> web.Response:
             return refuse(503, str(error))
         case BrokenLaw():
             return refuse(500, f"{error} Please report it")
-    log.error("%s %s went wrong", request.method, request.path, exc_info=error)
-    return refuse(500, f"{type(error).__name__} in dljob up; its log tells more, please report it")
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return refuse(
+        500, f"{type(error).__name__} in dljob up; its log has the details; please report it"
+    )

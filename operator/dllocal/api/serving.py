@@ -70,14 +70,14 @@ class Server:
         host, _, text = address.rpartition(":")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
             remedy = "write [ADDRESS]:PORT, such as 127.0.0.1:9400"
-            raise StateError(f"serving.metrics: {address} is no address with a port; {remedy}")
+            raise StateError(f"serving.metrics: {address} is not an address with a port; {remedy}")
         await self._metrics.setup()
         try:
             await web.TCPSite(self._metrics, host.strip("[]") or "127.0.0.1", int(text)).start()
         except OSError as error:
             raise StateError(
                 f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
-                " port, or end who has it"
+                " port, or end the process that has it"
             ) from error
 
     async def close(self) -> None:
@@ -152,6 +152,6 @@ def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
         raise StateError(
-            f"{path}: cannot be made ({error.strerror}); name another folder with --state"
+            f"{path}: cannot be created ({error.strerror}); name another folder with --state"
         ) from error
     return ours

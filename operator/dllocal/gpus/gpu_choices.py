@@ -82,7 +82,7 @@ def _iter_range(part: str, text: str) -> list[str]:
     if not (dash and is_count(first) and is_count(last)):
         raise WrongChoice(f"{text!r} names no GPUs; {HOW_TO}")
     if not int(first[:6]) <= int(last[:6]) <= MOST_NUMBER:
-        raise WrongChoice(f"{part!r} is no range of GPUs; {HOW_TO}")
+        raise WrongChoice(f"{part!r} is not a range of GPUs; {HOW_TO}")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 

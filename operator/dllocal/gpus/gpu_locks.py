@@ -115,7 +115,7 @@ def _open_shared(path: Path, flags: int) -> int:
     held = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
     if not stat.S_ISREG(os.fstat(held).st_mode):
         os.close(held)
-        raise OSError(errno.EINVAL, "is no file; remove it", str(path))
+        raise OSError(errno.EINVAL, "is not a file; remove it", str(path))
     return held
 
 

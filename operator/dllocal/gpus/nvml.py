@@ -56,7 +56,7 @@ class Nvml:
             pynvml.nvmlInit()
         except Exception as error:
             raise NoGpus(
-                f"NVML finds no GPU here ({error}); install the NVIDIA driver, or say"
+                f"NVML finds no GPU here ({error}); install the NVIDIA driver, or give"
                 " --virtual-gpus N for virtual ones"
             ) from error
         self._nvml: Any = pynvml
@@ -69,7 +69,7 @@ class Nvml:
         if not found:
             raise NoGpus(
                 f"NVML counts {count} GPUs here and can use none of them; look at the driver"
-                " (nvidia-smi, dmesg), or say --virtual-gpus N for virtual ones"
+                " (nvidia-smi, dmesg), or give --virtual-gpus N for virtual ones"
             )
         return tuple(found)
 

@@ -130,8 +130,8 @@ class JobsFile:
             return opened
         except (sqlite3.Error, OSError) as error:
             raise StateError(
-                f"{path}: cannot be used as the list of jobs ({error}); make room or mend the file,"
-                " or name another folder with --state"
+                f"{path}: cannot be used as the list of jobs ({error}); make room or repair the"
+                " file, or name another folder with --state"
             ) from error
 
     def close(self) -> None:
@@ -205,10 +205,10 @@ class JobsFile:
         """Raise :class:`Fenced` if another controller has begun."""
         with suppress(FileNotFoundError):
             if _identity(self.path) != self._identity:
-                raise Fenced(f"{self.path}: is another file by now, of another controller")
+                raise Fenced(f"{self.path}: was replaced by the file of another controller")
         (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()
         if epoch != self.epoch:
-            raise Fenced(f"{self.path}: another controller has begun (epoch {epoch})")
+            raise Fenced(f"{self.path}: another controller has started (epoch {epoch})")
 
 
 # --- opening
@@ -226,9 +226,9 @@ def _open(path: Path, reading: Reading, least_epoch: int) -> Opened:
         _move_aside(path)
         db, kept = _make(path, found.kept)
     if kept.revision and not found.exists:
-        mended = f"{log_of_changes}: was gone; it was written afresh from {path.name}"
+        mended = f"{log_of_changes}: was missing; it was written again from {path.name}"
     elif found.damage:
-        mended = f"{log_of_changes}: {found.damage}; it was written afresh from {path.name}"
+        mended = f"{log_of_changes}: {found.damage}; it was written again from {path.name}"
     try:
         file = JobsFile(path, db, Journal(log_of_changes))
         epoch = max(kept.epoch, found.kept.epoch if found.kept else 0, least_epoch) + 1
@@ -283,7 +283,7 @@ def _read_checked(db: sqlite3.Connection, path: Path) -> Kept:
     except (TypeError, ValueError) as error:
         raise _Damaged(f"is damaged ({error})") from error
     if was_sealed and db.execute("SELECT seal FROM leader").fetchone()[0] != seal:
-        raise _Damaged("is damaged (what it keeps does not fit its seal)")
+        raise _Damaged("is damaged (its content does not match its seal)")
     return kept
 
 

@@ -273,8 +273,8 @@ def _origin(name: str, text: str, path: Path) -> Origin:
     except Exception as error:
         # Without it the job could run as another user than its own.
         raise StateError(
-            f"{path}: whose job {name} is cannot be read ({error}); use the dljob that has written"
-            " it, or name another folder with --state"
+            f"{path}: the owner of job {name} cannot be read ({error}); use the dljob that has"
+            " written it, or name another folder with --state"
         ) from error
 
 
@@ -284,8 +284,8 @@ def _entry(name: JobId, row: Row, path: Path) -> Entry:
     except Exception as error:
         # Without it nobody knows what the job may hold.
         raise StateError(
-            f"{path}: what was decided about job {name} cannot be read ({error}); use the dljob that"
-            " has written it, or name another folder with --state"
+            f"{path}: the recorded status of job {name} cannot be read ({error}); use the dljob"
+            " that has written it, or name another folder with --state"
         ) from error
     job, document, problem = _read_document(name, row.document)
     return Entry(
@@ -312,7 +312,7 @@ def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]
         why = str(error)
     namespace, _, own = name.rpartition("/")
     metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
-    problem = f"its spec can no longer be read ({why}); cancel it, and submit it anew"
+    problem = f"its spec can no longer be read ({why}); cancel it, and submit it again"
     return _unread(name), {"metadata": metadata, "spec": {}}, problem
 
 
@@ -333,7 +333,7 @@ def is_over(entry: Entry) -> bool:
 def why_not_written(error: sqlite3.Error) -> str:
     """Say why the list of jobs cannot be written, and what to do."""
     if is_locked(error):
-        return f"cannot be written ({error}); end whatever else uses it"
+        return f"cannot be written ({error}); end the other process that uses it"
     return f"cannot be written ({error}); make room on its disk"
 
 

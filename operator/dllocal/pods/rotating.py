@@ -153,7 +153,7 @@ def _open_log(path: Path) -> FileIO:
     is_linked = is_foreign and (status.st_nlink > 1 or status.st_uid != owner)
     if not stat.S_ISREG(status.st_mode) or is_linked:
         source.close()
-        raise OSError(errno.EPERM, "is no log that its job has made", str(path))
+        raise OSError(errno.EPERM, "is not a log of its job", str(path))
     return source
 
 
@@ -214,7 +214,7 @@ class Rotation:
         except OSError as error:
             why = error.strerror or str(error)
             if self._refused.get(path) != why:
-                log.warning("%s is too long, and cannot be turned over: %s", path, why)
+                log.warning("%s is too long, and cannot be rotated: %s", path, why)
             self._refused[path] = why
             return None
         self._refused.pop(path, None)

@@ -102,7 +102,7 @@ def _given(text: str, variables: Mapping[str, str]) -> str:
     """Fill a text in, as a program is given it; raises ValueError where none can be."""
     filled = _filled(text, variables)
     if "\0" in filled:
-        raise ValueError("it holds a NUL character, which no program can be given")
+        raise ValueError("it holds a NUL character, which Linux does not pass to a program")
     return filled
 
 
@@ -111,7 +111,9 @@ def folder_problems(job: Job, document: Mapping[str, Any]) -> Iterator[Problem]:
     folder = folder_of(job, document)
     if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a name is too long
         path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
-        yield Problem(path, folder, f"{folder[:200]} is no folder here", "make it, or name another")
+        yield Problem(
+            path, folder, f"{folder[:200]} is not a folder here", "create it, or name another"
+        )
 
 
 def folder_of(job: Job, document: Mapping[str, Any]) -> str:

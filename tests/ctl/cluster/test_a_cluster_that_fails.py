@@ -45,7 +45,7 @@ def test_a_cluster_without_dljob_is_told_with_how_to_install_it(plane, ada):
         assert (result.status, result.stdout) == (1, "")
         [line] = result.stderr.splitlines()
         assert line.endswith(
-            "what a DLJob is; install DLJob there: kubectl apply -k manifests/install"
+            "the kind DLJob; install DLJob there: kubectl apply -k manifests/install"
         )
 
 
@@ -77,7 +77,7 @@ def test_jobs_that_nobody_looks_at_are_taken_in_and_cancelled(plane, installed, 
     assert ada("get", "a", "-o", "json").data["spec"]["suspend"] is True
     result = ada("cancel", "a", "x", "b", "--wait")
     assert (result.status, result.stdout) == (1, "a cancelled\nb cancelled\n")
-    assert result.stderr == "dljob: x: there is no such job; dljob get lists those that are\n"
+    assert result.stderr == "dljob: x: there is no such job; dljob get lists the jobs\n"
 
 
 def test_who_watches_from_too_long_ago_is_told_of_everything_anew(plane, installed, ada):
@@ -133,7 +133,7 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
             away = ada("get")
             assert away.status == 1
             assert away.stderr.startswith("dljob: the API server at https://127.0.0.1:")
-            assert "see whether it can be reached from here" in away.stderr
+            assert "check that it can be reached from here" in away.stderr
             plane.api_server.start()
             change = {"status": {"phase": "Queued", "message": "waits"}}
             with plane.api() as api:

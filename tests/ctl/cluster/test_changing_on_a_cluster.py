@@ -43,7 +43,7 @@ def test_apply_submits_what_is_not_there_and_changes_what_is(scene, ada):
     assert ada("apply", path, "--dry-run").stdout == "applied would be submitted\n"
     assert scene.stage.is_gone("applied")
     assert ada("apply", path).stdout == "applied submitted\n"
-    assert ada("apply", path).stdout == "applied is like that already\n"
+    assert ada("apply", path).stdout == "applied is unchanged\n"
     document["spec"]["priority"] = 7
     changed = "spec.priority 0 -> 7"
     assert ada("apply", ada.file(document)).stdout == f"applied changed: {changed}\n"
@@ -61,7 +61,7 @@ def test_set_changes_gpus_and_priority_of_named_and_of_labelled_jobs(scene, ada,
     result = ada("set", "one", "--gpus", "1,2", "--priority", 3)
     assert result.stdout == "one changed: spec.gpus 1-2,4 -> 1-2, spec.priority 0 -> 3\n"
     result = ada("set", "-l", "team=vision", "-y", "--max-gpus", 2)
-    assert result.stdout == "one is like that already\ntwo changed: spec.gpus 1-2,4 -> 1-2\n"
+    assert result.stdout == "one is unchanged\ntwo changed: spec.gpus 1-2,4 -> 1-2\n"
     assert spec_of(scene, "two")["gpus"]["options"] == [1, 2]
     assert ada("set", "nothing", "--priority", 1).status == 1
 
@@ -86,7 +86,7 @@ def test_labels_and_all_choose_the_jobs_that_are_steered(scene, ada, pair):
     assert ada("suspend", "--all", "-y").stderr == "There is no job to suspend.\n"
     unsure = ada("cancel", "--all")
     assert (unsure.status, unsure.stdout) == (2, "")
-    assert "standard input is no terminal to ask at" in unsure.stderr
+    assert "standard input is not a terminal" in unsure.stderr
     assert ada("cancel", "-l", "team!=vision", "-y").stdout == "other cancelled\n"
     assert ada("wait", "other", "--for", "deleted", "--timeout", "90s").status == 0
 

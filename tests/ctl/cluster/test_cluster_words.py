@@ -114,7 +114,9 @@ def test_what_was_named_counts_more_than_what_is_found(kubeconfig, tmp_path, mon
     assert is_cluster(chosen(Place(namespace="team-b")))
     assert is_cluster(chosen(started_as="kubectl dljob"))
     monkeypatch.setenv("DLJOB_PLATFORM", "moon")
-    with pytest.raises(click.UsageError, match="'moon' is no platform; write machine or cluster"):
+    with pytest.raises(
+        click.UsageError, match="'moon' is not a platform; write machine or cluster"
+    ):
         chosen()
     with pytest.raises(click.UsageError, match="--state is one machine"):
         chosen(Place(state=tmp_path, context="one"))
@@ -196,7 +198,7 @@ def forbidden(verb, resource, where):
         (
             NotFound(404, {"message": "404 page not found"}),
             (
-                f"the API server at {SERVER} does not know what a DLJob is; install DLJob there:"
+                f"the API server at {SERVER} does not know the kind DLJob; install DLJob there:"
                 " kubectl apply -k manifests/install"
             ),
         ),
@@ -213,9 +215,7 @@ def test_a_refusal_names_what_was_wanted_and_whom_to_ask(error, told):
 def test_who_cannot_be_reached_is_away():
     error = explain(Unreachable("the API server at x does not answer (refused)"), SERVER)
     assert isinstance(error, Away)
-    assert str(error).startswith(
-        "the API server at x does not answer (refused); see whether it can"
-    )
+    assert str(error).startswith("the API server at x does not answer (refused); check that it can")
 
 
 def test_each_rule_that_is_broken_is_a_line_of_its_own():
@@ -261,7 +261,7 @@ ALLOCATION = {
         (
             job({"creationTimestamp": "2026-01-31T11:50:00Z"}),
             (
-                "was submitted 10m ago, and no operator has looked at it; see whether one runs (kubectl"
+                "was submitted 10m ago, and no operator has read it; check that one runs (kubectl"
                 " get pods -n dljob-system) and whether it watches this namespace"
             ),
         ),
@@ -272,7 +272,7 @@ ALLOCATION = {
         (job(phase="Queued", message="waits: needs 4 GPUs"), "waits: needs 4 GPUs"),
         (
             job({"generation": 2}, phase="Queued", message="waits", observedGeneration=1),
-            "waits; what was changed in its spec since is not looked at yet",
+            "waits; the latest change of its spec is not read yet",
         ),
         (
             job(phase="Queued", message="it crashed", retryAt="2026-01-31T12:00:30Z"),
@@ -401,7 +401,7 @@ def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
     assert gpus.write_numbered(node, {cordons: {}})["metadata"]["annotations"] == {cordons: None}
     with pytest.raises(NotThere, match="n1/3: there is no such GPU; n1 has 0, 1, 2"):
         gpus.insist_on_gpu(node, 3, POOL)
-    with pytest.raises(NotThere, match=r"n9: is no node of the pool; label it dljob.io/pool"):
+    with pytest.raises(NotThere, match=r"n9: is not a node of the pool; label it dljob.io/pool"):
         gpus.insist_on_gpu({"metadata": {"name": "n9"}}, 0, POOL)
 
 
@@ -456,7 +456,9 @@ def test_who_uncordons_what_is_out_for_a_fault_says_that_it_is_mended(kubeconfig
 def test_who_uncordons_what_is_out_for_another_reason_is_told_that_it_is(kubeconfig):
     was, changes, said = gives_back({"out": {"3": "job x is set aside"}}, 3)
     assert (was, changes) == ([False], [])
-    assert said == ["note: as the operator told last, n1/3 is out all the same: job x is set aside"]
+    assert said == [
+        "note: n1/3 stays out of service, as the operator reported last: job x is set aside"
+    ]
 
 
 # --- the past -----------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_a_job_is_submitted_looked_at_and_cancelled(scene, ada):
     assert ada("cancel", "brief", "--wait").stdout == "brief cancelled\n"
     result = ada("get", "brief")
     assert (result.status, result.stdout) == (1, "")
-    assert "brief: there is no such job; dljob get lists those that are" in result.stderr
+    assert "brief: there is no such job; dljob get lists the jobs" in result.stderr
 
 
 def test_the_record_has_the_gpu_seconds_that_a_job_reports(scene, ada, tmp_path):
@@ -106,14 +106,14 @@ def test_what_only_the_cluster_can_know_is_told_like_everything_else(scene, ada)
         "dljob: there is no namespace nowhere; create it, or name another one with -n\n",
     )
     result = ada("submit", ada.file(document), "-n", scene.namespace)
-    assert f'"nowhere" is not the namespace {scene.namespace} that was asked for' in result.stderr
+    assert f'"nowhere" is not the selected namespace {scene.namespace}' in result.stderr
 
 
 def test_a_dry_run_keeps_nothing_and_says_what_it_cannot_know(scene, ada):
     path = ada.file(scene.stage.make_job("maybe", iterations=10))
     result = ada("submit", path, "--dry-run")
-    assert (result.status, result.stdout) == (0, "maybe would be taken in by the API server\n")
-    assert result.stderr.startswith("note: what would be decided is known to the operator")
+    assert (result.status, result.stdout) == (0, "maybe is accepted by the API server\n")
+    assert result.stderr.startswith("note: only the operator of the cluster decides")
     assert scene.stage.is_gone("maybe")
     assert ada("submit", path, "--dry-run", "-o", "json").data[0]["job"] == "maybe"
 
@@ -215,7 +215,7 @@ def test_every_gpu_is_listed_and_can_be_taken_out_and_given_back(scene, ada, ste
         "dljob: gpu-b/7: there is no such GPU; gpu-b has 0, 1\n",
     )
     unknown = ada("gpu", "cordon", "nope/0")
-    assert unknown.stderr == "dljob: nope: there is no such node; dljob gpu list has all\n"
+    assert unknown.stderr == "dljob: nope: there is no such node; dljob gpu list shows all nodes\n"
 
 
 def test_a_cordoned_gpu_is_given_to_nobody(scene, ada, steady):
@@ -251,7 +251,7 @@ def test_the_settings_of_the_operator_are_shown(scene, ada):
     assert {"SETTING": "policy", "VALUE": "foresight", "FROM": "default"} in rows
     missing = ada("config", "show", env={"DLJOB_OPERATOR_NAMESPACE": "default"})
     assert missing.status == 1
-    assert "no operator shows in namespace default how it is set" in missing.stderr
+    assert "no operator shows its settings in namespace default" in missing.stderr
 
 
 def _settings(scene, ada):
@@ -421,7 +421,7 @@ def test_who_may_only_look_is_told_whom_to_ask_for_the_rest(scene, as_user, stea
     assert "may not list events" in described.stderr
     history = eve("history", steady)
     assert (history.status, "start" in history.stdout) == (0, True)
-    assert "what else happened to steady is left out" in history.stderr
+    assert "other events of steady are left out" in history.stderr
 
 
 def test_who_may_not_see_nodes_sees_the_gpus_of_his_jobs(scene, as_user, steady):
@@ -430,7 +430,7 @@ def test_who_may_not_see_nodes_sees_the_gpus_of_his_jobs(scene, as_user, steady)
     assert listed.status == 0
     assert {row["JOB"] for row in table(listed.stdout)} >= {steady}
     assert "may not list nodes of this cluster" in listed.stderr
-    assert "ClusterRole dljob-gpus-view; only the GPUs are shown" in listed.stderr
+    assert "ClusterRole dljob-gpus-view; only GPUs of jobs" in listed.stderr
     assert eve("top", "--once").status == 0
     refused = eve("gpu", "cordon", "gpu-a/0")
     assert (refused.status, "may not get nodes of this cluster" in refused.stderr) == (1, True)
@@ -453,4 +453,4 @@ def test_whom_nobody_knows_is_told_to_log_in(scene, as_user, tmp_path):
     path.write_text(json.dumps(document), encoding="utf-8")
     result = as_user(path)("get")
     assert result.status == 1
-    assert "does not accept who you are; log in to it again" in result.stderr
+    assert "does not accept your credentials; log in again" in result.stderr

@@ -79,8 +79,8 @@ class Asker:
             return ApiServer(self._access, connections=CONNECTIONS, manager=MANAGER)
         except OSError as error:
             raise BackendError(
-                f"the certificates of the kubeconfig cannot be used ({error}); see to them, or name"
-                " another file with --kubeconfig"
+                f"the certificates of the kubeconfig cannot be used ({error}); correct them, or"
+                " name another file with --kubeconfig"
             ) from error
 
     def explain(self, error: Rejected) -> BackendError:

@@ -138,13 +138,13 @@ class ClusterBackend:
                 "job": full_name(item, self.home),
                 "submitted": True,
                 "step": "unknown",
-                "message": "would be taken in by the API server",
+                "message": "is accepted by the API server",
             }
             for item in created.items
         ]
         notice = (
-            "what would be decided is known to the operator of the cluster alone, which decides when"
-            " the job is there; dljob why NAME tells then"
+            "only the operator of the cluster decides, after the job is submitted; then dljob why"
+            " NAME shows the decision"
         )
         jobs, _ = self._find_holders()
         waiting = describe_waiting(jobs, time.time())
@@ -165,7 +165,7 @@ class ClusterBackend:
         try:
             events = self._events_of(job)
         except BackendError as error:
-            self._tell_once(f"{error}; what else happened to {called} is left out")
+            self._tell_once(f"{error}; other events of {called} are left out")
             events = []
         return past.list_history(job.get("status") or {}, events, called)[-limit:]
 
@@ -194,7 +194,7 @@ class ClusterBackend:
             lambda: self._asker.ask_plainly(
                 lambda api: api.list(EVENTS, self._listed, fields=selector)
             ),
-            "what the Events tell is left out",
+            "the Events are left out",
         )
         header = Header(
             source=Source.CLUSTER,
@@ -215,7 +215,7 @@ class ClusterBackend:
         holdings = gpus.find_holdings(jobs, self.home)
         nodes = self._unless_forbidden(
             lambda: self._asker.ask_plainly(lambda api: api.list(NODES)),
-            "only the GPUs are shown that jobs have which you may see",
+            "only GPUs of jobs that you may see are shown",
         )
         if nodes is None:
             return gpus.list_held(holdings)
@@ -227,7 +227,7 @@ class ClusterBackend:
         """List all jobs that may be seen, and tell whether those are all there are."""
         everywhere = self._unless_forbidden(
             lambda: self._asker.ask_plainly(lambda api: api.list(DLJOBS)),
-            f"of jobs only those in namespace {self._connection.namespace} are seen",
+            f"only jobs in namespace {self._connection.namespace} are shown",
         )
         if everywhere is not None:
             return everywhere.items, True
@@ -261,7 +261,9 @@ class ClusterBackend:
         self._change_gpu(node, gpu, change)
         other = told.get("out", {}).get(number)
         if other and not fault and not was_cordoned:
-            self._tell_once(f"as the operator told last, {node}/{gpu} is out all the same: {other}")
+            self._tell_once(
+                f"{node}/{gpu} stays out of service, as the operator reported last: {other}"
+            )
         return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
 
     def _change_gpu(self, node: str, gpu: int, change: _Change) -> None:
@@ -280,7 +282,9 @@ class ClusterBackend:
         try:
             document = self._asker.ask(lambda api: api.get(NODES, node))
         except NotThere as error:
-            raise NotThere(f"{node}: there is no such node; dljob gpu list has all") from error
+            raise NotThere(
+                f"{node}: there is no such node; dljob gpu list shows all nodes"
+            ) from error
         gpus.insist_on_gpu(document, gpu, self._operator.pool())
         wanted = change(lambda name: gpus.read_numbered(document, name))
         if any(gpus.read_numbered(document, name) != said for name, said in wanted.items()):

@@ -153,7 +153,7 @@ def insist_on_gpu(node: Json, gpu: int, pool: Pool) -> None:
     name = node["metadata"]["name"]
     if not is_in_pool(node, pool):
         raise NotThere(
-            f"{name}: is no node of the pool; label it {pool.label}, or see dljob gpu list"
+            f"{name}: is not a node of the pool; label it {pool.label}, or see dljob gpu list"
         )
     numbers = [each.index for each in describe_node(node, pool).gpus]
     if gpu not in numbers:

@@ -39,15 +39,15 @@ class Operator:
             found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.SETTINGS, namespace))
         except NotThere as error:
             raise NotThere(
-                f"no operator shows in namespace {namespace} how it is set; see whether one runs"
+                f"no operator shows its settings in namespace {namespace}; check that one runs"
                 f" there, or name its namespace in {HOME_VARIABLE}"
             ) from error
         try:
             settings: list[Json] = json.loads(found["data"][names.SETTINGS_KEY])
         except (KeyError, ValueError) as error:
             raise BackendError(
-                f"the ConfigMap {names.SETTINGS} in namespace {namespace} cannot be read; delete it,"
-                " and restart the operator, which writes it anew"
+                f"the ConfigMap {names.SETTINGS} in namespace {namespace} cannot be read; delete"
+                " it, and restart the operator, which writes it again"
             ) from error
         return settings
 

@@ -33,8 +33,8 @@ Json = dict[str, Any]
 
 STEPS = frozenset({"start", "reshape", "move", "stop", "wait", "restart"})
 UNTOLD = (
-    "the API server tells neither the phases of changes, nor when GPUs were out of service, nor of jobs"
-    " that are gone; --store reads all of it from the operator's store"
+    "the API server has neither the phases of changes, nor the times when GPUs were out of"
+    " service, nor jobs that are gone; --store reads all of it from the operator's store"
 )
 
 

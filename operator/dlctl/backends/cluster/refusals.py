@@ -53,7 +53,7 @@ def explain(error: Exception, address: str) -> BackendError:
     """Say in our words what went wrong with a request to the API server at this address."""
     if isinstance(error, Unreachable):
         return Away(
-            f"{error}; see whether it can be reached from here, or name another cluster with"
+            f"{error}; check that it can be reached from here, or name another cluster with"
             " --kubeconfig or --context"
         )
     assert isinstance(error, Rejected)
@@ -65,7 +65,7 @@ def explain(error: Exception, address: str) -> BackendError:
     if error.status in (UNAUTHORIZED, FORBIDDEN):
         return _not_allowed(error, address)
     if error.status == CONFLICT:
-        return Conflict(f"somebody else has changed it meanwhile; try again ({error})")
+        return Conflict(f"another client has changed it meanwhile; try again ({error})")
     return BackendError(f"the API server at {address} refuses it: {one_line(str(error))}")
 
 
@@ -73,7 +73,7 @@ def _not_allowed(error: Rejected, address: str) -> BackendError:
     """Say who may not do what where, and which role allows it."""
     if error.status == UNAUTHORIZED:
         return BackendError(
-            f"the API server at {address} does not accept who you are; log in to it again, or name"
+            f"the API server at {address} does not accept your credentials; log in again, or name"
             " another --context"
         )
     found = _FORBIDDEN.search(str(error))
@@ -97,12 +97,13 @@ def _missing(error: Rejected, address: str) -> BackendError:
     if not error.reason:
         # Not an object is missing, but the whole kind of them.
         return BackendError(
-            f"the API server at {address} does not know what a DLJob is; install DLJob there: {INSTALL}"
+            f"the API server at {address} does not know the kind DLJob; install DLJob there:"
+            f" {INSTALL}"
         )
     if kind == "namespaces":
         return NotThere(f"there is no namespace {name}; create it, or name another one with -n")
     if kind == "dljobs":
-        return NotThere(f"{name}: there is no such job; dljob get lists those that are")
+        return NotThere(f"{name}: there is no such job; dljob get lists the jobs")
     return NotThere(one_line(str(error)))
 
 
@@ -135,8 +136,8 @@ def _iter_lines(error: Rejected) -> Iterator[tuple[str, str]]:
             yield (
                 field,
                 (
-                    f"{field}: the DLJob that is installed there does not know this field; install it"
-                    f" anew ({INSTALL}), or leave the field out"
+                    f"{field}: the installed version of DLJob does not know this field; install a"
+                    f" newer one ({INSTALL}), or leave the field out"
                 ),
             )
 

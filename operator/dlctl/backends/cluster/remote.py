@@ -66,8 +66,8 @@ async def _listen(connection: aiohttp.ClientWebSocketResponse) -> int:
             outputs[channel].write(content)
             outputs[channel].flush()
     raise BackendError(
-        "the connection ended before the command did; nobody knows what became of it, so look, and"
-        " run it again if it may be"
+        "the connection ended before the command did; the command may have finished or not; check,"
+        " and run it again if that is safe"
     )
 
 

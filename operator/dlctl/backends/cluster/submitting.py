@@ -45,8 +45,8 @@ def _iter_elsewhere(prepared: Sequence[Json], connection: Connection) -> Iterabl
         if connection.is_named and namespace != connection.namespace:
             yield Complaint(
                 number,
-                f'metadata.namespace: "{namespace}" is not the namespace {connection.namespace} that'
-                f" was asked for; name {namespace} with -n, or none",
+                f'metadata.namespace: "{namespace}" is not the selected namespace'
+                f" {connection.namespace}; name {namespace} with -n, or remove the field",
             )
 
 
@@ -79,7 +79,7 @@ async def create(api: ApiServer, prepared: Sequence[Json], *, dry_run: bool) -> 
     made, wrong = await _create_all(api, prepared, dry_run=False)
     if wrong and made:
         names = ", ".join(item["metadata"]["name"] for item in made)
-        raise BackendError(f"{refused(wrong)}; submitted were {names}, and are there now")
+        raise BackendError(f"{refused(wrong)}; {names} were submitted before it and exist now")
     if wrong:
         raise refused(wrong)
     return made

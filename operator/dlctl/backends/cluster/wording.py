@@ -78,7 +78,7 @@ def describe_waiting(jobs: Iterable[dict[str, Any]], now: float) -> str:
 
 
 def _told(status: Json, now: float) -> str:
-    message: str = status.get("message") or "has not been told about yet"
+    message: str = status.get("message") or "has no entry in its status yet"
     if status["phase"] in ENDED:
         return message
     aside = _condition(status, "SetAside")
@@ -125,11 +125,11 @@ def _unseen(metadata: Json, now: float) -> str:
     if age < PATIENCE_S:
         return "was submitted just now, and nothing is decided about it yet"
     return (
-        f"was submitted {duration(age)} ago, and no operator has looked at it; see whether one runs"
+        f"was submitted {duration(age)} ago, and no operator has read it; check that one runs"
         f" (kubectl get pods -n {HOME}) and whether it watches this namespace"
     )
 
 
 def _outdated(status: Json, metadata: Json) -> str:
     is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
-    return "; what was changed in its spec since is not looked at yet" if is_newer else ""
+    return "; the latest change of its spec is not read yet" if is_newer else ""

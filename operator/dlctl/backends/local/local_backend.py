@@ -238,7 +238,7 @@ def _as_user(place: Json) -> dict[str, Any]:
         return {}
     if "user" not in place:
         raise BackendError(
-            "dljob up does not say whose job it is, so that the command would run as root; start"
+            "dljob up does not name the owner of the job, so the command would run as root; start"
             " dljob up again with this version"
         )
     user = place["user"]
@@ -256,7 +256,7 @@ def _tell_not_run(command: str, folder: str, error: OSError) -> int:
     """Say why a command was not run, and return what a shell would."""
     if error.filename == folder:
         raise BackendError(
-            f"{folder}: the folder of the job is not there ({error.strerror})"
+            f"{folder}: the folder of the job is missing ({error.strerror})"
         ) from error
     remedy = "check the command, and PATH" if "/" not in command else "check the command"
     complain(f"{command}: cannot be run ({error.strerror}); {remedy}")

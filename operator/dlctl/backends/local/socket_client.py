@@ -68,24 +68,24 @@ class SocketClient:
             return _read(_exchange(self.path, _request(method, target, payload), limit))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise Away(
-                f"no dljob up answers at {self.path}; start one, or name the folder"
-                f" of the one you mean with --state{self._or_else}"
+                f"no dljob up answers at {self.path}; start one, or name the folder of another one"
+                f" with --state{self._or_else}"
             ) from error
         except TimeoutError as error:
             raise Away(
-                f"dljob up does not answer at {self.path} for {self._patience_s:.0f} s;"
-                " look at its log, or start it again"
+                f"dljob up at {self.path} has not answered for {self._patience_s:.0f} s; read its"
+                " log, or start it again"
             ) from error
         except (_Cut, ConnectionResetError) as error:
             raise Away(
-                f"dljob up at {self.path} ended while it answered; see whether it runs again,"
-                " and ask anew"
+                f"dljob up at {self.path} ended before its answer was complete; check that it"
+                " runs, and try again"
             ) from error
         except OSError as error:
             problem = error.strerror or str(error) or type(error).__name__
             raise Away(
-                f"the connection to dljob up at {self.path} failed ({problem});"
-                " see whether it runs yet, and as which user"
+                f"the connection to dljob up at {self.path} failed ({problem}); check that it"
+                " runs, and as which user"
             ) from error
 
 
@@ -138,7 +138,7 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
     uid = read_peer(connection).uid
     if uid not in (ROOT, os.getuid()):
         raise BackendError(
-            f"user {uid} answers at {path}, and not you or root; nothing was sent. Remove that"
+            f"user {uid} answers at {path}, instead of you or root; nothing was sent. Remove that"
             " folder, or name another one with --state"
         )
 
@@ -160,7 +160,7 @@ def _read(answer: bytes) -> dict[str, Any]:
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
         if not answer:
             raise _Cut
-        raise Away("what answers is no dljob up (it does not speak HTTP)")
+        raise Away("the server that answers is not dljob up (it does not speak HTTP)")
     lengths = [field.split(b":", 1)[1] for field in fields if _is_length(field)]
     if lengths and int(lengths[0]) != len(content):
         raise _Cut
@@ -176,7 +176,9 @@ def _judge(status: int, content: bytes) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(content)
     except ValueError as error:
-        raise Away(f"what answers is no dljob up (status {status}, and no JSON)") from error
+        raise Away(
+            f"the server that answers is not dljob up (status {status}, and no JSON)"
+        ) from error
     if status < 400:
         return document
     complaints = tuple(

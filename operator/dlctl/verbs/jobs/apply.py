@@ -66,7 +66,9 @@ def merge(there: Json, wanted: Mapping[str, Any]) -> Json:
 
 @click.command("apply")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
-@click.option("--dry-run", is_flag=True, help="Only say what would be submitted and changed.")
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing: print which jobs are new or different."
+)
 @output_option("name")
 @with_backend
 def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> int:
@@ -140,7 +142,7 @@ def _apply(backend: Backend, wish: Wish, *, dry_run: bool) -> str:
         return f"{would}submitted"
     differences = wish.differences
     if not differences:
-        return "is like that already"
+        return "is unchanged"
     if not dry_run:
         change_job(backend, wish.name, wish.merged)
     return f"{would}changed: {', '.join(differences)}"

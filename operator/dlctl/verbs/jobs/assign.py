@@ -47,5 +47,5 @@ def _set(backend: Backend, name: str, demand: Demand, *, priority: int | None) -
 
     change = change_job(backend, name, alter)
     if not change.is_change:
-        return "is like that already"
+        return "is unchanged"
     return f"changed: {', '.join(describe_changes(change.before, change.after)) or 'nothing'}"

@@ -148,7 +148,7 @@ class _Editing:
             raise WrongJobs([str(error)]) from error
         found = [each for each in read if each.content is not None]
         if len(found) != 1:
-            raise WrongJobs([f"the text holds {len(found)} documents; leave exactly one"])
+            raise WrongJobs([f"the text has {len(found)} documents; leave exactly one"])
         (wanted,) = check([Source("text", found[0].content, found[0].find_line)])
         if full_name(wanted) != full_name(self._base):
             raise WrongJobs(["metadata.name: a job cannot be renamed; submit another one"])
@@ -162,8 +162,8 @@ class _Editing:
 
 def _overtaken(meanwhile: Sequence[str]) -> str:
     return (
-        f"the job was changed meanwhile by another command: {', '.join(meanwhile)}; change the text"
-        " if you want to keep that, and save it again (any difference will do, such as an empty line)"
+        f"the job was changed meanwhile by another command: {', '.join(meanwhile)}; to keep your"
+        " text, change it in any way, such as by an empty line, and save it again"
     )
 
 
@@ -181,5 +181,5 @@ def _find_editor() -> list[str]:
         return shlex.split(named)
     found = next((each for each in EDITORS if shutil.which(each)), None)
     if found is None:
-        raise BackendError("there is no editor; say which one in $EDITOR")
+        raise BackendError("there is no editor; name one in $EDITOR")
     return [found]

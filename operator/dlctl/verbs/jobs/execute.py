@@ -11,9 +11,7 @@ from dlctl.backends.choosing import name_argument, with_backend
 @click.command("exec", context_settings={"ignore_unknown_options": True})
 @name_argument()
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
-@click.option(
-    "--node", default="", metavar="NODE", help="Where the job has several nodes: on which of them."
-)
+@click.option("--node", default="", metavar="NODE", help="The node, where the job has several.")
 @with_backend
 def command(backend: Backend, *, name: str, words: tuple[str, ...], node: str) -> int:
     """

@@ -25,9 +25,7 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 @click.command("render")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
-@click.option(
-    "--node", default="NODE", show_default=True, help="The node that the pod is to be on."
-)
+@click.option("--node", default="NODE", show_default=True, help="The node of the pod.")
 @click.option(
     "--set",
     "options",

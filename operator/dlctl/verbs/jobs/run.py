@@ -63,7 +63,7 @@ def _read_pairs(
                 raise click.BadParameter(f"{name} is not set here; write {name}=VALUE")
             value = os.environ[name]
         elif not name or not equals:
-            raise click.BadParameter(f"{text!r} is no pair; write NAME=VALUE")
+            raise click.BadParameter(f"{text!r} is not a pair; write NAME=VALUE")
         pairs[name] = value
     return pairs
 
@@ -76,28 +76,37 @@ def _read_pairs(
 @click.option(
     "--framework",
     type=click.Choice(FRAMEWORKS),
-    help="How the processes are told of each other.  [default: none, a process alone]",
+    help="The framework by whose rules processes find each other.  [default: none, a process"
+    " alone]",
 )
 @click.option(
     "--processes",
     type=click.Choice(("perGpu", "perNode")),
-    help="Whether a process is started for each GPU or for each node.",
+    help="Start a process for each GPU or for each node.",
 )
 @click.option(
     "--iterations",
     type=click.IntRange(1),
     metavar="N",
-    help="How many steps it trains.  [default: not known, until the command ends]",
+    help="The number of training steps.  [default: not known, until the command ends]",
 )
-@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Over all GPUs.")
-@click.option("--model", metavar="NAME", help="What it trains; jobs of one model share speeds.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), metavar="N", help="The batch size over all GPUs."
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="The name of the model; jobs of one model share measured speeds.",
+)
 @click.option(
     "--progress",
     "progress_log",
     metavar="REGEX",
     help="Finds the progress in its output, in a group (?P<iteration>…).  [default: step 12, tqdm, …]",
 )
-@click.option("--progress-file", metavar="FILE", help="To which it appends its progress as JSON.")
+@click.option(
+    "--progress-file", metavar="FILE", help="The file to which it appends its progress as JSON."
+)
 @click.option(
     "--checkpoint",
     "checkpoint_path",
@@ -105,12 +114,16 @@ def _read_pairs(
     help="The folder that it saves its checkpoints to.",
 )
 @click.option(
-    "--checkpoint-files", metavar="PATTERN", help="Which files there are one, such as *.pt."
+    "--checkpoint-files",
+    metavar="PATTERN",
+    help="The pattern of one checkpoint in that folder, such as *.pt.",
 )
 @click.option(
-    "--checkpoint-signal", metavar="SIGNAL", help="What asks it to save, such as SIGUSR1."
+    "--checkpoint-signal",
+    metavar="SIGNAL",
+    help="The signal that asks it to save, such as SIGUSR1.",
 )
-@click.option("--checkpoint-command", metavar="COMMAND", help="What makes it save.")
+@click.option("--checkpoint-command", metavar="COMMAND", help="The command that makes it save.")
 @click.option("--checkpoint-shared", is_flag=True, help="That folder is the same on every node.")
 @click.option(
     "--retries",
@@ -124,25 +137,25 @@ def _read_pairs(
     "--deadline",
     callback=read_span_option,
     metavar="TIME",
-    help="It is stopped and failed so long after its first GPUs, such as 8h.",
+    help="The limit from its first GPUs until DLJob stops it as failed, such as 8h.",
 )
 @click.option(
     *("-e", "--env", "environment"),
     multiple=True,
     callback=_read_pairs,
     metavar="NAME[=VALUE]",
-    help="A variable of its environment.",
+    help="An environment variable.",
 )
 @click.option(
     "--label", "labels", multiple=True, callback=_read_pairs, metavar="NAME=VALUE", help="A label."
 )
-@click.option("--workdir", metavar="DIR", help="Where it runs.  [default: here]")
-@click.option("--image", default="", metavar="IMAGE", help="On a cluster: the image it runs in.")
-@click.option("--detach", is_flag=True, help="Return when it is submitted.")
+@click.option("--workdir", metavar="DIR", help="The folder in which it runs.  [default: this one]")
+@click.option("--image", default="", metavar="IMAGE", help="On a cluster: the container image.")
+@click.option("--detach", is_flag=True, help="Return when the job is submitted.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Submit nothing: say what would be decided now; with -o, print the job.",
+    help="Submit nothing: print the decision that DLJob would take now; with -o, print the job.",
 )
 @output_option("yaml", "json", "name")
 @with_backend
@@ -275,7 +288,7 @@ def _look(backend: Backend, name: str) -> JobView | None:
             return None
         except Away as error:
             if not told:
-                say(f"note: {error}; {name} is looked for until it answers")
+                say(f"note: {error}; looking for {name} until it answers")
             told = True
             time.sleep(LOOK_S * backend.look_seconds)
 
@@ -306,7 +319,7 @@ def _leave(backend: Backend, name: str) -> int:
     if sys.stdin.isatty() and _wants_to_cancel(name):
         say(f"{name} {cancel_job(backend, name)}")
         return INTERRUPTED
-    say(f"{name} goes on: dljob logs -f {name} shows what it writes, dljob cancel {name} ends it")
+    say(f"{name} continues: dljob logs -f {name} shows its output, dljob cancel {name} ends it")
     return INTERRUPTED
 
 

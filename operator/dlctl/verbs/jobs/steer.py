@@ -59,11 +59,11 @@ def resume(backend: Backend, *, selection: Selection) -> int:
 
 @click.command("cancel")
 @with_selection()
-@click.option("--wait", is_flag=True, help="Return when nothing is left of them.")
+@click.option("--wait", is_flag=True, help="Return when the jobs are gone.")
 @click.option(
     "--keep-checkpoints",
     is_flag=True,
-    help="Keep the job's own folder of checkpoints; a job of the same name goes on from there.",
+    help="Keep the job's own folder of checkpoints; a job of the same name continues from there.",
 )
 @click.option(
     "--remove-checkpoints",

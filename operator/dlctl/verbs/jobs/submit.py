@@ -28,7 +28,7 @@ from dlctl.output.turns import describe_queue
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only say what would be decided now, and at whose expense.",
+    help="Submit nothing: print the decision now and its effect on other jobs.",
 )
 @output_option("json", "yaml", "name")
 @with_backend
@@ -92,9 +92,9 @@ def show_plan(effects: Sequence[Json], *, tells_others: bool = True) -> str:
     others = [effect for effect in effects if not effect["submitted"]]
     lines = [_sentence(effect) for effect in own]
     if others:
-        lines += ["", "Because of that:", *(f"  {_sentence(effect)}" for effect in others)]
+        lines += ["", "Effects on other jobs:", *(f"  {_sentence(effect)}" for effect in others)]
     elif tells_others:
-        lines.append("No other job is touched.")
+        lines.append("No other job changes.")
     return "".join(f"{line}\n" for line in lines)
 
 

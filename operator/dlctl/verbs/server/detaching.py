@@ -66,7 +66,7 @@ class Parent:
         except KeyboardInterrupt:
             os.kill(self.child, signal.SIGTERM)
             os.waitpid(self.child, 0)
-            say("Given up; nothing was left running.")
+            say("Given up; no process is left running.")
             raise
         finally:
             os.close(self.pipe)
@@ -75,7 +75,7 @@ class Parent:
         status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
         if status <= 0:
             ended = f"signal {-status}" if status else "exit status 0"
-            complain(f"dljob up has ended ({ended}) before it answered; see the log, {self.log}")
+            complain(f"dljob up has ended ({ended}) before it answered; read its log, {self.log}")
         for line in self._log_lines():
             say(line)
         return status if status > 0 else 1

@@ -69,7 +69,7 @@ def find_process(path: Path) -> int | None:
             return None
         except OSError as error:
             problem = error.strerror or str(error)
-            remedy = "end it as the user who runs it"
+            remedy = "end it as the user that runs it"
             raise click.ClickException(f"{path}: {problem}; {remedy}") from error
         process = read_peer(connection).pid
     if process <= 0:

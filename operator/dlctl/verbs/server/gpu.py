@@ -82,7 +82,7 @@ def _row(node: Json, gpu: Json, *, wide: bool) -> tuple[str, ...]:
 def _read_gpu(text: str) -> tuple[str, int]:
     node, slash, number = text.rpartition("/")
     if not slash or not node or not (number.isascii() and number.isdigit() and len(number) < 6):
-        raise click.BadParameter(f"{text!r} is no GPU; write NODE/NUMBER, such as n1/3")
+        raise click.BadParameter(f"{text!r} is not a GPU; write NODE/NUMBER, such as n1/3")
     return node, int(number)
 
 

@@ -38,9 +38,9 @@ def insist_on_root() -> None:
         if found is not None:
             place, writer = found
             raise click.ClickException(
-                f"--system: root would run what others write, because {writer} may change {place};"
-                " install dljob where only root may write: sudo python3 -m venv /opt/dljob, and"
-                " sudo /opt/dljob/bin/pip install dljob"
+                f"--system: root would run code of other users, because {writer} may change"
+                f" {place}; install dljob where only root may write: sudo python3 -m venv"
+                " /opt/dljob, and sudo /opt/dljob/bin/pip install dljob"
             )
 
 

@@ -81,9 +81,7 @@ def measure(
         try:
             return run_to_the_end(_measure(setup, document, course, length_s))
         except Stuck as error:
-            raise click.ClickException(
-                f"{error}; dljob logs of it are gone, run it alone"
-            ) from error
+            raise click.ClickException(f"{error}; its logs are gone; run the job alone") from error
 
 
 async def _measure(
@@ -133,7 +131,7 @@ def read_job(file: Path) -> tuple[Document, Job]:
     """Read the one job of a file."""
     found = [(line, content) for line, content in yamlfiles.load(file) if content is not None]
     if len(found) != 1:
-        remedy = "put the job to be measured into a file of its own"
+        remedy = "put the job that you measure into a file of its own"
         raise BadInput(file, f"holds {len(found)} documents", remedy=remedy)
     ((line, document),) = found
     return document, jobfile.parse(document, source=f"{file}:{line}", require_template=True)
@@ -143,11 +141,11 @@ def check(file: Path, job: Job, counts: Sequence[int]) -> None:
     """Refuse what cannot be measured, with all reasons."""
     problems = [*trainers.problems_here(job)]
     if job.type.is_of_one_job:
-        remedy = "name the model; profiles are kept by it"
+        remedy = "name the model; it is the key of the profile"
         problems.append(Problem("spec.profile.model", None, "is missing", remedy))
     options = ", ".join(map(str, job.gpus.options))
     problems += [
-        Problem("--gpus", count, f"{count} is no option of the job", f"give some of {options}")
+        Problem("--gpus", count, f"{count} is not an option of the job", f"give some of {options}")
         for count in counts
         if count not in job.gpus.options
     ]

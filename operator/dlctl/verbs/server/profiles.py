@@ -97,7 +97,10 @@ def list_profiles(store: Store, *, output: str | None) -> None:
     if output == "json":
         click.echo(to_json([_summary(profile) for profile in known.values()]), nl=False)
     elif not known:
-        say("Nothing is known yet. dljob profiles import --shipped brings what others measured.")
+        say(
+            "There are no profiles yet. dljob profiles import --shipped imports the measured ones"
+            " that come with DLJob."
+        )
     else:
         rows = [_row(profile) for profile in known.values()]
         click.echo(texts.tabulate(HEADER, rows), nl=False)
@@ -200,8 +203,10 @@ def _write(profiles: Iterable[Profile], output: str) -> str:
 
 @command.command("import")
 @click.argument("files", nargs=-1, metavar="[FILE…]")
-@click.option("--shipped", "with_shipped", is_flag=True, help="What comes with DLJob, too.")
-@click.option("--replace", is_flag=True, help="In the place of what is known already.")
+@click.option(
+    "--shipped", "with_shipped", is_flag=True, help="Also import the profiles that come with DLJob."
+)
+@click.option("--replace", is_flag=True, help="Replace the profiles that exist already.")
 @_with_store
 def import_profiles(
     store: Store, *, files: tuple[str, ...], with_shipped: bool, replace: bool
@@ -213,7 +218,7 @@ def import_profiles(
     place.
     """
     if not files and not with_shipped:
-        raise click.UsageError("nothing is to be imported; name a file, or give --shipped")
+        raise click.UsageError("there is nothing to import; name a file, or give --shipped")
     found = [profile for name in files for profile in _read(Path(name))]
     if with_shipped:
         found += shipped.load_shipped().values()
@@ -244,14 +249,14 @@ def _read(file: Path) -> Iterator[Profile]:
     "--cluster",
     type=arguments.read_cluster,
     metavar="NODESxGPUS[:TYPE][,…]",
-    help="Virtual GPUs, such as 1x4, instead of those that NVML finds. They have to be idle.",
+    help="Virtual GPUs, such as 1x4, instead of those that NVML finds, which have to be idle.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.5),
     default=10.0,
     show_default=True,
-    help="Over how long a speed is measured at least, after as long to warm up.",
+    help="The least time to measure a speed, after the same time to warm up.",
 )
 @click.option(
     "--rounds", type=click.IntRange(1, 9), default=1, show_default=True, help="How often."
@@ -285,9 +290,7 @@ def measure(
     from dlctl.verbs.server import measure as measuring  # noqa: PLC0415
 
     if given["in_mini_epochs"] and (given["counts"] or given["rounds"] > 1):
-        raise click.UsageError(
-            "--mini-epochs says itself what is measured; leave out --gpus, --rounds"
-        )
+        raise click.UsageError("--mini-epochs decides what to measure; leave out --gpus, --rounds")
     found = measuring.measure(file, seconds=seconds, mechanism=Mechanism(mechanism), **given)
     known = measuring.keep(store, found, seconds)
     click.echo(_tell(known) if output is None else _write([known], output), nl=False)
@@ -324,6 +327,6 @@ def _choose(known: Mapping[str, Profile], types: Sequence[str]) -> list[Profile]
         from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
 
         near = get_close_matches(missing[0], known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else "dljob profiles list tells what is known"
-        raise NotThere(f"{missing[0]}: nothing is known of this type; {remedy}")
+        remedy = f"did you mean {near[0]}?" if near else "dljob profiles list shows all profiles"
+        raise NotThere(f"{missing[0]}: there is no profile of this type; {remedy}")
     return [known[name] for name in types]

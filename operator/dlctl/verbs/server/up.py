@@ -68,14 +68,14 @@ def _read_policy(text: str) -> str:
 @click.option(
     "--gpus",
     metavar="LIST",
-    help="Which GPUs of this machine, such as 0,2-3, or UUIDs. One GPU by its number: 2-2."
-    "  [default: $CUDA_VISIBLE_DEVICES, or all]",
+    help="The GPUs of this machine to use, such as 0,2-3, or UUIDs. One GPU by its number: 2-2. "
+    " [default: $CUDA_VISIBLE_DEVICES, or all]",
 )
 @click.option(
     "--virtual-gpus",
     type=arguments.read_gpus,
     metavar="N",
-    help="N pretended GPUs instead of those of this machine: numbers that jobs are told.",
+    help="N virtual GPUs instead of those of this machine: jobs get numbers only.",
 )
 @click.option(
     "--cluster",
@@ -87,23 +87,25 @@ def _read_policy(text: str) -> str:
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help=STATE_HELP.replace("of the dljob up that is meant", "in which everything is kept"),
+    help=STATE_HELP.replace("of that dljob up", "of this server"),
 )
 @click.option(
     "--policy",
     type=_read_policy,
     shell_complete=complete_policies,
     metavar="NAME",
-    help="How GPUs are shared out; see dljob policies.",
+    help="The scheduling policy; see dljob policies.",
 )
 @click.option(
     "--mechanism",
     type=click.Choice([each.value for each in Mechanism]),
     help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
 )
-@click.option("--store", metavar="URL", help="Where profiles and the history are kept.")
-@click.option("--seed", type=int, help="For policies that draw at random.")
-@click.option("--metrics", metavar="[ADDRESS]:PORT", help="Where Prometheus finds the metrics.")
+@click.option("--store", metavar="URL", help="The store of profiles and the history.")
+@click.option("--seed", type=int, help="The seed of policies that draw at random.")
+@click.option(
+    "--metrics", metavar="[ADDRESS]:PORT", help="The address of the metrics for Prometheus."
+)
 @click.option(
     "--web",
     "page",
@@ -133,7 +135,7 @@ def _read_policy(text: str) -> str:
 @click.option(
     "--detach",
     is_flag=True,
-    help="Return once it answers, and go on in the background until dljob down.",
+    help="Return once it answers, and continue in the background until dljob down.",
 )
 @click.option(
     "--print-unit",
@@ -192,7 +194,7 @@ def command(
         raise click.ClickException(str(error)) from error
     except OSError as error:
         what = f"{error.filename or root}: {error.strerror or error}"
-        remedy = "make that possible, or name another folder with --state"
+        remedy = "allow that, or name another folder with --state"
         raise click.ClickException(f"{what}; {remedy}") from error
     except Fenced as error:
         raise click.ClickException(f"{error}; this one has ended") from error
@@ -202,13 +204,15 @@ def command(
 def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
     if not system:
         if group is not None:
-            raise click.UsageError("--group says who may use a server of all users; add --system")
+            raise click.UsageError(
+                "--group limits the users of a server for all users; add --system"
+            )
         return None
     try:
         return Sharing(None if group is None else grp.getgrnam(str(group)).gr_gid)
     except KeyError as error:
         raise click.UsageError(
-            f"--group {group}: there is no such group; make it with groupadd"
+            f"--group {group}: there is no such group; create it with groupadd"
         ) from error
 
 
@@ -216,7 +220,7 @@ def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> li
     """Say what a service is to be started with; it has neither this folder nor this environment."""
     if config is not None and not config.is_absolute():
         raise click.UsageError(
-            f"--config {config} begins at this folder; for a service name the whole path"
+            f"--config {config} is relative to this folder; for a service give the absolute path"
         )
     kept = [each for each in typed if each not in ("--print-unit", "--detach")]
     places = [i for i, each in enumerate(kept) if each == "--state" or each.startswith("--state=")]
@@ -278,13 +282,14 @@ def _read_old_count(text: str) -> tuple[Machines, ...]:
         there = len(Nvml().devices())
     except NoGpus:
         say(
-            f"note: --gpus {text} pretends that there are {text} GPUs; write --virtual-gpus {text}"
-            " for that. --gpus names GPUs of this machine, such as 0,2-3"
+            f"note: --gpus {text} starts {text} virtual GPUs; write --virtual-gpus {text} for"
+            " that. --gpus names GPUs of this machine, such as 0,2-3"
         )
         return virtual
     raise click.UsageError(
-        f"--gpus {text}: the {there} GPUs here are named, not counted; write --gpus {text}-{text} for"
-        f" GPU {text} alone, --gpus 0,1 for some of them, or --virtual-gpus {text} for pretended ones"
+        f"--gpus {text}: the {there} GPUs here are named, not counted; write --gpus {text}-{text}"
+        f" for GPU {text} alone, --gpus 0,1 for some of them, or --virtual-gpus {text} for virtual"
+        " ones"
     )
 
 
@@ -357,7 +362,7 @@ async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handl
         options = replace(setup.options, may_rise=False)
         again = replace(setup, options=options, least_epoch=behind.epoch)
         await _control(again, child, shown)
-    say("Ended. What trains goes on; the next dljob up takes it over.")
+    say("Stopped. Running jobs continue; the next dljob up takes them over.")
 
 
 async def _control(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:

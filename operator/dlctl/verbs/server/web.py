@@ -64,7 +64,7 @@ def read_address(
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port[:6]) < 65536):
         raise click.BadParameter(
-            f"{text} is no address with a port; write [ADDRESS]:PORT, such as {LOOPBACK}:8080"
+            f"{text} is not an address with a port; write [ADDRESS]:PORT, such as {LOOPBACK}:8080"
         )
     return Address(host.strip("[]") or LOOPBACK, int(port))
 

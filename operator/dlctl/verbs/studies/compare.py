@@ -160,14 +160,14 @@ class Display:
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Keep results in FILE, or in compare.jsonl in a folder, and take those that are there "
-    "already instead of playing them again.",
+    help="Keep results in FILE, or in compare.jsonl in a folder, and reuse those in it instead of"
+    " playing them again.",
 )
 @click.option(
     "--suite",
     is_flag=True,
-    help="Play the benchmark that is shipped with DLJob instead of a TRACE; it says itself what is "
-    "played.",
+    help="Play the benchmark that is shipped with DLJob instead of a TRACE; it brings its own"
+    " traces and options.",
 )
 @click.option(
     "--part",
@@ -259,7 +259,7 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
     for name in given:
         source = context.get_parameter_source(name)
         if name not in WITH_SUITE and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--suite says itself what is played; leave {name} out")
+            raise click.UsageError(f"--suite brings its own traces and options; leave {name} out")
     suite = load_suite()
     if suite.reference not in names:
         names = [*names, suite.reference]
@@ -317,7 +317,7 @@ class Work:
         """Perform what is missing; tell whether all of it was done before an interruption."""
         missing = [(i, task) for i, task in enumerate(self.tasks) if task not in self._found]
         if self._found:
-            say(f"{len(self._found):,} of {len(self.tasks):,} results are there already")
+            say(f"{len(self._found):,} of {len(self.tasks):,} results exist already")
         with progress_bar() as bar:
             news = News(len(missing), bar)
             try:
@@ -374,7 +374,7 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
         say(f"{task.policy or 'bound'} on {task.trace} (seed {task.scenario.seed}): {message}")
     if not complete:
         missing = len(work.tasks) - len(work.results)
-        hint = "the same command goes on there" if resumable else "--resume FILE would keep them"
+        hint = "the same command continues there" if resumable else "--resume FILE would keep them"
         say(f"interrupted: {missing:,} of {len(work.tasks):,} simulations are missing; {hint}")
         return INTERRUPTED
     return 1 if work.failures else 0

@@ -80,7 +80,7 @@ class Outcome:
     "--real",
     is_flag=True,
     help="Train for real, PyTorch where this Python has it and else numpy, one approach after the"
-    " other: nothing is modelled. It takes about seven minutes.",
+    " other, without a model of time. It takes about seven minutes.",
 )
 @click.option(
     "--faster",
@@ -88,14 +88,14 @@ class Outcome:
     default=FASTER,
     show_default=True,
     metavar="TIMES",
-    help="In how many times less time than in the paper.",
+    help="The factor by which times are shorter than in the paper.",
 )
 @click.option(
     "--changes",
     type=click.IntRange(2, 1000),
     metavar="N",
-    help="How many changes in place are measured, and how many recreations."
-    f"  [default: {CHANGES[Mechanism.IN_PLACE]} and {CHANGES[Mechanism.RECREATE]}]",
+    help="The numbers of measured changes in place and recreations.  [default:"
+    f" {CHANGES[Mechanism.IN_PLACE]} and {CHANGES[Mechanism.RECREATE]}]",
 )
 @click.option(
     "--out",
@@ -103,7 +103,7 @@ class Outcome:
     default=Path("plots"),
     show_default=True,
     metavar="DIR",
-    help="Where the pictures and the event log are put.",
+    help="The folder of the pictures and the event log.",
 )
 @click.option(
     "-o",
@@ -111,7 +111,7 @@ class Outcome:
     type=click.Choice(("table", "json")),
     default="table",
     show_default=True,
-    help="How the figures are printed.",
+    help="The format of the figures.",
 )
 @click.option(
     "--record",

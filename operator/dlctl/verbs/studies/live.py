@@ -109,7 +109,7 @@ def check_usage(typed: Collection[str]) -> None:
     """Refuse options that say what a live system says itself."""
     for name in sorted(set(typed) - ALLOWED):
         what = "TRACE" if name == "trace" else f"--{name.replace('_', '-')}"
-        raise click.UsageError(f"--live says itself what is played; leave {what} out")
+        raise click.UsageError(f"--live plays the jobs of the live system; leave {what} out")
 
 
 def adjust(setting: Setting, given: Mapping[str, Any], typed: Collection[str]) -> Setting:

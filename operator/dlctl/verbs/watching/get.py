@@ -53,7 +53,9 @@ ROOM = 4
 @click.command("get")
 @name_argument(several=True, required=False)
 @output_option("wide", "json", "yaml", "name")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and print a row whenever a job changes.")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Continue, and print a row at each change of a job."
+)
 @click.option(
     "-l",
     "--selector",
@@ -93,7 +95,7 @@ def command(
     found, missing = _choose(backend, listed.items, names)
     found = [item for item in found if _is_in(item, phases)]
     for name in missing:
-        complain(f"{name}: there is no such job; dljob get lists those that are")
+        complain(f"{name}: there is no such job; dljob get lists the jobs")
     if watch:
         _Watch(output, found, backend.home, phases).go_on(backend, selector, names, listed.version)
     elif output in (None, "wide") and not found:

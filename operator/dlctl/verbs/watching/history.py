@@ -22,7 +22,7 @@ HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")
     default=100,
     show_default=True,
     metavar="N",
-    help="How many of the latest entries.",
+    help="The number of the latest entries.",
 )
 @output_option("wide", "json")
 @with_backend
@@ -38,7 +38,7 @@ def command(backend: Backend, *, name: str, limit: int, output: str | None) -> N
         click.echo(to_json(entries), nl=False)
         return
     if not entries:
-        say(f"Nothing is remembered of {name} yet.")
+        say(f"{name} has no history yet.")
         return
     rows = [_row(entry, wide=output == "wide") for entry in entries]
     click.echo(texts.tabulate(HEADER, rows), nl=False)

@@ -23,8 +23,8 @@ from dlctl.output.streams import harmless_output
 
 @click.command("logs")
 @name_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--node", default="", metavar="NODE", help="Only what was written on this node.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the job has ended.")
+@click.option("--node", default="", metavar="NODE", help="Only the output from this node.")
 @click.option(
     "--tail",
     "lines",
@@ -36,18 +36,18 @@ from dlctl.output.streams import harmless_output
     "--rank",
     type=click.IntRange(0),
     metavar="N",
-    help="Only what was written on the node where this rank of the job is now.",
+    help="Only the output from the node where this rank of the job is now.",
 )
 @click.option(
     "--since",
     callback=read_span_option,
     metavar="TIME",
-    help="Only what was written in so long a time, such as 90s or 10m.",
+    help="Only the output of the latest time, such as 90s or 10m.",
 )
 @click.option(
     "--raw",
     is_flag=True,
-    help="Print the bytes as they were written also to a terminal, which obeys them.",
+    help="Print the raw bytes to a terminal too, which obeys control characters in them.",
 )
 @with_backend
 def command(
@@ -88,7 +88,7 @@ def find_node(job: JobView, name: str, rank: int) -> str:
     """Name the node on which a rank of a job is; that it shares its log with others is said."""
     if not job.slices:
         raise Conflict(
-            f"{name} has no GPUs now ({job.phase}), so that it has no ranks; --node chooses by node"
+            f"{name} has no GPUs now ({job.phase}), so it has no ranks; choose by --node"
         )
     is_by_gpu = processes_of(job.spec) == PER_GPU
     first = 0

@@ -38,7 +38,7 @@ def read_since(
         return max(0.0, time.time() - read_span(text))
     except click.BadParameter as error:
         remedy = "write such as 90s, 2h or 7d, or a time such as 2026-01-31T08:00"
-        raise click.BadParameter(f"{text!r} is no length of time and no time; {remedy}") from error
+        raise click.BadParameter(f"{text!r} is not a length of time or a time; {remedy}") from error
 
 
 @click.command("record")
@@ -46,7 +46,8 @@ def read_since(
     "--since",
     callback=read_since,
     metavar="SPAN|TIME",
-    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00).  [default: all that is kept]",
+    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
+    " [default: the whole record]",
 )
 @click.option(
     "-o",

@@ -48,13 +48,13 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print one picture, and end.")
+@click.option("--once", is_flag=True, help="Print one picture and end.")
 @output_option("wide")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600.0),
     metavar="SECONDS",
-    help="How often it looks.  [default: 1, and 5 on a cluster]",
+    help="The interval between pictures.  [default: 1, and 5 on a cluster]",
 )
 @with_wide_backend
 def command(backend: Backend, *, once: bool, output: str | None, interval: float | None) -> None:
@@ -66,11 +66,11 @@ def command(backend: Backend, *, once: bool, output: str | None, interval: float
     reasons, however wide the terminal is.
     """
     if output and not once:
-        raise click.UsageError("-o wide goes with --once; a window shows what it has room for")
+        raise click.UsageError("-o wide needs --once; without it the size of the window decides")
     if once:
         _print_once(backend, all_of_it=output == "wide")
     elif not sys.stdout.isatty():
-        raise click.UsageError("standard output is no terminal; use --once, or dljob get -w")
+        raise click.UsageError("standard output is not a terminal; use --once, or dljob get -w")
     else:
         _Screen(backend, interval or backend.look_seconds).run()
 

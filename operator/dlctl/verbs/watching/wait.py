@@ -89,8 +89,8 @@ def read_goal(text: str) -> Goal:
     if phase is not None:
         return Goal(phase=phase)
     raise click.BadParameter(
-        f"{text!r} is nothing to wait for; write {FINISHED}, {DELETED}, condition=NAME[=False], or a"
-        f" phase: {', '.join(PHASES)}"
+        f"{text!r} is not a goal to wait for; write {FINISHED}, {DELETED}, condition=NAME[=False],"
+        f" or a phase: {', '.join(PHASES)}"
     )
 
 
@@ -127,7 +127,7 @@ def _complete_goal(
     "--timeout",
     callback=read_span_option,
     metavar="TIME",
-    help="For so long at most, such as 90s or 5m; then the exit status is 124.  [default: for ever]",
+    help="The longest wait, such as 90s or 5m; then the exit status is 124.  [default: for ever]",
 )
 @with_backend
 def command(backend: Backend, *, selection: Selection, goal: Goal, timeout: float | None) -> int:
@@ -175,7 +175,7 @@ def _tell(name: str, goal: Goal, verdict: Verdict, job: JobView | None) -> int:
         click.echo(f"{name} is {job.phase if job is not None and goal.phase else goal}")
         return int(goal.phase == FINISHED and job is not None and job.phase == "Failed")
     if job is None:
-        complain(f"{name}: there is no such job; dljob get lists those that are")
+        complain(f"{name}: there is no such job; dljob get lists the jobs")
     else:
         why = f" ({job.message})" if job.message else ""
         complain(f"{name} is {job.phase}{why}, and will not be {goal} any more")
